@@ -1,0 +1,1 @@
+//! The agent's shell: orders become pulls, outcomes become reports.

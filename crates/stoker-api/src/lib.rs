@@ -1,0 +1,1 @@
+//! Every wire shape: the native API and its dialects, to and from the core model.

@@ -1,0 +1,1 @@
+//! The controller's shell: watches become events, plans become writes.

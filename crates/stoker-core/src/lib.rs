@@ -1,0 +1,1 @@
+//! The model and every decision: pure, synchronous, deterministic.

@@ -1,0 +1,1 @@
+//! A Kubernetes-compatible API in a box, as one tower service.

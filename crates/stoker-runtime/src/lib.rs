@@ -1,0 +1,1 @@
+//! Where images go on a node: the OCI image layout.

@@ -1,0 +1,1 @@
+//! Development only: faults, clocks and scenarios for the tests of all crates.

@@ -1,0 +1,1 @@
+//! Bytes: references, registries, resumable fetches, a small registry to serve them.
