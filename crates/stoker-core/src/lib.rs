@@ -1,1 +1,20 @@
-//! The model and every decision: pure, synchronous, deterministic.
+//! The model and every decision of Stoker: pure, synchronous, total and deterministic.
+//!
+//! Facts come in as [`world::Event`]s, decisions go out as values: [`world::Plan`] for the controller,
+//! [`step::Step`] for an agent. Time is always an argument. Nothing here does IO, reads a clock or the
+//! environment, or depends on the order of a hash map.
+
+pub mod model;
+pub mod pace;
+pub mod reason;
+pub mod rollup;
+pub mod select;
+pub mod step;
+pub mod world;
+
+pub use model::{
+    Bytes, Completion, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report, Unreachable,
+};
+pub use reason::{Reason, Waiting};
+pub use rollup::{Outcome, Stage};
+pub use world::{Event, Plan, World};

@@ -1,0 +1,426 @@
+//! The words of the design as types: what a job wishes, what a node is ordered, what it reports.
+//!
+//! Dialects make [`Job`]s, the plan makes [`Order`]s, agents make [`Report`]s. No wire names here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sha2::{Digest as _, Sha256};
+
+use crate::reason::Reason;
+use crate::select::Selector;
+
+/// The name of a node.
+pub type NodeName = Arc<str>;
+
+/// Identifies a job of any dialect: its kind, namespace and name, rendered `Kind/namespace/name`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(Arc<str>);
+
+impl JobId {
+    /// Joins the three parts.
+    pub fn new(kind: &str, namespace: &str, name: &str) -> Self {
+        Self(format!("{kind}/{namespace}/{name}").into())
+    }
+
+    /// The kind of the object that the job was read from.
+    pub fn kind(&self) -> &str {
+        self.part(0)
+    }
+
+    /// The namespace of that object.
+    pub fn namespace(&self) -> &str {
+        self.part(1)
+    }
+
+    /// The name of that object.
+    pub fn name(&self) -> &str {
+        self.part(2)
+    }
+
+    fn part(&self, n: usize) -> &str {
+        self.0.splitn(3, '/').nth(n).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A string that is not `Kind/namespace/name`.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not of the form Kind/namespace/name")]
+pub struct NotAJobId(String);
+
+impl FromStr for JobId {
+    type Err = NotAJobId;
+    fn from_str(s: &str) -> Result<Self, NotAJobId> {
+        let parts: Vec<&str> = s.split('/').collect();
+        match parts.as_slice() {
+            [kind, _, name] if !kind.is_empty() && !name.is_empty() => Ok(Self(s.into())),
+            _ => Err(NotAJobId(s.into())),
+        }
+    }
+}
+
+/// The key under which an order and its report stand: a short hash of the effective reference, so that all
+/// jobs that want one image on one node share one pull, whatever their dialect.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key([u8; 10]);
+
+impl Key {
+    /// The key of a canonical reference.
+    pub fn of(reference: &str) -> Self {
+        let hash = Sha256::digest(reference.as_bytes());
+        let mut short = [0; 10];
+        for (to, from) in short.iter_mut().zip(hash.iter()) {
+            *to = *from;
+        }
+        Self(short)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A string that is not 20 hexadecimal digits.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not an order key (20 lower-case hexadecimal digits)")]
+pub struct NotAKey(String);
+
+impl FromStr for Key {
+    type Err = NotAKey;
+    fn from_str(s: &str) -> Result<Self, NotAKey> {
+        let bad = || NotAKey(s.into());
+        let digits = s.as_bytes();
+        if digits.len() != 20 || !digits.iter().all(|d| d.is_ascii_digit() || (b'a'..=b'f').contains(d)) {
+            return Err(bad());
+        }
+        let mut bytes = [0; 10];
+        for (to, pair) in bytes.iter_mut().zip(digits.chunks(2)) {
+            let pair = std::str::from_utf8(pair).map_err(|_| bad())?;
+            *to = u8::from_str_radix(pair, 16).map_err(|_| bad())?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// One image of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Image {
+    /// The reference as its user wrote it, for messages and status.
+    pub written: String,
+    /// The canonical reference, or why there is none: such an image fails on every node, the others go on.
+    pub reference: Result<Reference, String>,
+}
+
+/// A canonical reference with its key and, where it names one, its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reference {
+    /// `registry/repository:tag` or `registry/repository@digest`.
+    pub name: String,
+    /// The digest in the reference itself: such an image needs no resolving.
+    pub digest: Option<String>,
+    /// Where its orders and reports stand.
+    pub key: Key,
+}
+
+impl Reference {
+    /// From a canonical name and the digest it contains.
+    pub fn new(name: String, digest: Option<String>) -> Self {
+        let key = Key::of(&name);
+        Self { name, digest, key }
+    }
+}
+
+/// Whether an image that is there already is good enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Policy {
+    /// A node that has the tag, in any digest, is done.
+    #[default]
+    IfNotPresent,
+    /// The registry is asked; a digest that is there is not fetched again.
+    Always,
+}
+
+/// How a node pulls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pull {
+    /// Whether an image that is there already is good enough.
+    pub policy: Policy,
+    /// The longest that one attempt may take.
+    pub timeout: Duration,
+    /// How often a failed attempt is repeated.
+    pub retries: u32,
+}
+
+/// When a job is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// When every node succeeded or failed, or at the deadline.
+    Once {
+        /// Counted from the start; past it every unfinished node has failed.
+        deadline: Option<Duration>,
+        /// How long the finished job stays before it is deleted.
+        ttl: Option<Duration>,
+    },
+    /// Never: the nodes are asked again in rounds of this length.
+    Continuous {
+        /// The length of a round.
+        resync: Duration,
+    },
+}
+
+/// What becomes of nodes that are not there to be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreachable {
+    /// They are waited for: names without a node, nodes that are not ready, nodes without an agent.
+    Wait,
+    /// Names without a node are left out; the others fail when they were silent for [`crate::pace::SILENCE`].
+    GiveUp,
+}
+
+/// A wish: these images on those nodes, at this pace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Kind, namespace, name.
+    pub id: JobId,
+    /// The generation of the object, handed back in the outcome.
+    pub generation: i64,
+    /// When the object was made.
+    pub created: Timestamp,
+    /// The images, in the order of the object; no key twice.
+    pub images: Vec<Image>,
+    /// The nodes by name; none given means all that the selector takes.
+    pub names: Option<BTreeSet<String>>,
+    /// The nodes by label.
+    pub selector: Selector,
+    /// How many nodes may pull at one time; 0 pauses.
+    pub parallelism: u32,
+    /// How a node pulls.
+    pub pull: Pull,
+    /// When the job is over.
+    pub completion: Completion,
+    /// Hands nothing out, and takes back what runs.
+    pub suspend: bool,
+    /// What becomes of nodes that are not there.
+    pub unreachable: Unreachable,
+    /// When it was first planned, as its status says.
+    pub started: Option<Timestamp>,
+    /// When it ended, as its status says: from then on it is only kept until its ttl.
+    pub ended: Option<Timestamp>,
+}
+
+impl Job {
+    /// The keys of its valid images.
+    pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        self.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(|reference| reference.key)
+    }
+
+    /// Whether it may have orders at all.
+    pub fn runs(&self) -> bool {
+        self.ended.is_none() && !self.suspend
+    }
+
+    /// Only what was asked at or after this time counts: the start, or that of the present round.
+    pub fn since(&self, now: Timestamp) -> Timestamp {
+        let start = self.started.unwrap_or(self.created);
+        match self.completion {
+            Completion::Once { .. } => start,
+            Completion::Continuous { resync } => {
+                let length = millis(resync).max(1);
+                let passed = (now.as_millisecond() - start.as_millisecond()).max(0);
+                Timestamp::from_millisecond(start.as_millisecond() + passed / length * length).unwrap_or(start)
+            }
+        }
+    }
+
+    /// When the present round ends, for a job that has rounds.
+    pub fn round_ends(&self, now: Timestamp) -> Option<Timestamp> {
+        match self.completion {
+            Completion::Once { .. } => None,
+            Completion::Continuous { resync } => Some(after(self.since(now), resync)),
+        }
+    }
+
+    /// When every unfinished node fails.
+    pub fn deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        match self.completion {
+            Completion::Once { deadline: Some(deadline), .. } => Some(after(self.started.unwrap_or(now), deadline)),
+            _ => None,
+        }
+    }
+
+    /// When the ended job is deleted.
+    pub fn expires(&self) -> Option<Timestamp> {
+        match (&self.completion, self.ended) {
+            (Completion::Once { ttl: Some(ttl), .. }, Some(ended)) => Some(after(ended, *ttl)),
+            _ => None,
+        }
+    }
+}
+
+/// `time + duration`, held at the end of time instead of overflowing.
+pub fn after(time: Timestamp, duration: Duration) -> Timestamp {
+    Timestamp::from_millisecond(time.as_millisecond().saturating_add(millis(duration))).unwrap_or(Timestamp::MAX)
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A machine of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: NodeName,
+    /// Its labels, which selectors see.
+    pub labels: BTreeMap<String, String>,
+    /// Whether the cluster believes that it is alive.
+    pub ready: bool,
+    /// Since when that is so.
+    pub ready_changed: Option<Timestamp>,
+}
+
+/// A digest together with the ask that it answers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pin {
+    /// [`Order::asked`] of the order whose node asked the registry.
+    pub asked: Timestamp,
+    /// What the registry said: the index's digest where there is one, so that every platform can use it.
+    pub digest: String,
+}
+
+/// One image for one node, runnable now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Order {
+    /// The canonical reference.
+    pub image: String,
+    /// What to fetch; none means that this node asks the registry and reports the answer before it fetches.
+    pub pin: Option<Pin>,
+    /// The strictest of the jobs' policies.
+    pub policy: Policy,
+    /// The shortest of the jobs' time-outs, for one attempt.
+    pub timeout: Duration,
+    /// The fewest of the jobs' retries.
+    pub retries: u32,
+    /// How long the agent lets pass between two reports of mere progress.
+    pub progress: Duration,
+    /// The jobs that it serves.
+    pub jobs: BTreeSet<JobId>,
+    /// When it was last asked for. A report answers the ask that it repeats; a later ask wants a new answer.
+    pub asked: Timestamp,
+    /// Features that an agent must have to do this right.
+    pub needs: BTreeSet<String>,
+}
+
+/// How far an order is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// At work, or between two attempts.
+    Pulling,
+    /// The image is there, verified.
+    Succeeded,
+    /// Given up.
+    Failed,
+}
+
+/// Byte counts. `done` includes what was there before; `upstream` and `peers` are what came over a wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes {
+    /// The image's size on this node's platform, 0 until it is known.
+    pub total: u64,
+    /// How much of it is there.
+    pub done: u64,
+    /// How much was received from the registry, repeats included.
+    pub upstream: u64,
+    /// How much was received from peers.
+    pub peers: u64,
+}
+
+impl std::ops::AddAssign for Bytes {
+    fn add_assign(&mut self, other: Self) {
+        self.total = self.total.saturating_add(other.total);
+        self.done = self.done.saturating_add(other.done);
+        self.upstream = self.upstream.saturating_add(other.upstream);
+        self.peers = self.peers.saturating_add(other.peers);
+    }
+}
+
+/// What came of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// [`Order::asked`] of the newest order that this answers.
+    pub asked: Timestamp,
+    /// How far it is.
+    pub phase: Phase,
+    /// The digest that is there, or on its way.
+    pub digest: Option<String>,
+    /// What the registry answered, where this node asked it.
+    pub pin: Option<Pin>,
+    /// Byte counts of this image on this node.
+    pub bytes: Bytes,
+    /// Which attempt this is, counted from 1.
+    pub attempt: u32,
+    /// Why it failed, or why the last attempt did.
+    pub reason: Option<Reason>,
+    /// The same for a person, with the next step.
+    pub message: String,
+    /// When the agent began, by its clock.
+    pub started: Timestamp,
+    /// When it was over, by the agent's clock.
+    pub finished: Option<Timestamp>,
+    /// The agent's last sign of life in this matter, by its clock.
+    pub updated: Timestamp,
+}
+
+impl Report {
+    /// Whether it is an end, not progress.
+    pub fn ended(&self) -> bool {
+        self.phase != Phase::Pulling
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_job_ids_survive_their_text() {
+        let key = Key::of("docker.io/library/nginx:1");
+        assert_eq!(key.to_string().parse::<Key>().unwrap(), key);
+        assert!("xyz".parse::<Key>().is_err());
+        assert!("ABCDEF0123456789abcd".parse::<Key>().is_err(), "upper case would be a second name");
+        let id = JobId::new("Preheat", "shop", "web");
+        assert_eq!((id.kind(), id.namespace(), id.name()), ("Preheat", "shop", "web"));
+        assert_eq!(id.to_string().parse::<JobId>().unwrap(), id);
+        assert!("a/b".parse::<JobId>().is_err());
+    }
+
+    #[test]
+    fn adding_to_a_time_never_overflows() {
+        assert_eq!(after(Timestamp::MAX, Duration::MAX), Timestamp::MAX);
+        assert_eq!(after(Timestamp::UNIX_EPOCH, Duration::from_secs(5)).as_second(), 5);
+    }
+}

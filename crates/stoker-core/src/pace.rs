@@ -1,0 +1,40 @@
+//! How fast a job goes: nodes at one time, progress reports, when silence is failure.
+
+use std::time::Duration;
+
+use crate::model::Job;
+
+/// An agent gives a sign of life for a running order at least this often.
+pub const SIGN_OF_LIFE: Duration = Duration::from_secs(5 * 60);
+
+/// A node that gave none for this long has failed, as far as a running job is concerned. It counts again when
+/// it comes back while the job still runs.
+pub const SILENCE: Duration = Duration::from_secs(10 * 60);
+
+/// A continuous job asks a failed node again after this long, not only in the next round.
+pub const ASK_FAILED_AGAIN: Duration = Duration::from_secs(5 * 60);
+
+/// How many more nodes the job may hand out.
+pub fn free(job: &Job, active: usize) -> usize {
+    usize::try_from(job.parallelism).unwrap_or(usize::MAX).saturating_sub(active)
+}
+
+/// How long an agent lets pass between two reports of mere progress, so that a job costs about ten such writes
+/// a second however many nodes pull at one time.
+pub fn progress_interval(pulling: usize) -> Duration {
+    let interval = Duration::from_millis(u64::try_from(pulling).unwrap_or(u64::MAX).saturating_mul(100));
+    interval.clamp(Duration::from_millis(250), SIGN_OF_LIFE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_slows_down_with_the_fleet() {
+        let cases = [(0, 250), (1, 250), (10, 1_000), (200, 20_000), (5_000, 300_000), (usize::MAX, 300_000)];
+        for (pulling, millis) in cases {
+            assert_eq!(progress_interval(pulling), Duration::from_millis(millis), "{pulling} nodes");
+        }
+    }
+}

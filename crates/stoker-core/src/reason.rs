@@ -1,0 +1,177 @@
+//! Why a node waits or failed: the public words that status, events, CLI and people's alerts use.
+//!
+//! The strings are explicit, so that a rename in code renames nothing public.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
+        /// Every reason to wait or to fail.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Reason {
+            /// All of them, in the order of the documentation.
+            pub const ALL: &[Reason] = &[$(Reason::$name,)+];
+
+            /// The public word.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Reason::$name => $text,)+ }
+            }
+        }
+
+        impl FromStr for Reason {
+            type Err = UnknownReason;
+            fn from_str(s: &str) -> Result<Self, UnknownReason> {
+                match s { $($text => Ok(Reason::$name),)+ _ => Err(UnknownReason(s.into())) }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Waiting: the job is suspended.
+    Suspended = "Suspended",
+    /// Waiting: as many nodes pull as the job allows.
+    Parallelism = "Parallelism",
+    /// Waiting: another node is asking the registry which digest the tag means.
+    Unresolved = "Unresolved",
+    /// Waiting: the node is not ready.
+    NodeNotReady = "NodeNotReady",
+    /// Waiting: no agent runs on the node.
+    NoAgent = "NoAgent",
+    /// Waiting: the job names a node that does not exist.
+    NodeUnknown = "NodeUnknown",
+    /// Waiting: nothing stands in the way, the controller has not acted yet.
+    Pending = "Pending",
+    /// Failed: the image reference cannot be parsed.
+    InvalidReference = "InvalidReference",
+    /// Failed: the registry does not have the image or a part of it.
+    NotFound = "NotFound",
+    /// Failed: the registry refused the credentials, or wants some.
+    Unauthorized = "Unauthorized",
+    /// Failed: the registry asked for patience for longer than the order has.
+    RateLimited = "RateLimited",
+    /// Failed: the registry cannot be reached.
+    Unreachable = "Unreachable",
+    /// Failed: the source stopped sending.
+    Stalled = "Stalled",
+    /// Failed: an attempt took longer than the job allows.
+    Timeout = "Timeout",
+    /// Failed: the bytes are not those that the digest names.
+    DigestMismatch = "DigestMismatch",
+    /// Failed: the registry sent more than the bounds allow.
+    TooLarge = "TooLarge",
+    /// Failed: the registry's answer makes no sense.
+    InvalidContent = "InvalidContent",
+    /// Failed: the image does not exist for the node's platform.
+    PlatformMissing = "PlatformMissing",
+    /// Failed: the registry answered with an error of its own.
+    RegistryError = "RegistryError",
+    /// Failed: the node's disk is full.
+    NoSpace = "NoSpace",
+    /// Failed: the node's disk or image store gave an error.
+    StoreError = "StoreError",
+    /// Failed: the agent is too old for this order.
+    Unsupported = "Unsupported",
+    /// Failed: the job's deadline passed first.
+    DeadlineExceeded = "DeadlineExceeded",
+    /// Failed: the node gave no sign of life for ten minutes.
+    NodeSilent = "NodeSilent",
+    /// Failed: a reason that this version does not know.
+    Unknown = "Unknown",
+}
+
+/// A word that is no reason of this version.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is not a reason that this version knows")]
+pub struct UnknownReason(String);
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Why a node waits, with what a person wants to know about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// The job is suspended.
+    Suspended,
+    /// As many nodes pull as the job allows.
+    Parallelism {
+        /// How many it allows.
+        limit: u32,
+    },
+    /// Another node is asking the registry.
+    Unresolved {
+        /// The image in question.
+        image: String,
+        /// Who is asking.
+        by: String,
+    },
+    /// The node is not ready.
+    NodeNotReady,
+    /// No agent runs on the node.
+    NoAgent,
+    /// There is no such node.
+    NodeUnknown,
+    /// The controller has not acted yet.
+    Pending,
+}
+
+impl Waiting {
+    /// The public word for it.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Waiting::Suspended => Reason::Suspended,
+            Waiting::Parallelism { .. } => Reason::Parallelism,
+            Waiting::Unresolved { .. } => Reason::Unresolved,
+            Waiting::NodeNotReady => Reason::NodeNotReady,
+            Waiting::NoAgent => Reason::NoAgent,
+            Waiting::NodeUnknown => Reason::NodeUnknown,
+            Waiting::Pending => Reason::Pending,
+        }
+    }
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Waiting::Suspended => f.write_str("the job is suspended; set spec.suspend to false to go on"),
+            Waiting::Parallelism { limit: 0 } => {
+                f.write_str("the job is paused: its parallelism is 0; raise it to go on")
+            }
+            Waiting::Parallelism { limit } => {
+                write!(
+                    f,
+                    "{limit} nodes are pulling, as many as the job's parallelism allows; it comes when one is done"
+                )
+            }
+            Waiting::Unresolved { image, by } => {
+                write!(f, "node {by} is asking the registry for the digest of {image}, so that all nodes get the same")
+            }
+            Waiting::NodeNotReady => f.write_str("the node is not Ready; it is asked when it is"),
+            Waiting::NoAgent => f.write_str("no Stoker agent runs on this node; it is asked when one does"),
+            Waiting::NodeUnknown => f.write_str("there is no node of this name; it is asked when it joins"),
+            Waiting::Pending => {
+                f.write_str("nothing stands in the way; the controller has not acted yet (is it running?)")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_words_are_what_alerts_were_written_for() {
+        let words: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        insta::assert_snapshot!(words.join("\n"));
+        for reason in Reason::ALL {
+            assert_eq!(reason.as_str().parse::<Reason>().unwrap(), *reason);
+        }
+    }
+}

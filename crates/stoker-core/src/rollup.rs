@@ -1,0 +1,211 @@
+//! From where every node stands to the outcome of the job: counts, bytes, reasons, stage. No decisions.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::model::{Bytes, Completion, Job, JobId, NodeName, after};
+use crate::reason::Reason;
+
+/// How many failed nodes an outcome describes; all of them are counted and named.
+pub const DESCRIBED_FAILURES: usize = 20;
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Suspended by its user.
+    Suspended,
+    /// Nodes pull or wait.
+    Running,
+    /// A continuous job between two rounds: no node pulls or waits.
+    Synced,
+    /// Ended, every node has every image.
+    Succeeded,
+    /// Ended, some nodes do not.
+    Failed,
+}
+
+/// A node that failed, with the reason for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedNode {
+    /// Which node.
+    pub node: NodeName,
+    /// The public word.
+    pub reason: Reason,
+    /// The sentence.
+    pub message: String,
+}
+
+/// How a job stands: what each dialect renders as its status.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Which job.
+    pub job: JobId,
+    /// The generation of the object that this is about.
+    pub generation: i64,
+    /// How far it is.
+    pub stage: Stage,
+    /// Nodes that the job wants its images on.
+    pub desired: u32,
+    /// Of these: not pulling, not done.
+    pub waiting: u32,
+    /// At work.
+    pub pulling: u32,
+    /// Done.
+    pub succeeded: u32,
+    /// Given up.
+    pub failed: u32,
+    /// Sums over all nodes.
+    pub bytes: Bytes,
+    /// Digest by image as written.
+    pub digests: BTreeMap<String, String>,
+    /// The first failed nodes by name, at most [`DESCRIBED_FAILURES`].
+    pub failures: Vec<FailedNode>,
+    /// The names of all failed nodes.
+    pub failed_nodes: Vec<NodeName>,
+    /// How many nodes wait for what.
+    pub waiting_for: BTreeMap<Reason, u32>,
+    /// When it was first planned.
+    pub started: Option<Timestamp>,
+    /// When it ended.
+    pub completed: Option<Timestamp>,
+    /// When it may be done, at the pace so far.
+    pub eta: Option<Timestamp>,
+    /// Whether the deadline ended it.
+    pub overdue: bool,
+}
+
+/// Counts nodes one by one.
+pub(crate) struct Tally {
+    counts: Counts,
+    bytes: Bytes,
+    sized: u32,
+    failures: Vec<FailedNode>,
+    failed_nodes: Vec<NodeName>,
+    waiting_for: BTreeMap<Reason, u32>,
+    pub(crate) overdue: bool,
+}
+
+#[derive(Default)]
+struct Counts {
+    desired: u32,
+    waiting: u32,
+    pulling: u32,
+    succeeded: u32,
+    failed: u32,
+}
+
+/// One node as the tally sees it.
+pub(crate) enum Count {
+    Succeeded,
+    Pulling,
+    Waiting(Reason),
+    Failed(Reason),
+}
+
+impl Tally {
+    pub(crate) fn new(job: &Job, now: Timestamp) -> Self {
+        Self {
+            counts: Counts::default(),
+            bytes: Bytes::default(),
+            sized: 0,
+            failures: Vec::new(),
+            failed_nodes: Vec::new(),
+            waiting_for: BTreeMap::new(),
+            overdue: job.deadline(now).is_some_and(|deadline| deadline <= now),
+        }
+    }
+
+    /// Adds a node; the message of a failure is only asked for where it is described.
+    pub(crate) fn add(&mut self, node: &NodeName, count: Count, bytes: Bytes, message: impl FnOnce() -> String) {
+        self.counts.desired += 1;
+        self.bytes += bytes;
+        self.sized += u32::from(bytes.total > 0);
+        match count {
+            Count::Succeeded => self.counts.succeeded += 1,
+            Count::Pulling => self.counts.pulling += 1,
+            Count::Waiting(reason) => {
+                self.counts.waiting += 1;
+                *self.waiting_for.entry(reason).or_default() += 1;
+            }
+            Count::Failed(reason) => {
+                self.counts.failed += 1;
+                if self.failures.len() < DESCRIBED_FAILURES {
+                    self.failures.push(FailedNode { node: node.clone(), reason, message: message() });
+                }
+                self.failed_nodes.push(node.clone());
+            }
+        }
+    }
+
+    /// The outcome. `closing` remembers when a job was first seen complete, until its object says so itself.
+    pub(crate) fn outcome(
+        self,
+        job: &Job,
+        digests: BTreeMap<String, String>,
+        closing: &mut Option<Timestamp>,
+        now: Timestamp,
+    ) -> Outcome {
+        let Counts { desired, waiting, pulling, succeeded, failed } = self.counts;
+        let started = job.started.or((!job.suspend).then_some(now));
+        let resting = waiting == 0 && pulling == 0;
+        let once = matches!(job.completion, Completion::Once { .. });
+        let complete = once && resting && !job.suspend;
+        *closing = complete.then(|| closing.unwrap_or(now));
+        let stage = match (complete, failed) {
+            (true, 0) => Stage::Succeeded,
+            (true, _) => Stage::Failed,
+            _ if job.suspend => Stage::Suspended,
+            _ if resting => Stage::Synced,
+            _ => Stage::Running,
+        };
+        Outcome {
+            job: job.id.clone(),
+            generation: job.generation,
+            stage,
+            desired,
+            waiting,
+            pulling,
+            succeeded,
+            failed,
+            bytes: self.bytes,
+            digests,
+            failures: self.failures,
+            failed_nodes: self.failed_nodes,
+            waiting_for: self.waiting_for,
+            started,
+            completed: *closing,
+            eta: (pulling > 0).then(|| eta(started?, now, self.bytes, self.sized, desired)).flatten(),
+            overdue: self.overdue && failed > 0,
+        }
+    }
+}
+
+/// Nodes that have not begun are taken to be as large as the mean of those that have.
+fn eta(started: Timestamp, now: Timestamp, bytes: Bytes, sized: u32, desired: u32) -> Option<Timestamp> {
+    let elapsed = u128::try_from(now.as_second() - started.as_second()).ok()?;
+    let expected = u128::from(bytes.total) * u128::from(desired) / u128::from(sized.max(1));
+    let done = u128::from(bytes.done);
+    if done == 0 || elapsed == 0 || expected < done {
+        return None;
+    }
+    let left = elapsed.saturating_mul(expected - done) / done;
+    let now = Timestamp::from_second(now.as_second()).ok()?;
+    Some(after(now, std::time::Duration::from_secs(u64::try_from(left).ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eta_is_proportional_and_never_overflows() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let bytes = |total, done| Bytes { total, done, ..Bytes::default() };
+        assert_eq!(eta(at(0), at(10), bytes(100, 50), 1, 1), Some(at(20)));
+        assert_eq!(eta(at(0), at(10), bytes(100, 100), 1, 2), Some(at(20)), "the second node has not begun");
+        assert_eq!(eta(at(0), at(10), bytes(100, 0), 1, 1), None);
+        assert_eq!(eta(at(10), at(0), bytes(100, 1), 1, 1), None, "a clock that went back");
+        assert!(eta(at(0), at(10), bytes(u64::MAX, 1), 1, u32::MAX).is_none_or(|eta| eta > at(10)));
+    }
+}

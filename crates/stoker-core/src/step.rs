@@ -1,0 +1,311 @@
+//! What an agent does next: from its orders, its tasks and the time to actions. The agent performs them and tells
+//! what came of it; retries, back-off and refusals are decided here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::{Bytes, Key, Order, Phase, Report, after};
+use crate::reason::Reason;
+
+/// How many orders an agent works on at one time; the others wait for their turn.
+pub const ORDERS_AT_ONCE: usize = 3;
+
+/// The longest pause between two attempts.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+
+/// An order as the agent has it in hand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Task {
+    /// What it says about it.
+    pub report: Report,
+    /// What is happening.
+    pub state: TaskState,
+}
+
+/// What is happening with a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// An attempt is under way.
+    Running,
+    /// The last attempt failed; the next begins then.
+    Resting {
+        /// When.
+        until: Timestamp,
+    },
+    /// The report is an end.
+    Ended,
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Begin this attempt of the order.
+    Start {
+        /// Which order.
+        key: Key,
+        /// Counted from 1.
+        attempt: u32,
+    },
+    /// Report that this agent lacks a feature.
+    Refuse {
+        /// Which order.
+        key: Key,
+        /// What it needs and this agent has not.
+        missing: Vec<String>,
+    },
+    /// Stop the attempt if one is under way, and say no more about it.
+    Forget {
+        /// Which order.
+        key: Key,
+    },
+}
+
+/// What to do now, and when to ask again even if nothing happens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// In this order.
+    pub actions: Vec<Action>,
+    /// The end of the earliest rest.
+    pub wake: Option<Timestamp>,
+}
+
+/// The next actions.
+pub fn step(
+    orders: &BTreeMap<Key, Order>,
+    tasks: &BTreeMap<Key, Task>,
+    features: &BTreeSet<String>,
+    now: Timestamp,
+) -> Step {
+    let mut step = Step::default();
+    let gone = tasks.keys().filter(|key| !orders.contains_key(key));
+    step.actions.extend(gone.map(|&key| Action::Forget { key }));
+    let running = tasks.iter().filter(|(key, task)| task.state == TaskState::Running && orders.contains_key(key));
+    let mut free = ORDERS_AT_ONCE.saturating_sub(running.count());
+    // First asked, first served; the key decides where that is the same.
+    let mut queue: Vec<(Timestamp, Key)> = orders.iter().map(|(&key, order)| (order.asked, key)).collect();
+    queue.sort_unstable();
+    for (asked, key) in queue {
+        let Some(order) = orders.get(&key) else { continue };
+        let attempt = match tasks.get(&key) {
+            None => 1,
+            Some(task) => match task.state {
+                TaskState::Running => continue,
+                TaskState::Ended if task.report.asked >= asked => continue,
+                TaskState::Ended => 1,
+                TaskState::Resting { until } if until <= now => task.report.attempt.saturating_add(1),
+                TaskState::Resting { until } => {
+                    step.wake = Some(step.wake.map_or(until, |wake| wake.min(until)));
+                    continue;
+                }
+            },
+        };
+        let missing: Vec<String> = order.needs.difference(features).cloned().collect();
+        if !missing.is_empty() {
+            step.actions.push(Action::Refuse { key, missing });
+        } else if free > 0 {
+            free -= 1;
+            step.actions.push(Action::Start { key, attempt });
+        }
+    }
+    step
+}
+
+/// How an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The public word.
+    pub reason: Reason,
+    /// The sentence, with the next step.
+    pub message: String,
+    /// Whether trying again can help.
+    pub retryable: bool,
+    /// The least pause that the source asked for.
+    pub pause: Option<Duration>,
+}
+
+/// The task at the beginning of an attempt. What earlier attempts learned stays.
+pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timestamp) -> Task {
+    let earlier = earlier.filter(|report| attempt > 1 || report.phase == Phase::Pulling);
+    let report = Report {
+        asked: order.asked,
+        phase: Phase::Pulling,
+        digest: order.pin.as_ref().map(|pin| pin.digest.clone()).or(earlier.and_then(|report| report.digest.clone())),
+        pin: earlier.and_then(|report| report.pin.clone()),
+        bytes: earlier.map(|report| report.bytes).unwrap_or_default(),
+        attempt,
+        reason: earlier.and_then(|report| report.reason),
+        message: earlier.map(|report| report.message.clone()).unwrap_or_default(),
+        started: earlier.map_or(now, |report| report.started),
+        finished: None,
+        updated: now,
+    };
+    Task { report, state: TaskState::Running }
+}
+
+/// The task after an attempt that brought the image, or found it there.
+pub fn succeed(order: &Order, task: &Task, digest: String, bytes: Bytes, now: Timestamp) -> Task {
+    let report = Report {
+        asked: order.asked,
+        phase: Phase::Succeeded,
+        digest: Some(digest),
+        bytes,
+        reason: None,
+        message: String::new(),
+        finished: Some(now),
+        updated: now,
+        ..task.report.clone()
+    };
+    Task { report, state: TaskState::Ended }
+}
+
+/// The task after an attempt that failed: a rest before the next one, or the end. `salt` differs from node to
+/// node, so that a fleet does not come back to a broken registry all at once.
+pub fn fail(order: &Order, task: &Task, failure: Failure, salt: u64, now: Timestamp) -> Task {
+    let attempt = task.report.attempt;
+    let report = Report {
+        asked: order.asked,
+        reason: Some(failure.reason),
+        message: failure.message,
+        updated: now,
+        ..task.report.clone()
+    };
+    if failure.retryable && attempt <= order.retries {
+        let until = after(now, pause(attempt, salt).max(failure.pause.unwrap_or_default()));
+        return Task { report, state: TaskState::Resting { until } };
+    }
+    let report = Report { phase: Phase::Failed, finished: Some(now), ..report };
+    Task { report, state: TaskState::Ended }
+}
+
+/// The task of an order that this agent cannot do right.
+pub fn refuse(order: &Order, missing: &[String], now: Timestamp) -> Task {
+    let task = begin(order, 1, None, now);
+    let message = format!("this agent does not know {}; update it to the controller's version", missing.join(", "));
+    let failure = Failure { reason: Reason::Unsupported, message, retryable: false, pause: None };
+    fail(order, &task, failure, 0, now)
+}
+
+/// 2 s, 4 s, 8 s … up to [`LONGEST_PAUSE`], each lengthened by up to a quarter.
+fn pause(attempt: u32, salt: u64) -> Duration {
+    let base = Duration::from_secs(1).saturating_mul(2u32.saturating_pow(attempt.min(16))).min(LONGEST_PAUSE);
+    base + base.mul_f64((salt % 256) as f64 / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{JobId, Policy};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn order(asked: i64) -> Order {
+        Order {
+            image: "r/i:1".into(),
+            pin: None,
+            policy: Policy::IfNotPresent,
+            timeout: Duration::from_secs(600),
+            retries: 2,
+            progress: Duration::from_secs(1),
+            jobs: BTreeSet::from([JobId::new("Preheat", "default", "j")]),
+            asked: at(asked),
+            needs: BTreeSet::new(),
+        }
+    }
+
+    fn failure(retryable: bool) -> Failure {
+        Failure { reason: Reason::Unreachable, message: "no route".into(), retryable, pause: None }
+    }
+
+    fn key(n: u32) -> Key {
+        Key::of(&n.to_string())
+    }
+
+    fn next(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, now: i64) -> Step {
+        step(orders, tasks, &BTreeSet::new(), at(now))
+    }
+
+    #[test]
+    fn an_order_is_tried_retries_plus_one_times() {
+        let orders = BTreeMap::from([(key(1), order(0))]);
+        let mut tasks = BTreeMap::new();
+        let mut attempts = 0;
+        let mut now = at(0);
+        loop {
+            let step = step(&orders, &tasks, &BTreeSet::new(), now);
+            match step.actions.as_slice() {
+                [Action::Start { key, attempt }] => {
+                    attempts += 1;
+                    assert_eq!(*attempt, attempts);
+                    let task = begin(&orders[key], *attempt, tasks.get(key).map(|t: &Task| &t.report), now);
+                    tasks.insert(*key, fail(&orders[key], &task, failure(true), 7, now));
+                }
+                [] => match step.wake {
+                    Some(wake) => now = wake,
+                    None => break,
+                },
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(attempts, 3);
+        let report = &tasks[&key(1)].report;
+        assert_eq!((report.phase, report.reason), (Phase::Failed, Some(Reason::Unreachable)));
+    }
+
+    #[test]
+    fn what_cannot_be_helped_is_not_tried_again() {
+        let task = begin(&order(0), 1, None, at(0));
+        assert_eq!(fail(&order(0), &task, failure(false), 0, at(1)).state, TaskState::Ended);
+    }
+
+    #[test]
+    fn a_new_ask_wants_a_new_answer() {
+        let done = succeed(&order(0), &begin(&order(0), 1, None, at(0)), "sha256:a".into(), Bytes::default(), at(1));
+        let tasks = BTreeMap::from([(key(1), done)]);
+        assert_eq!(next(&BTreeMap::from([(key(1), order(0))]), &tasks, 2), Step::default());
+        let again = next(&BTreeMap::from([(key(1), order(2))]), &tasks, 2);
+        assert_eq!(again.actions, [Action::Start { key: key(1), attempt: 1 }]);
+    }
+
+    #[test]
+    fn an_order_taken_back_is_forgotten_and_frees_its_place() {
+        let orders: BTreeMap<Key, Order> = (1..=5).map(|n| (key(n), order(i64::from(n)))).collect();
+        let first = next(&orders, &BTreeMap::new(), 9);
+        let started: Vec<Key> = orders_started(&first);
+        assert_eq!(started, [key(1), key(2), key(3)], "first asked, first served, three at once");
+        let tasks: BTreeMap<Key, Task> = started.iter().map(|k| (*k, begin(&orders[k], 1, None, at(9)))).collect();
+        assert_eq!(next(&orders, &tasks, 9), Step::default());
+        let mut fewer = orders.clone();
+        fewer.remove(&key(2));
+        let after = next(&fewer, &tasks, 9);
+        assert_eq!(after.actions, [Action::Forget { key: key(2) }, Action::Start { key: key(4), attempt: 1 }]);
+    }
+
+    fn orders_started(step: &Step) -> Vec<Key> {
+        let started = step.actions.iter().filter_map(|action| match action {
+            Action::Start { key, .. } => Some(*key),
+            _ => None,
+        });
+        started.collect()
+    }
+
+    #[test]
+    fn a_feature_that_is_not_there_is_refused_by_name() {
+        let mut order = order(0);
+        order.needs = BTreeSet::from(["peers".to_string()]);
+        let step = next(&BTreeMap::from([(key(1), order.clone())]), &BTreeMap::new(), 0);
+        assert_eq!(step.actions, [Action::Refuse { key: key(1), missing: vec!["peers".into()] }]);
+        let task = refuse(&order, &["peers".into()], at(0));
+        assert_eq!((task.state, task.report.reason), (TaskState::Ended, Some(Reason::Unsupported)));
+    }
+
+    #[test]
+    fn pauses_grow_and_never_overflow() {
+        assert_eq!(pause(1, 0), Duration::from_secs(2));
+        assert_eq!(pause(3, 0), Duration::from_secs(8));
+        assert!(pause(u32::MAX, u64::MAX) <= LONGEST_PAUSE.mul_f64(1.25));
+    }
+}

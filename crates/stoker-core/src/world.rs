@@ -1,0 +1,261 @@
+//! The facts that the controller knows, and the plan that follows from them.
+//!
+//! [`World::apply`] takes one fact and marks what it touches. [`World::plan`] looks at the touched jobs and at
+//! those whose time has come, and returns every effect as a value. What it orders it also assumes, so that it may
+//! plan again while writes are under way; whoever performs them sees to it that they arrive. Its memory is the API
+//! objects alone: a World made anew from them plans the same.
+
+mod demand;
+mod orders;
+mod plan;
+mod seat;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::model::{Job, JobId, Key, Node, NodeName, Order, Report};
+use crate::rollup::Outcome;
+
+use demand::Demand;
+pub use plan::{OrderWrite, Plan};
+use seat::Seat;
+pub use view::{NodeView, State};
+
+/// One fact, as seen by a watch or acknowledged by a write.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A job is there, or has changed.
+    Job(Job),
+    /// A job is gone.
+    JobGone(JobId),
+    /// A node is there, or has changed.
+    Node(Node),
+    /// A node is gone.
+    NodeGone(NodeName),
+    /// What a node is ordered to do; that this is known means that it has an agent.
+    Orders(NodeName, BTreeMap<Key, Order>),
+    /// What a node reports.
+    Reports(NodeName, BTreeMap<Key, Report>),
+    /// A node has no agent any more; its orders and reports are gone.
+    AgentGone(NodeName),
+}
+
+/// All facts about one node. It stays in its place as long as there is any.
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    name: NodeName,
+    node: Option<Node>,
+    agent: bool,
+    orders: BTreeMap<Key, Order>,
+    reports: BTreeMap<Key, Report>,
+}
+
+/// Which seats of a job must be looked at again.
+#[derive(Clone, Debug)]
+enum Stale {
+    All,
+    Some(BTreeSet<usize>),
+}
+
+/// A job with what the last plan made of it.
+#[derive(Clone, Debug)]
+struct JobState {
+    job: Job,
+    /// One for each slot.
+    seats: Vec<Seat>,
+    stale: Stale,
+    /// When the plan first saw that every node was done, until the object itself says so.
+    closing: Option<Timestamp>,
+    /// The outcome that was last handed out.
+    said: Option<Outcome>,
+    /// When time alone changes something.
+    wake: Option<Timestamp>,
+}
+
+/// Every fact, indexed by what it touches.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    jobs: BTreeMap<JobId, JobState>,
+    slots: Vec<Slot>,
+    /// Slots without any fact, to be used again.
+    vacant: Vec<usize>,
+    /// Slots by name: plans go through nodes in this order, whatever the order of events was.
+    by_name: BTreeMap<NodeName, usize>,
+    demand: BTreeMap<Key, Demand>,
+    dirty_jobs: BTreeSet<JobId>,
+    /// Slots whose orders may be unwanted or out of date.
+    dirty_slots: BTreeSet<usize>,
+}
+
+impl World {
+    /// A world without facts.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes one fact.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Job(job) => self.set_job(job),
+            Event::JobGone(id) => self.drop_job(&id),
+            Event::Node(node) => {
+                let at = self.slot(&node.name);
+                if self.slots.get(at).is_some_and(|slot| slot.node.as_ref() != Some(&node)) {
+                    self.change_node(at, |slot| slot.node = Some(node));
+                }
+            }
+            Event::NodeGone(name) => {
+                if let Some(&at) = self.by_name.get(&name) {
+                    self.change_node(at, |slot| slot.node = None);
+                    self.vacate(at);
+                }
+            }
+            Event::Orders(name, orders) => {
+                let at = self.slot(&name);
+                if self.slots.get(at).is_some_and(|slot| !slot.agent) {
+                    self.change_node(at, |slot| slot.agent = true);
+                }
+                self.set_orders(at, orders);
+                self.dirty_slots.insert(at);
+            }
+            Event::Reports(name, reports) => {
+                let at = self.slot(&name);
+                self.set_reports(at, reports);
+                self.dirty_slots.insert(at);
+            }
+            Event::AgentGone(name) => {
+                if let Some(&at) = self.by_name.get(&name) {
+                    self.set_orders(at, BTreeMap::new());
+                    self.set_reports(at, BTreeMap::new());
+                    self.change_node(at, |slot| slot.agent = false);
+                    self.vacate(at);
+                }
+            }
+        }
+    }
+
+    /// The job as it is known.
+    pub fn job(&self, id: &JobId) -> Option<&Job> {
+        self.jobs.get(id).map(|state| &state.job)
+    }
+
+    /// The ids of all jobs.
+    pub fn jobs(&self) -> impl Iterator<Item = &JobId> {
+        self.jobs.keys()
+    }
+
+    /// What a node is ordered to do, as far as this world assumes.
+    pub fn orders(&self, node: &str) -> Option<&BTreeMap<Key, Order>> {
+        self.by_name.get(node).and_then(|&at| self.slots.get(at)).map(|slot| &slot.orders)
+    }
+
+    /// Marks everything, so that the next plan is the naive one: the oracle of the incremental plan.
+    pub fn touch_everything(&mut self) {
+        for (id, state) in &mut self.jobs {
+            state.stale = Stale::All;
+            self.dirty_jobs.insert(id.clone());
+        }
+        self.dirty_slots.extend(self.by_name.values());
+    }
+
+    fn set_job(&mut self, job: Job) {
+        let id = job.id.clone();
+        let old = self.jobs.get(&id).map(|state| &state.job);
+        if old == Some(&job) {
+            return;
+        }
+        let mut keys: BTreeSet<Key> = old.map(|old| old.keys().collect()).unwrap_or_default();
+        for key in &keys {
+            self.forget_demand(*key, &id);
+        }
+        keys.extend(job.keys());
+        if job.ended.is_none() {
+            for key in job.keys() {
+                self.demand.entry(key).or_default().jobs.insert(id.clone());
+            }
+        }
+        self.recheck_orders(&keys);
+        match self.jobs.get_mut(&id) {
+            Some(state) => {
+                state.job = job;
+                state.stale = Stale::All;
+            }
+            None => {
+                let state =
+                    JobState { job, seats: Vec::new(), stale: Stale::All, closing: None, said: None, wake: None };
+                self.jobs.insert(id.clone(), state);
+            }
+        }
+        // An in-flight pull of this image for another job may now carry a stricter policy.
+        self.dirty_jobs.insert(id);
+    }
+
+    fn drop_job(&mut self, id: &JobId) {
+        self.dirty_jobs.remove(id);
+        if let Some(state) = self.jobs.remove(id) {
+            let keys: BTreeSet<Key> = state.job.keys().collect();
+            for key in &keys {
+                self.forget_demand(*key, id);
+            }
+            self.recheck_orders(&keys);
+        }
+    }
+
+    /// The orders of these images are looked at again wherever they stand.
+    fn recheck_orders(&mut self, keys: &BTreeSet<Key>) {
+        let slots = self.slots.iter().enumerate();
+        let holding = slots.filter(|(_, slot)| keys.iter().any(|key| slot.orders.contains_key(key)));
+        self.dirty_slots.extend(holding.map(|(at, _)| at));
+    }
+
+    /// The place of this name; a new one if there is none.
+    fn slot(&mut self, name: &NodeName) -> usize {
+        if let Some(&at) = self.by_name.get(name) {
+            return at;
+        }
+        let slot = Slot { name: name.clone(), ..Slot::default() };
+        let at = match self.vacant.pop() {
+            Some(at) => at,
+            None => {
+                self.slots.push(Slot::default());
+                self.slots.len() - 1
+            }
+        };
+        if let Some(place) = self.slots.get_mut(at) {
+            *place = slot;
+        }
+        self.by_name.insert(name.clone(), at);
+        self.touch_node(at);
+        at
+    }
+
+    fn vacate(&mut self, at: usize) {
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        if slot.node.is_none() && !slot.agent {
+            self.by_name.remove(&slot.name);
+            *slot = Slot::default();
+            self.vacant.push(at);
+            self.dirty_slots.remove(&at);
+        }
+    }
+
+    fn change_node(&mut self, at: usize, change: impl FnOnce(&mut Slot)) {
+        if let Some(slot) = self.slots.get_mut(at) {
+            change(slot);
+            self.touch_node(at);
+        }
+    }
+
+    /// Every job looks at this node again, and so does whoever tidies its orders.
+    fn touch_node(&mut self, at: usize) {
+        for (id, state) in &mut self.jobs {
+            if let Stale::Some(seats) = &mut state.stale {
+                seats.insert(at);
+            }
+            self.dirty_jobs.insert(id.clone());
+        }
+        self.dirty_slots.insert(at);
+    }
+}

@@ -1,0 +1,167 @@
+//! The orders of a node: how one is made from the jobs it serves, when it is taken back, when it is swept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::World;
+use super::demand::answered;
+use crate::model::{Job, JobId, Key, Order, Pin, Policy, Reference, Report};
+use crate::pace;
+use crate::select::selects;
+
+/// Changes of orders by slot and key; `None` takes an order away.
+pub(super) type Changes = BTreeMap<usize, BTreeMap<Key, Option<Order>>>;
+
+/// What an order takes from the jobs that it serves: the strictest of each.
+#[derive(PartialEq)]
+struct Terms {
+    policy: Policy,
+    timeout: std::time::Duration,
+    retries: u32,
+}
+
+impl Terms {
+    fn of<'a>(jobs: impl Iterator<Item = &'a Job>) -> Option<Self> {
+        jobs.map(|job| Terms { policy: job.pull.policy, timeout: job.pull.timeout, retries: job.pull.retries }).reduce(
+            |a, b| Terms {
+                policy: a.policy.max(b.policy),
+                timeout: a.timeout.min(b.timeout),
+                retries: a.retries.min(b.retries),
+            },
+        )
+    }
+}
+
+impl World {
+    /// The jobs that have not ended and want this image on this node.
+    fn wanted_by<'a>(&'a self, at: usize, key: Key) -> impl Iterator<Item = &'a Job> + 'a {
+        let node = self.slots.get(at).and_then(|slot| slot.node.as_ref());
+        let jobs = self.demand.get(&key).into_iter().flat_map(|demand| &demand.jobs);
+        let jobs = jobs.filter_map(|id| self.jobs.get(id)).map(|state| &state.job);
+        jobs.filter(move |job| node.is_some_and(|node| selects(job, node)))
+    }
+
+    pub(super) fn set_orders(&mut self, at: usize, orders: BTreeMap<Key, Order>) {
+        let Some(slot) = self.slots.get(at) else { return };
+        for key in changed(&slot.orders, &orders) {
+            let order = orders.get(&key).cloned();
+            self.set_order(at, key, order);
+        }
+    }
+
+    pub(super) fn set_order(&mut self, at: usize, key: Key, order: Option<Order>) {
+        self.change_entry(at, key, |slot| {
+            match order {
+                Some(order) => slot.orders.insert(key, order),
+                None => slot.orders.remove(&key),
+            };
+        });
+    }
+
+    pub(super) fn set_reports(&mut self, at: usize, mut reports: BTreeMap<Key, Report>) {
+        let Some(slot) = self.slots.get(at) else { return };
+        for key in changed(&slot.reports, &reports) {
+            let report = reports.remove(&key);
+            self.change_entry(at, key, |slot| {
+                match report {
+                    Some(report) => slot.reports.insert(key, report),
+                    None => slot.reports.remove(&key),
+                };
+            });
+        }
+    }
+
+    /// Takes back the unfinished orders of a node that nobody wants any more, and brings those up to date whose
+    /// jobs were edited. Finished ones stay until [`World::sweep`].
+    pub(super) fn tidy(&mut self, at: usize, changes: &mut Changes) {
+        let Some(slot) = self.slots.get(at) else { return };
+        let mut edits: Vec<(Key, Option<Order>)> = Vec::new();
+        for (&key, order) in &slot.orders {
+            if answered(order, slot.reports.get(&key)) {
+                continue;
+            }
+            let serves: Vec<&Job> =
+                self.wanted_by(at, key).filter(|job| job.runs() && order.jobs.contains(&job.id)).collect();
+            match Terms::of(serves.iter().copied()) {
+                None => edits.push((key, None)),
+                Some(Terms { policy, timeout, retries }) => {
+                    if (policy, timeout, retries) != (order.policy, order.timeout, order.retries) {
+                        let jobs = serves.iter().map(|job| job.id.clone()).collect();
+                        let order = Order { policy, timeout, retries, jobs, ..order.clone() };
+                        edits.push((key, Some(order)));
+                    }
+                }
+            }
+        }
+        for (key, order) in edits {
+            self.set_order(at, key, order.clone());
+            changes.entry(at).or_default().insert(key, order);
+        }
+    }
+
+    /// Hands one image of a job to a node: a new order, or a new ask of the one that is there.
+    pub(super) fn hand_out(
+        &mut self,
+        job: &Job,
+        reference: &Reference,
+        at: usize,
+        now: Timestamp,
+        pulling: usize,
+    ) -> Order {
+        let key = reference.key;
+        let old = self.slots.get(at).and_then(|slot| slot.orders.get(&key));
+        let others: Vec<&Job> = self
+            .wanted_by(at, key)
+            .filter(|other| other.runs() && other.id != job.id && old.is_some_and(|old| old.jobs.contains(&other.id)))
+            .collect();
+        let jobs: Vec<&Job> = others.into_iter().chain([job]).collect();
+        let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
+        // Never before the start of any job it serves, whatever the clocks of API server and controller say.
+        let asked = old.map_or(now, |old| old.asked.max(now)).max(since);
+        let pin = match &reference.digest {
+            Some(digest) => Some(Pin { asked, digest: digest.clone() }),
+            None => self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned(),
+        };
+        let Terms { policy, timeout, retries } = Terms::of(jobs.iter().copied()).unwrap_or(Terms {
+            policy: job.pull.policy,
+            timeout: job.pull.timeout,
+            retries: job.pull.retries,
+        });
+        let serves: BTreeSet<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
+        let order = Order {
+            image: reference.name.clone(),
+            pin,
+            policy,
+            timeout,
+            retries,
+            progress: pace::progress_interval(pulling),
+            jobs: serves,
+            asked,
+            needs: BTreeSet::new(),
+        };
+        self.set_order(at, key, Some(order.clone()));
+        order
+    }
+
+    /// Adds to the writes of a node the removal of finished orders whose jobs have all ended. They never cause a
+    /// write of their own; a suspended job keeps its results.
+    pub(super) fn sweep(&mut self, changes: &mut Changes) {
+        for (&at, changes) in changes.iter_mut() {
+            let Some(slot) = self.slots.get(at) else { continue };
+            let keys = slot.orders.keys().copied().filter(|key| !changes.contains_key(key));
+            let unwanted: Vec<Key> = keys.filter(|&key| self.wanted_by(at, key).next().is_none()).collect();
+            for key in unwanted {
+                self.set_order(at, key, None);
+                changes.insert(key, None);
+            }
+        }
+    }
+}
+
+/// The keys at which two maps differ.
+fn changed<T: PartialEq>(old: &BTreeMap<Key, T>, new: &BTreeMap<Key, T>) -> Vec<Key> {
+    let gone = old.keys().filter(|key| !new.contains_key(key));
+    let different = new.iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(key, _)| key);
+    gone.chain(different).copied().collect()
+}

@@ -1,0 +1,159 @@
+//! One job on one node: where it stands, from the job, the node's facts and the time. Pure and total.
+
+use jiff::Timestamp;
+
+use super::Slot;
+use super::demand::last_seen;
+use crate::model::{Bytes, Completion, Job, Phase, Unreachable, after};
+use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
+use crate::reason::Reason;
+use crate::select::selects;
+
+/// Where a job stands on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) enum Standing {
+    /// The job does not want this node.
+    #[default]
+    Elsewhere,
+    /// Every image is there.
+    Succeeded,
+    /// Nothing more will be tried.
+    Failed(Failure),
+    /// At least one order is running.
+    Active,
+    /// Something is missing and nothing is running.
+    Open(Wait),
+}
+
+/// What failed first, as far as the order of images goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Which of the job's images.
+    pub(super) image: usize,
+    /// Why.
+    pub(super) reason: Reason,
+}
+
+/// Why an open seat waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Suspended,
+    Parallelism,
+    /// For the digest of this one of the job's images.
+    Unresolved(usize),
+    NotReady,
+    NoAgent,
+    /// For nothing: it may be handed out.
+    Pending,
+}
+
+/// The standing with its bytes and the time at which time alone may change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Seat {
+    pub(super) standing: Standing,
+    pub(super) bytes: Bytes,
+    pub(super) lapse: Option<Timestamp>,
+}
+
+/// Where one image of a job stands on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    Done,
+    Failed(Reason),
+    Running,
+    Open,
+}
+
+/// Where this image stands, and when time alone may change that.
+pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (Entry, Option<Timestamp>) {
+    let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else {
+        return (Entry::Failed(Reason::InvalidReference), None);
+    };
+    let since = job.since(now);
+    let report = slot.reports.get(&reference.key);
+    if let Some(report) = report.filter(|report| report.asked >= since) {
+        match report.phase {
+            Phase::Succeeded => return (Entry::Done, None),
+            Phase::Failed => {
+                let again = after(report.asked, ASK_FAILED_AGAIN);
+                let continuous = matches!(job.completion, Completion::Continuous { .. });
+                if !continuous || now < again {
+                    let reason = report.reason.unwrap_or(Reason::Unknown);
+                    return (Entry::Failed(reason), continuous.then_some(again));
+                }
+                // Asked again since: running. Otherwise open.
+                let asked = slot.orders.get(&reference.key).map(|order| order.asked);
+                if asked.is_none_or(|asked| asked <= report.asked) {
+                    return (Entry::Open, None);
+                }
+            }
+            Phase::Pulling => {}
+        }
+    }
+    match slot.orders.get(&reference.key) {
+        Some(order) if order.asked >= since && order.jobs.contains(&job.id) => {
+            let silent = after(last_seen(order, report), SILENCE);
+            match now < silent {
+                true => (Entry::Running, Some(silent)),
+                false => (Entry::Failed(Reason::NodeSilent), None),
+            }
+        }
+        _ => (Entry::Open, None),
+    }
+}
+
+/// Where this job stands on this node, before the plan hands anything out.
+pub(super) fn seat(job: &Job, slot: &Slot, now: Timestamp) -> Seat {
+    let Some(node) = slot.node.as_ref().filter(|node| selects(job, node)) else { return Seat::default() };
+    let mut seat = Seat::default();
+    let (mut open, mut running, mut failed) = (false, false, None);
+    for image in 0..job.images.len() {
+        let (entry, lapse) = entry(job, image, slot, now);
+        match entry {
+            Entry::Done => {}
+            Entry::Failed(reason) => failed = failed.or(Some(Failure { image, reason })),
+            Entry::Running => running = true,
+            Entry::Open => open = true,
+        }
+        seat.lapse = earliest(seat.lapse, lapse);
+        seat.bytes += bytes(job, image, slot, now);
+    }
+    let overdue = job.deadline(now).is_some_and(|deadline| deadline <= now);
+    seat.standing = match (running, open, failed) {
+        (false, false, None) => Standing::Succeeded,
+        (false, false, Some(failure)) => Standing::Failed(failure),
+        _ if overdue => Standing::Failed(Failure { image: 0, reason: Reason::DeadlineExceeded }),
+        _ if job.suspend => Standing::Open(Wait::Suspended),
+        (true, ..) => Standing::Active,
+        _ if !slot.agent => absent(job, Wait::NoAgent, None, now, &mut seat.lapse),
+        _ if !node.ready => absent(job, Wait::NotReady, node.ready_changed, now, &mut seat.lapse),
+        _ => Standing::Open(Wait::Pending),
+    };
+    seat
+}
+
+fn bytes(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> Bytes {
+    let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
+    let report = reference.and_then(|reference| slot.reports.get(&reference.key));
+    report.filter(|report| report.asked >= job.since(now)).map(|report| report.bytes).unwrap_or_default()
+}
+
+/// A node that cannot be asked is waited for, or has failed when it was away for too long.
+fn absent(job: &Job, wait: Wait, since: Option<Timestamp>, now: Timestamp, lapse: &mut Option<Timestamp>) -> Standing {
+    if job.unreachable == Unreachable::GiveUp {
+        let silent = after(since.unwrap_or(job.created).max(job.since(now)), SILENCE);
+        if silent <= now {
+            return Standing::Failed(Failure { image: 0, reason: Reason::NodeSilent });
+        }
+        *lapse = earliest(*lapse, Some(silent));
+    }
+    Standing::Open(wait)
+}
+
+/// The earlier of two times, of which each may be missing.
+pub(super) fn earliest(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

@@ -1,0 +1,145 @@
+//! A job node by node, for people: where each stands, and for those that wait a sentence that says why.
+
+use jiff::Timestamp;
+
+use super::seat::{self, Failure, Seat, Standing, Wait};
+use super::{Slot, World};
+use crate::model::{Bytes, Job, JobId, NodeName, Report};
+use crate::reason::{Reason, Waiting};
+use crate::rollup::{Count, Tally};
+
+/// Where a job stands on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Every image is there.
+    Succeeded,
+    /// At work.
+    Pulling,
+    /// Not yet its turn.
+    Waiting(Waiting),
+    /// Given up.
+    Failed(Reason, String),
+}
+
+/// One node of a job.
+#[derive(Clone, Debug)]
+pub struct NodeView<'a> {
+    /// Which node.
+    pub node: NodeName,
+    /// Where it stands.
+    pub state: State,
+    /// Sums over the job's images.
+    pub bytes: Bytes,
+    /// The job's images as written, each with the report that counts, if there is one.
+    pub images: Vec<(&'a str, Option<&'a Report>)>,
+}
+
+impl World {
+    /// Every node of a job by name, as of the last plan. Of an ended job those whose reports are still there.
+    pub fn nodes(&self, id: &JobId, now: Timestamp) -> Vec<NodeView<'_>> {
+        let Some(state) = self.jobs.get(id) else { return Vec::new() };
+        let job = &state.job;
+        let mut views: Vec<NodeView<'_>> = Vec::new();
+        for (name, &at) in &self.by_name {
+            let Some(slot) = self.slots.get(at) else { continue };
+            let seat = match job.ended {
+                Some(_) => seat::seat(job, slot, now),
+                None => state.seats.get(at).copied().unwrap_or_default(),
+            };
+            let images = images(job, slot, now);
+            if job.ended.is_some() && images.iter().all(|(_, report)| report.is_none()) {
+                continue;
+            }
+            if let Some(state) = self.state(job, slot, &seat, now) {
+                views.push(NodeView { node: name.clone(), state, bytes: seat.bytes, images });
+            }
+        }
+        if job.ended.is_none() && job.unreachable == crate::model::Unreachable::Wait {
+            for name in job.names.iter().flatten().filter(|name| !self.known(name)) {
+                let images = job.images.iter().map(|image| (image.written.as_str(), None)).collect();
+                let state = State::Waiting(Waiting::NodeUnknown);
+                views.push(NodeView { node: name.as_str().into(), state, bytes: Bytes::default(), images });
+            }
+            views.sort_by(|a, b| a.node.cmp(&b.node));
+        }
+        views
+    }
+
+    fn state(&self, job: &Job, slot: &Slot, seat: &Seat, now: Timestamp) -> Option<State> {
+        Some(match seat.standing {
+            Standing::Elsewhere => return None,
+            Standing::Succeeded => State::Succeeded,
+            Standing::Active => State::Pulling,
+            Standing::Failed(failure) => State::Failed(failure.reason, message(job, failure, slot)),
+            Standing::Open(wait) => State::Waiting(self.waiting(job, wait, now)),
+        })
+    }
+
+    fn waiting(&self, job: &Job, wait: Wait, now: Timestamp) -> Waiting {
+        match wait {
+            Wait::Suspended => Waiting::Suspended,
+            Wait::Parallelism => Waiting::Parallelism { limit: job.parallelism },
+            Wait::NotReady => Waiting::NodeNotReady,
+            Wait::NoAgent => Waiting::NoAgent,
+            Wait::Pending => Waiting::Pending,
+            Wait::Unresolved(image) => {
+                let image = job.images.get(image);
+                let key = image.and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key);
+                let asking = key.and_then(|key| self.asking(key, now)).and_then(|(at, _)| self.slots.get(at));
+                Waiting::Unresolved {
+                    image: image.map(|image| image.written.clone()).unwrap_or_default(),
+                    by: asking.map(|slot| slot.name.to_string()).unwrap_or_default(),
+                }
+            }
+        }
+    }
+}
+
+fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
+    let since = job.since(now);
+    let images = job.images.iter().map(|image| {
+        let report = image.reference.as_ref().ok().and_then(|reference| slot.reports.get(&reference.key));
+        (image.written.as_str(), report.filter(|report| report.asked >= since))
+    });
+    images.collect()
+}
+
+/// What a person reads about a failed node.
+fn message(job: &Job, failure: Failure, slot: &Slot) -> String {
+    let image = job.images.get(failure.image);
+    match failure.reason {
+        Reason::DeadlineExceeded => "the job's deadline passed before the node was done".into(),
+        Reason::NodeSilent => "the node has not responded for a long time".into(),
+        _ => match image.map(|image| (&image.written, &image.reference)) {
+            Some((written, Err(problem))) => format!("{written}: {problem}"),
+            Some((_, Ok(reference))) => {
+                slot.reports.get(&reference.key).map(|report| report.message.clone()).unwrap_or_default()
+            }
+            None => String::new(),
+        },
+    }
+}
+
+impl Tally {
+    /// Adds a node of the job from its seat; other nodes are passed over.
+    pub(super) fn count(&mut self, job: &Job, name: &NodeName, seat: &Seat, slot: Option<&Slot>) {
+        let count = match seat.standing {
+            Standing::Elsewhere => return,
+            Standing::Succeeded => Count::Succeeded,
+            Standing::Active => Count::Pulling,
+            Standing::Open(wait) => Count::Waiting(match wait {
+                Wait::Suspended => Reason::Suspended,
+                Wait::Parallelism => Reason::Parallelism,
+                Wait::Unresolved(_) => Reason::Unresolved,
+                Wait::NotReady => Reason::NodeNotReady,
+                Wait::NoAgent => Reason::NoAgent,
+                Wait::Pending => Reason::Pending,
+            }),
+            Standing::Failed(failure) => {
+                let text = || slot.map(|slot| message(job, failure, slot)).unwrap_or_default();
+                return self.add(name, Count::Failed(failure.reason), seat.bytes, text);
+            }
+        };
+        self.add(name, count, seat.bytes, String::new);
+    }
+}
