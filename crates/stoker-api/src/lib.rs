@@ -1,1 +1,31 @@
-//! Every wire shape: the native API and its dialects, to and from the core model.
+//! Every wire shape: Stoker's own API and the dialects of other projects, to and from the core model.
+//!
+//! Only this crate knows a foreign field name. Everything is a pure function over objects; nothing holds a client.
+
+pub mod dialect;
+mod image;
+pub mod labels;
+pub mod native;
+pub mod node;
+mod span;
+mod write;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube_core::CustomResourceExt as _;
+
+pub use dialect::{DIALECTS, Dialect, NotReadable};
+pub use image::image;
+pub use span::{NotASpan, Span};
+pub use write::{Target, Write};
+
+/// The namespace of Stoker's own objects.
+pub const NAMESPACE: &str = "stoker-system";
+
+/// The CRDs of every kind that this version serves, each with the name of its file below `deploy/crds/`.
+pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
+    vec![
+        ("stoker-preheats", native::Preheat::crd()),
+        ("stoker-nodepreheats", native::NodePreheat::crd()),
+        ("kruise-imagepulljobs", dialect::kruise::ImagePullJob::crd()),
+    ]
+}

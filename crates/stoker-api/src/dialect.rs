@@ -1,0 +1,65 @@
+//! The table of dialects: each is a kind of object, a function from an object to a job, and one from the job's
+//! outcome back to changes of the object. A dialect has no loop of its own.
+
+pub mod kruise;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube_core::discovery::ApiResource;
+use kube_core::dynamic::DynamicObject;
+use serde::de::DeserializeOwned;
+use stoker_core::{Job, Outcome};
+
+use crate::native;
+use crate::write::Write;
+
+/// One kind of object that means jobs.
+pub struct Dialect {
+    /// The kind.
+    pub kind: &'static str,
+    /// How it is found on an API server.
+    pub resource: fn() -> ApiResource,
+    /// The job that an object describes.
+    pub job: fn(&DynamicObject) -> Result<Job, NotReadable>,
+    /// What its outcome changes in the object.
+    pub project: fn(&DynamicObject, &Outcome, Timestamp) -> Option<Write>,
+}
+
+/// Every dialect; the native API is the first.
+pub const DIALECTS: &[Dialect] = &[
+    Dialect {
+        kind: "Preheat",
+        resource: || ApiResource::erase::<native::Preheat>(&()),
+        job: native::to_core::job,
+        project: native::from_core::project,
+    },
+    Dialect {
+        kind: "ImagePullJob",
+        resource: || ApiResource::erase::<kruise::ImagePullJob>(&()),
+        job: kruise::job,
+        project: kruise::project,
+    },
+];
+
+/// An object whose shape is not that of its kind: it was written past the schema, or by another version of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: cannot read its {part}: {source}; compare it with the schema of its CRD")]
+pub struct NotReadable {
+    name: String,
+    part: &'static str,
+    source: serde_json::Error,
+}
+
+/// Reads `spec` or `status` of an object.
+pub(crate) fn part<T: DeserializeOwned>(object: &DynamicObject, part: &'static str) -> Result<T, NotReadable> {
+    let value = object.data.get(part).cloned().unwrap_or_default();
+    serde_json::from_value(value).map_err(|source| {
+        let kind = object.types.as_ref().map(|types| types.kind.as_str()).unwrap_or("object");
+        NotReadable { name: format!("{kind} {}", object.metadata.name.as_deref().unwrap_or_default()), part, source }
+    })
+}
+
+/// When the object was made.
+pub(crate) fn created(object: &DynamicObject) -> Timestamp {
+    object.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |Time(time)| *time)
+}

@@ -1,0 +1,72 @@
+//! From an ImagePullJob to a job.
+
+use std::time::Duration;
+
+use kube_core::dynamic::DynamicObject;
+use serde_json::Value;
+use stoker_core::model::{Completion, Job, JobId, Pull, Unreachable};
+use stoker_core::select::{Operator, Requirement, Selector};
+
+use super::types::{CompletionType, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
+use crate::dialect::{NotReadable, created, part};
+use crate::labels::{self, LabelSelector};
+use crate::{image, native};
+
+/// How long an image of a job that does not end is taken to be fresh.
+const ROUND: Duration = Duration::from_secs(24 * 3600);
+
+/// The job that an ImagePullJob describes.
+pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
+    let spec: ImagePullJobSpec = part(object, "spec")?;
+    let status: ImagePullJobStatus = part(object, "status").unwrap_or_default();
+    let selector = spec.selector.unwrap_or_default();
+    let policy = &spec.completion_policy;
+    Ok(Job {
+        id: JobId::new(
+            "ImagePullJob",
+            object.metadata.namespace.as_deref().unwrap_or_default(),
+            object.metadata.name.as_deref().unwrap_or_default(),
+        ),
+        generation: object.metadata.generation.unwrap_or_default(),
+        created: created(object),
+        images: vec![image(&spec.image)],
+        names: Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect()),
+        selector: node_selector(selector),
+        parallelism: parallelism(&spec.parallelism),
+        pull: Pull {
+            policy: native::to_core::policy(spec.image_pull_policy),
+            timeout: seconds(spec.pull_policy.timeout_seconds),
+            retries: u32::try_from(spec.pull_policy.backoff_limit).unwrap_or(0),
+        },
+        completion: match policy.kind {
+            CompletionType::Always => Completion::Once {
+                deadline: policy.active_deadline_seconds.map(seconds),
+                ttl: policy.ttl_seconds_after_finished.map(seconds),
+            },
+            CompletionType::Never => Completion::Continuous { resync: ROUND },
+        },
+        suspend: false,
+        unreachable: Unreachable::GiveUp,
+        started: status.start_time,
+        // Once ended, edits change nothing.
+        ended: status.completion_time,
+    })
+}
+
+/// Virtual kubelets have no images; upstream leaves them out.
+fn node_selector(NodeSelector { match_labels, match_expressions, .. }: NodeSelector) -> Selector {
+    let mut selector = labels::to_core(&LabelSelector { match_labels, match_expressions });
+    let values = ["virtual-kubelet".to_string()].into();
+    selector.0.push(Requirement { key: "type".into(), operator: Operator::NotIn, values });
+    selector
+}
+
+/// Numbers come as numbers or as strings; what the schema would have refused pauses.
+fn parallelism(value: &Value) -> u32 {
+    let number = value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0);
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn seconds(seconds: impl TryInto<u64>) -> Duration {
+    Duration::from_secs(seconds.try_into().unwrap_or(0))
+}

@@ -1,0 +1,21 @@
+//! Stoker's own API, `stoker.dev/v1alpha1`: the first dialect, and the objects between controller and agents.
+
+pub mod from_core;
+mod node_preheat;
+mod preheat;
+mod status;
+pub mod to_core;
+
+pub use node_preheat::{
+    AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, WireBytes, WireOrder, WirePhase, WirePin,
+    WireReport,
+};
+pub use preheat::{
+    CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,
+};
+pub use status::{Condition, FailedNode, PreheatStatus, WaitingFor};
+
+/// The API group.
+pub const GROUP: &str = "stoker.dev";
+/// Its version.
+pub const VERSION: &str = "v1alpha1";

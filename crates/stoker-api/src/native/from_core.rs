@@ -1,0 +1,191 @@
+//! From the core model to Stoker's own objects: status of a Preheat, orders and reports of a NodePreheat.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube_core::discovery::ApiResource;
+use kube_core::dynamic::DynamicObject;
+use serde_json::{Map, Value, json};
+use stoker_core::model::{self, Key, Order, Report};
+use stoker_core::rollup::{Outcome, Stage};
+
+use super::{
+    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatStatus, PullPolicy, WaitingFor, WireBytes,
+    WireOrder, WirePhase, WirePin, WireReport,
+};
+use crate::dialect::part;
+use crate::span::Span;
+use crate::write::{Target, Write, difference};
+
+/// The change of a Preheat's status, if there is one.
+pub fn project(object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Option<Write> {
+    let before: PreheatStatus = part(object, "status").unwrap_or_default();
+    let status = status(outcome, &before.conditions, now);
+    let from = object.data.get("status").cloned().unwrap_or(Value::Null);
+    let patch = difference(&from, &serde_json::to_value(status).ok()?)?;
+    Some(Write::Status(Target::of(ApiResource::erase::<Preheat>(&()), object), json!({ "status": patch })))
+}
+
+fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatStatus {
+    let message = message(outcome);
+    PreheatStatus {
+        phase: phase(outcome.stage).into(),
+        conditions: conditions(outcome, &message, before, now),
+        observed_generation: outcome.generation,
+        desired: outcome.desired,
+        waiting: outcome.waiting,
+        pulling: outcome.pulling,
+        succeeded: outcome.succeeded,
+        failed: outcome.failed,
+        bytes: bytes(outcome.bytes),
+        digests: outcome.digests.clone(),
+        failed_nodes: outcome.failures.iter().map(failed_node).collect(),
+        waiting_for: outcome
+            .waiting_for
+            .iter()
+            .map(|(reason, &nodes)| WaitingFor { reason: reason.to_string(), nodes })
+            .collect(),
+        start_time: outcome.started,
+        completion_time: outcome.completed,
+        eta: outcome.eta,
+        message,
+    }
+}
+
+fn failed_node(failure: &stoker_core::rollup::FailedNode) -> FailedNode {
+    FailedNode { node: failure.node.to_string(), reason: failure.reason.to_string(), message: failure.message.clone() }
+}
+
+/// The public word for a stage.
+pub fn phase(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Suspended => "Suspended",
+        Stage::Running => "Running",
+        Stage::Synced => "Synced",
+        Stage::Succeeded => "Succeeded",
+        Stage::Failed => "Failed",
+    }
+}
+
+/// The whole outcome in a sentence.
+fn message(outcome: &Outcome) -> String {
+    let Outcome { desired, succeeded, failed, pulling, waiting, .. } = outcome;
+    let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
+    match outcome.stage {
+        _ if *desired == 0 => "no node matches spec.nodes; compare it with `kubectl get nodes --show-labels`".into(),
+        Stage::Suspended => "suspended; set spec.suspend to false to go on".into(),
+        Stage::Succeeded => format!("all images are on all {desired} nodes"),
+        Stage::Failed => {
+            format!("{failed} of {desired} nodes failed; {}", first.unwrap_or_else(|| "see failedNodes".into()))
+        }
+        Stage::Synced if *failed == 0 => format!("all images are on all {desired} nodes; they are looked at again"),
+        Stage::Synced => format!("{succeeded} of {desired} nodes have all images, {failed} failed and are asked again"),
+        Stage::Running => {
+            let trouble = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
+            format!("{succeeded} of {desired} nodes done, {pulling} pulling, {waiting} waiting{trouble}")
+        }
+    }
+}
+
+fn conditions(outcome: &Outcome, message: &str, before: &[Condition], now: Timestamp) -> Vec<Condition> {
+    let good = outcome.failed == 0 && matches!(outcome.stage, Stage::Succeeded | Stage::Synced);
+    let all =
+        [("Ready", good), ("Complete", outcome.stage == Stage::Succeeded), ("Stalled", outcome.stage == Stage::Failed)];
+    let conditions = all.map(|(kind, holds)| {
+        let status = if holds { "True" } else { "False" };
+        let since = before.iter().find(|condition| condition.kind == kind && condition.status == status);
+        Condition {
+            kind: kind.into(),
+            status: status.into(),
+            reason: phase(outcome.stage).into(),
+            message: message.into(),
+            last_transition_time: since.map_or(now, |condition| condition.last_transition_time),
+            observed_generation: outcome.generation,
+        }
+    });
+    conditions.into()
+}
+
+fn node_target(node: &str) -> Target {
+    Target { resource: ApiResource::erase::<NodePreheat>(&()), namespace: None, name: node.into() }
+}
+
+/// The patch of a node's orders; `None` takes one away.
+pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>) -> Write {
+    let orders = changes.iter().map(|(key, order)| (key.to_string(), order.as_ref().map_or(Value::Null, wire_order)));
+    Write::Patch(node_target(node), json!({ "spec": { "orders": orders.collect::<Map<_, _>>() } }))
+}
+
+fn wire_order(order: &Order) -> Value {
+    json!(WireOrder {
+        image: order.image.clone(),
+        pin: order.pin.as_ref().map(wire_pin),
+        policy: match order.policy {
+            model::Policy::IfNotPresent => PullPolicy::IfNotPresent,
+            model::Policy::Always => PullPolicy::Always,
+        },
+        timeout: Span(order.timeout),
+        retries: order.retries,
+        progress: Span(order.progress),
+        jobs: order.jobs.iter().map(ToString::to_string).collect(),
+        asked: order.asked,
+        needs: order.needs.iter().cloned().collect(),
+    })
+}
+
+/// What an agent says in one write: reports that changed (`None` takes one away), and of itself what is given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Saying {
+    /// Reports by key.
+    pub reports: BTreeMap<Key, Option<Report>>,
+    /// The agent itself.
+    pub agent: Option<AgentInfo>,
+    /// The disk that holds the images.
+    pub disk: Option<Disk>,
+}
+
+/// The patch of a node's status.
+pub fn saying(node: &str, saying: &Saying) -> Write {
+    let mut status = Map::new();
+    let reports = saying.reports.iter();
+    let reports: Map<String, Value> =
+        reports.map(|(key, report)| (key.to_string(), report.as_ref().map_or(Value::Null, wire_report))).collect();
+    if !reports.is_empty() {
+        status.insert("reports".into(), Value::Object(reports));
+    }
+    if let Some(agent) = &saying.agent {
+        status.insert("agent".into(), json!(agent));
+    }
+    if let Some(disk) = &saying.disk {
+        status.insert("disk".into(), json!(disk));
+    }
+    Write::Status(node_target(node), json!({ "status": status }))
+}
+
+fn wire_report(report: &Report) -> Value {
+    json!(WireReport {
+        asked: report.asked,
+        phase: match report.phase {
+            model::Phase::Pulling => WirePhase::Pulling,
+            model::Phase::Succeeded => WirePhase::Succeeded,
+            model::Phase::Failed => WirePhase::Failed,
+        },
+        digest: report.digest.clone(),
+        pin: report.pin.as_ref().map(wire_pin),
+        bytes: bytes(report.bytes),
+        attempt: report.attempt,
+        reason: report.reason.map(|reason| reason.to_string()),
+        message: Some(report.message.clone()).filter(|message| !message.is_empty()),
+        started: report.started,
+        finished: report.finished,
+        updated: report.updated,
+    })
+}
+
+fn wire_pin(pin: &model::Pin) -> WirePin {
+    WirePin { asked: pin.asked, digest: pin.digest.clone() }
+}
+
+fn bytes(model::Bytes { total, done, upstream, peers }: model::Bytes) -> WireBytes {
+    WireBytes { total, done, upstream, peers }
+}

@@ -1,0 +1,187 @@
+//! One object a node, named after it. The controller alone writes `spec`, the node's agent alone writes `status`;
+//! both by merge patches of maps under the same keys, so neither ever reads before it writes.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::preheat::PullPolicy;
+use crate::span::Span;
+
+/// What one node may do now.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "stoker.dev",
+    version = "v1alpha1",
+    kind = "NodePreheat",
+    plural = "nodepreheats",
+    shortname = "nph",
+    category = "stoker",
+    status = "NodePreheatStatus",
+    derive = "PartialEq",
+    doc = "What Stoker's agent on one node is ordered to do, and what came of it. Written by Stoker, not by people.",
+    crates(kube_core = "::kube_core"),
+    printcolumn(name = "Runtime", type_ = "string", json_path = ".status.agent.runtime"),
+    printcolumn(name = "Platform", type_ = "string", json_path = ".status.agent.platform"),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.agent.version"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Free",
+        type_ = "integer",
+        json_path = ".status.disk.free",
+        description = "Bytes free where images are stored.",
+        priority = "1"
+    )
+)]
+pub struct NodePreheatSpec {
+    /// The orders by key.
+    #[serde(default)]
+    pub orders: BTreeMap<String, WireOrder>,
+}
+
+/// One image for this node, to be pulled now. In a patch every field is present, so that what is `null` goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WireOrder {
+    /// The canonical reference.
+    pub image: String,
+    /// What to fetch; none means: ask the registry, report the answer, then fetch it.
+    #[serde(default)]
+    pub pin: Option<WirePin>,
+    /// Whether an image that is there is good enough.
+    pub policy: PullPolicy,
+    /// The longest that one attempt may take.
+    pub timeout: Span,
+    /// How often a failed attempt is repeated.
+    pub retries: u32,
+    /// The time between two reports of mere progress.
+    pub progress: Span,
+    /// The jobs that it serves, as Kind/namespace/name.
+    pub jobs: Vec<String>,
+    /// When it was last asked for; the report repeats it.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub asked: Timestamp,
+    /// Features that the agent must have.
+    #[serde(default)]
+    pub needs: Vec<String>,
+}
+
+/// A digest and the ask that it answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WirePin {
+    /// `asked` of the order whose node asked the registry.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub asked: Timestamp,
+    /// The registry's answer.
+    pub digest: String,
+}
+
+/// What the agent says: of its node, and of each order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct NodePreheatStatus {
+    /// The agent itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentInfo>,
+    /// The disk that holds the images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<Disk>,
+    /// What came of each order, under the order's key.
+    #[serde(default)]
+    pub reports: BTreeMap<String, WireReport>,
+}
+
+/// What an agent is and can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AgentInfo {
+    /// Its version.
+    pub version: String,
+    /// Where it puts images.
+    pub runtime: String,
+    /// The platform that it pulls for, such as linux/arm64.
+    pub platform: String,
+    /// Features that orders may need.
+    #[serde(default)]
+    pub features: Vec<String>,
+}
+
+/// A disk in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Disk {
+    /// Its size.
+    #[schemars(with = "i64")]
+    pub total: u64,
+    /// What is free.
+    #[schemars(with = "i64")]
+    pub free: u64,
+}
+
+/// What came of an order. In a patch every field is present, so that what is `null` goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WireReport {
+    /// `asked` of the order that this answers.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub asked: Timestamp,
+    /// How far it is.
+    pub phase: WirePhase,
+    /// The digest that is there, or on its way.
+    #[serde(default)]
+    pub digest: Option<String>,
+    /// The registry's answer, where this node asked it.
+    #[serde(default)]
+    pub pin: Option<WirePin>,
+    /// Byte counts.
+    #[serde(default)]
+    pub bytes: WireBytes,
+    /// Which attempt, counted from 1.
+    pub attempt: u32,
+    /// Why it failed, in a word.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Why it failed, in a sentence.
+    #[serde(default)]
+    pub message: Option<String>,
+    /// When it began.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub started: Timestamp,
+    /// When it was over.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub finished: Option<Timestamp>,
+    /// The last sign of life.
+    #[schemars(with = "String", extend("format" = "date-time"))]
+    pub updated: Timestamp,
+}
+
+/// How far an order is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WirePhase {
+    /// At work, or between two attempts.
+    Pulling,
+    /// The image is there.
+    Succeeded,
+    /// Given up.
+    Failed,
+}
+
+/// Byte counts. `done` includes what was there before; `upstream` and `peers` came over a wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WireBytes {
+    /// The size, 0 until it is known.
+    #[serde(default)]
+    #[schemars(with = "i64")]
+    pub total: u64,
+    /// How much of it is there.
+    #[serde(default)]
+    #[schemars(with = "i64")]
+    pub done: u64,
+    /// How much was received from registries.
+    #[serde(default)]
+    #[schemars(with = "i64")]
+    pub upstream: u64,
+    /// How much was received from peers.
+    #[serde(default)]
+    #[schemars(with = "i64")]
+    pub peers: u64,
+}

@@ -1,0 +1,198 @@
+//! The wish of a user: these images on those nodes, at this pace. What is not built is not in the schema, so that
+//! an API server refuses it by name.
+
+use kube_derive::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::status::PreheatStatus;
+use crate::labels::LabelSelector;
+use crate::span::Span;
+
+/// Images that shall be on nodes before they are needed.
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "stoker.dev",
+    version = "v1alpha1",
+    kind = "Preheat",
+    plural = "preheats",
+    shortname = "ph",
+    category = "stoker",
+    namespaced,
+    status = "PreheatStatus",
+    derive = "PartialEq",
+    doc = "Puts container images on nodes before they are needed.",
+    crates(kube_core = "::kube_core"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(
+        name = "Nodes",
+        type_ = "integer",
+        json_path = ".status.desired",
+        description = "Nodes that shall have the images."
+    ),
+    printcolumn(
+        name = "Done",
+        type_ = "integer",
+        json_path = ".status.succeeded",
+        description = "Nodes that have them."
+    ),
+    printcolumn(name = "Pulling", type_ = "integer", json_path = ".status.pulling"),
+    printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failed"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting", priority = "1"),
+    printcolumn(
+        name = "Upstream",
+        type_ = "integer",
+        json_path = ".status.bytes.upstream",
+        description = "Bytes received from registries.",
+        priority = "1"
+    ),
+    printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct PreheatSpec {
+    /// The images, by tag or digest.
+    #[schemars(
+        length(min = 1, max = 100),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["image"])
+    )]
+    pub images: Vec<ImageSpec>,
+    /// The nodes; none given means all.
+    #[serde(default)]
+    pub nodes: NodesSpec,
+    /// How fast.
+    #[serde(default)]
+    pub pace: PaceSpec,
+    /// How a node pulls.
+    #[serde(default)]
+    pub pull: PullSpec,
+    /// When it is over.
+    #[serde(default)]
+    pub completion: CompletionSpec,
+    /// Hands out nothing more and stops what runs; what was fetched stays and is not fetched again.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+/// One image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ImageSpec {
+    /// registry/repository:tag or registry/repository@sha256:…
+    #[schemars(length(min = 1, max = 512))]
+    pub image: String,
+}
+
+/// Which nodes: those that satisfy all that is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NodesSpec {
+    /// By name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 5000), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    pub names: Option<Vec<String>>,
+    /// By label.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// How fast the images reach the nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PaceSpec {
+    /// How many nodes pull at one time; 0 pauses.
+    #[serde(default = "ten")]
+    #[schemars(range(min = 0))]
+    pub parallelism: i32,
+}
+
+impl Default for PaceSpec {
+    fn default() -> Self {
+        Self { parallelism: ten() }
+    }
+}
+
+fn ten() -> i32 {
+    10
+}
+
+/// How a node pulls an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PullSpec {
+    /// IfNotPresent: a node that has the tag is done. Always: the registry is asked which digest it means now.
+    #[serde(default)]
+    pub policy: PullPolicy,
+    /// The longest that one attempt may take.
+    #[serde(default = "ten_minutes")]
+    #[schemars(extend("x-kubernetes-validations" = [{
+        "rule": "duration(self) >= duration('1s')",
+        "message": "must be at least 1s",
+    }]))]
+    pub timeout: Span,
+    /// How often a failed attempt is repeated.
+    #[serde(default = "three")]
+    #[schemars(range(min = 0, max = 100))]
+    pub retries: i32,
+}
+
+impl Default for PullSpec {
+    fn default() -> Self {
+        Self { policy: PullPolicy::default(), timeout: ten_minutes(), retries: three() }
+    }
+}
+
+fn ten_minutes() -> Span {
+    Span(std::time::Duration::from_secs(600))
+}
+
+fn three() -> i32 {
+    3
+}
+
+/// Whether an image that is there already is good enough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PullPolicy {
+    /// It is.
+    #[default]
+    IfNotPresent,
+    /// The registry is asked; a digest that is there is not fetched again.
+    Always,
+}
+
+/// When a Preheat is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(extend("x-kubernetes-validations" = [
+    {
+        "rule": "self.mode == 'Continuous' || !has(self.resync)",
+        "message": "resync goes with mode Continuous",
+    },
+    {
+        "rule": "self.mode == 'Once' || (!has(self.deadline) && !has(self.ttl))",
+        "message": "deadline and ttl go with mode Once: a Continuous Preheat does not end",
+    },
+]))]
+pub struct CompletionSpec {
+    /// Once: over when every node succeeded or failed. Continuous: nodes are asked again in rounds.
+    #[serde(default)]
+    pub mode: CompletionMode,
+    /// The length of a round of mode Continuous, 24h if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = [{
+        "rule": "duration(self) >= duration('1m')",
+        "message": "must be at least 1m",
+    }]))]
+    pub resync: Option<Span>,
+    /// Counted from the start; past it every unfinished node has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Span>,
+    /// How long the finished Preheat stays before it is deleted; for ever if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<Span>,
+}
+
+/// Whether a Preheat ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum CompletionMode {
+    /// It does.
+    #[default]
+    Once,
+    /// It keeps the images there.
+    Continuous,
+}

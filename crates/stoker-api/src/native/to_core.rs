@@ -1,0 +1,138 @@
+//! From Stoker's own objects to the core model. A broken entry is named and passed over; the others count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use kube_core::dynamic::DynamicObject;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use stoker_core::model::{self, Completion, Job, JobId, Key, Order, Pull, Report, Unreachable};
+use stoker_core::reason::Reason;
+
+use super::{
+    CompletionMode, PreheatSpec, PreheatStatus, PullPolicy, WireBytes, WireOrder, WirePhase, WirePin, WireReport,
+};
+use crate::dialect::{NotReadable, created, part};
+use crate::{image, labels};
+
+const ROUND: Duration = Duration::from_secs(24 * 3600);
+
+/// The job that a Preheat describes.
+pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
+    let spec: PreheatSpec = part(object, "spec")?;
+    let status: PreheatStatus = part(object, "status").unwrap_or_default();
+    let generation = object.metadata.generation.unwrap_or_default();
+    // An edited Preheat that had ended begins again: its status speaks of an older generation.
+    let current = status.observed_generation == generation;
+    let completion = &spec.completion;
+    Ok(Job {
+        id: JobId::new(
+            "Preheat",
+            object.metadata.namespace.as_deref().unwrap_or_default(),
+            object.metadata.name.as_deref().unwrap_or_default(),
+        ),
+        generation,
+        created: created(object),
+        images: image::images(spec.images.iter().map(|image| image.image.as_str())),
+        names: spec.nodes.names.map(|names| names.into_iter().collect()),
+        selector: spec.nodes.selector.as_ref().map(labels::to_core).unwrap_or_default(),
+        parallelism: u32::try_from(spec.pace.parallelism).unwrap_or(0),
+        pull: Pull {
+            policy: policy(spec.pull.policy),
+            timeout: spec.pull.timeout.0,
+            retries: u32::try_from(spec.pull.retries).unwrap_or(0),
+        },
+        completion: match completion.mode {
+            CompletionMode::Once => Completion::Once {
+                deadline: completion.deadline.map(|deadline| deadline.0),
+                ttl: completion.ttl.map(|ttl| ttl.0),
+            },
+            CompletionMode::Continuous => {
+                Completion::Continuous { resync: completion.resync.map_or(ROUND, |resync| resync.0) }
+            }
+        },
+        suspend: spec.suspend,
+        unreachable: Unreachable::Wait,
+        started: status.start_time.filter(|_| current || status.completion_time.is_none()),
+        ended: status.completion_time.filter(|_| current),
+    })
+}
+
+pub(crate) fn policy(policy: PullPolicy) -> model::Policy {
+    match policy {
+        PullPolicy::IfNotPresent => model::Policy::IfNotPresent,
+        PullPolicy::Always => model::Policy::Always,
+    }
+}
+
+/// The readable entries of a map in an object, and a sentence for each that is not.
+fn entries<W: DeserializeOwned, T>(
+    object: &DynamicObject,
+    pointer: &str,
+    to_core: impl Fn(W) -> Result<T, String>,
+) -> (BTreeMap<Key, T>, Vec<String>) {
+    let mut entries = BTreeMap::new();
+    let mut broken = Vec::new();
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    for (key, value) in object.data.pointer(pointer).and_then(Value::as_object).into_iter().flatten() {
+        let entry = serde_json::from_value(value.clone()).map_err(|problem| problem.to_string()).and_then(&to_core);
+        match (key.parse::<Key>(), entry) {
+            (Ok(key), Ok(entry)) => {
+                entries.insert(key, entry);
+            }
+            (Err(problem), _) => broken.push(format!("NodePreheat {name} {pointer}: {problem}")),
+            (_, Err(problem)) => broken.push(format!("NodePreheat {name} {pointer}/{key}: {problem}")),
+        }
+    }
+    (entries, broken)
+}
+
+/// The orders of a NodePreheat.
+pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
+    entries(object, "/spec/orders", |wire: WireOrder| {
+        let jobs = wire.jobs.iter().map(|id| id.parse::<JobId>().map_err(|problem| problem.to_string()));
+        Ok(Order {
+            image: wire.image,
+            pin: wire.pin.map(pin),
+            policy: policy(wire.policy),
+            timeout: wire.timeout.0,
+            retries: wire.retries,
+            progress: wire.progress.0,
+            jobs: jobs.collect::<Result<BTreeSet<_>, _>>()?,
+            asked: wire.asked,
+            needs: wire.needs.into_iter().collect(),
+        })
+    })
+}
+
+/// The reports of a NodePreheat.
+pub fn reports(object: &DynamicObject) -> (BTreeMap<Key, Report>, Vec<String>) {
+    entries(object, "/status/reports", |wire: WireReport| {
+        Ok(Report {
+            asked: wire.asked,
+            phase: match wire.phase {
+                WirePhase::Pulling => model::Phase::Pulling,
+                WirePhase::Succeeded => model::Phase::Succeeded,
+                WirePhase::Failed => model::Phase::Failed,
+            },
+            digest: wire.digest,
+            pin: wire.pin.map(pin),
+            bytes: bytes(wire.bytes),
+            attempt: wire.attempt,
+            // A newer agent may have reasons that this version does not know.
+            reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),
+            message: wire.message.unwrap_or_default(),
+            started: wire.started,
+            finished: wire.finished,
+            updated: wire.updated,
+        })
+    })
+}
+
+fn pin(wire: WirePin) -> model::Pin {
+    model::Pin { asked: wire.asked, digest: wire.digest }
+}
+
+fn bytes(WireBytes { total, done, upstream, peers }: WireBytes) -> model::Bytes {
+    model::Bytes { total, done, upstream, peers }
+}

@@ -1,0 +1,79 @@
+//! Changes of API objects as values: made by pure functions, performed by whoever holds a client.
+
+use kube_core::discovery::ApiResource;
+use kube_core::dynamic::DynamicObject;
+use serde_json::Value;
+
+/// Which object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its kind.
+    pub resource: ApiResource,
+    /// Its namespace, where it has one.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+impl Target {
+    /// The target of an object that was read.
+    pub fn of(resource: ApiResource, object: &DynamicObject) -> Self {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        Self { resource, namespace: object.metadata.namespace.clone(), name }
+    }
+}
+
+/// One change of one object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    /// A JSON merge patch of the object itself.
+    Patch(Target, Value),
+    /// A JSON merge patch of its status.
+    Status(Target, Value),
+    /// The object goes, if it is still the one with this uid.
+    Delete(Target, Option<String>),
+}
+
+impl Write {
+    /// The object that it changes.
+    pub fn target(&self) -> &Target {
+        match self {
+            Write::Patch(target, _) | Write::Status(target, _) | Write::Delete(target, _) => target,
+        }
+    }
+}
+
+/// The merge patch that makes `to` of `from` where both are objects; `None` where they are the same.
+pub(crate) fn difference(from: &Value, to: &Value) -> Option<Value> {
+    let (Value::Object(old), Value::Object(new)) = (from, to) else {
+        return (from != to).then(|| to.clone());
+    };
+    let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let changed = new.iter().filter_map(|(key, value)| match old.get(key) {
+        None | Some(Value::Null) => (!value.is_null()).then(|| (key.clone(), value.clone())),
+        Some(before) => difference(before, value).map(|patch| (key.clone(), patch)),
+    });
+    let patch: serde_json::Map<String, Value> = gone.chain(changed).collect();
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn differences_are_merge_patches() {
+        let cases = [
+            (json!({"a": 1}), json!({"a": 1}), None),
+            (json!({"a": 1, "b": 2}), json!({"a": 1}), Some(json!({"b": null}))),
+            (json!({}), json!({"a": {"b": 1}}), Some(json!({"a": {"b": 1}}))),
+            (json!({"a": {"b": 1, "c": 2}}), json!({"a": {"b": 1, "c": 3}}), Some(json!({"a": {"c": 3}}))),
+            (json!({"a": [1]}), json!({"a": [1, 2]}), Some(json!({"a": [1, 2]}))),
+            (json!(null), json!({"a": 1}), Some(json!({"a": 1}))),
+        ];
+        for (from, to, patch) in cases {
+            assert_eq!(difference(&from, &to), patch, "{from} -> {to}");
+        }
+    }
+}
