@@ -1,1 +1,45 @@
 //! Bytes: references, registries, resumable fetches, a small registry to serve them.
+//!
+//! An image [`Reference`] comes in; verified manifests ([`Image`]) and verified files (a [`Growing`]
+//! blob's path) go out. A [`Registry`] speaks to registries, a [`Spool`] turns what it says into files
+//! that survive a cut connection and a restart, a [`Server`](serve::Server) offers an OCI layout to
+//! others. Nothing here knows Kubernetes, and no secret or signed address reaches a log or an error.
+//!
+//! ```no_run
+//! # async fn pull() -> Result<(), Box<dyn std::error::Error>> {
+//! use stoker_transfer::{Platform, Reference, Registry, Settings, Source, Spool, SpoolSettings};
+//!
+//! let registry = Registry::new(Settings::default())?;
+//! let spool = Spool::open("spool".into(), registry.clone(), SpoolSettings::default())?;
+//! let reference: Reference = "nginx:1.29".parse()?;
+//! let root = registry.resolve(&reference, None).await?;
+//! let image = registry.image(&reference, root.digest(), &Platform::host(), None).await?;
+//! for blob in image.blobs() {
+//!     let file = spool.blob(Source::new(reference.clone(), None), blob.clone()).complete().await?;
+//!     println!("{} is in {}", blob.digest(), file.display());
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod error;
+pub mod fetch;
+mod hash;
+pub mod image;
+pub mod limit;
+pub mod login;
+pub mod platform;
+pub mod reference;
+pub mod registry;
+pub mod serve;
+pub mod spool;
+
+pub use error::{Error, Kind};
+pub use image::{Document, Image};
+pub use login::{Login, Secret};
+pub use oci_spec::image::{Descriptor, Digest, MediaType};
+pub use platform::Platform;
+pub use reference::Reference;
+pub use registry::{Registry, Retry, Settings};
+pub use serve::{ServeSettings, Server};
+pub use spool::{Growing, Progress, Source, Spool, SpoolSettings};

@@ -1,0 +1,187 @@
+//! The fetch of one blob, from its first byte to its last.
+//!
+//! A descriptor and its sources come in; a checked file goes out, through any number of cut connections and restarts.
+//! A part that is there is hashed and continued, never fetched again. Memory does not depend on the blob's size: one
+//! buffer fills from the wire while the other is written. It never decides what to fetch, nor removes anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex as Seat;
+use tokio::time::sleep;
+
+use crate::Error;
+use crate::reference::Reference;
+use crate::registry::{self, Backoff};
+use crate::spool::{self, Core, Inner, Writer, on_disk};
+
+mod pump;
+
+use self::pump::End;
+
+/// How long we wait for a process that is just going down to let go of a file.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Runs a fetch to its end and publishes how it went.
+pub(crate) async fn drive(core: Arc<Core>, spool: Arc<Inner>, seat: Arc<Seat<()>>) {
+    // Should this be dropped or break in the middle, nobody may wait forever.
+    let ended = Ended(core);
+    let outcome = Fetch { core: &ended.0, spool: &spool }.run(seat).await;
+    if let Err(error) = &outcome {
+        tracing::debug!(blob = %ended.0.descriptor.digest(), %error, "fetch failed");
+    }
+    ended.0.state.send_modify(|state| state.outcome = Some(outcome));
+}
+
+struct Ended(Arc<Core>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.state.send_if_modified(|state| {
+            let unknown = state.outcome.is_none();
+            if unknown {
+                state.outcome = Some(Err(spool::Error::Stopped.into()));
+            }
+            unknown
+        });
+    }
+}
+
+struct Fetch<'a> {
+    core: &'a Core,
+    spool: &'a Inner,
+}
+
+impl Fetch<'_> {
+    async fn run(&self, seat: Arc<Seat<()>>) -> Result<(), Error> {
+        let _turn = self.spool.turns.acquire().await.map_err(|_| spool::Error::Stopped)?;
+        let mut writer = self.open(seat).await?;
+        let size = self.core.descriptor.size();
+        let mut backoff = Backoff::new(&self.spool.registry.settings().retry);
+        let mut source = self.core.first_source();
+        let mut tried = 0;
+        let mut again = false;
+        loop {
+            if writer.length() == size {
+                match self.check(writer).await? {
+                    Checked::Good => return Ok(()),
+                    Checked::Bad(_, actual) if again => {
+                        let (registry, what) = names(self.core, &source.image);
+                        let actual = format!("sha256:{actual}");
+                        return Err(registry::Error::DigestMismatch { registry, what, actual }.into());
+                    }
+                    Checked::Bad(bad, actual) => {
+                        tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
+                        again = true;
+                        writer = self.restart(bad).await?;
+                    }
+                }
+            }
+            let before = writer.length();
+            let registry = &self.spool.registry;
+            let blob = &self.core.descriptor;
+            let error = match registry.open_blob(&source.image, source.login.as_ref(), blob, before).await {
+                Ok(body) => {
+                    let (back, end) = pump::pump(self.core, &source.image, writer, body, registry.settings()).await?;
+                    writer = back;
+                    match end {
+                        End::Whole => continue,
+                        End::Failed(error) => error,
+                    }
+                }
+                // The server's copy ends before ours does: one of the two is wrong, so begin anew, once.
+                Err(registry::Error::Server { status: 416, .. }) if !again && before > 0 => {
+                    again = true;
+                    writer = self.restart(writer).await?;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if writer.length() > before {
+                backoff.reset();
+            }
+            if let Some(wait) = backoff.after(&error) {
+                sleep(wait).await;
+                continue;
+            }
+            tried += 1;
+            source = self.core.source(tried).ok_or(error)?;
+            backoff.reset();
+        }
+    }
+
+    /// Gets hold of the file, and hashes what an earlier fetch left in it.
+    async fn open(&self, seat: Arc<Seat<()>>) -> Result<Writer, Error> {
+        let mut guard = seat.lock_owned().await;
+        let mut tries = 0;
+        let mut writer = loop {
+            let (path, checkpoint) = (self.core.path.clone(), self.spool.settings.checkpoint);
+            match self.disk("open", move || Writer::open(&path, checkpoint, guard)).await? {
+                Ok(writer) => break writer,
+                Err(_) if tries >= LOCK_TRIES => {
+                    return Err(spool::Error::Busy { path: self.core.path.clone() }.into());
+                }
+                Err(back) => {
+                    guard = back;
+                    tries += 1;
+                    sleep(LOCK_PAUSE).await;
+                }
+            }
+        };
+        let size = self.core.descriptor.size();
+        loop {
+            let (back, more) = self
+                .disk("read", move || {
+                    let more = writer.take_over(size)?;
+                    Ok((writer, more))
+                })
+                .await?;
+            writer = back;
+            self.core.state.send_modify(|state| state.have = writer.length());
+            if !more {
+                return Ok(writer);
+            }
+        }
+    }
+
+    async fn check(&self, mut writer: Writer) -> Result<Checked, Error> {
+        let expected = self.core.descriptor.digest().digest().to_owned();
+        self.disk("sync", move || {
+            let actual = writer.sha256();
+            if actual == expected {
+                writer.sync()?;
+                return Ok(Checked::Good);
+            }
+            Ok(Checked::Bad(writer, actual))
+        })
+        .await
+    }
+
+    async fn restart(&self, mut writer: Writer) -> Result<Writer, Error> {
+        // Published first: a follower that reads a truncated file must know why.
+        self.core.state.send_modify(|state| {
+            state.have = 0;
+            state.epoch += 1;
+        });
+        self.disk("truncate", move || writer.restart().map(|()| writer)).await
+    }
+
+    async fn disk<T: Send + 'static>(
+        &self,
+        action: &'static str,
+        work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        Ok(on_disk(work).await?.map_err(|e| spool::Error::disk(&self.core.path, action, &e))?)
+    }
+}
+
+/// Registry and blob in words, for errors.
+fn names(core: &Core, image: &Reference) -> (String, String) {
+    (image.registry().to_owned(), format!("blob {} of {image}", core.descriptor.digest()))
+}
+
+enum Checked {
+    Good,
+    Bad(Writer, String),
+}

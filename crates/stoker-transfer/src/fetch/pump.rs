@@ -1,0 +1,165 @@
+//! From the wire to the disk.
+//!
+//! One body comes in; its bytes go to the writer in order, and how the body ended goes out. While one buffer is hashed
+//! and written beside the executor the next one fills; when both are full the wire waits. It never asks for more.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+use crate::Error;
+use crate::reference::Reference;
+use crate::registry::{self, BlobBody, Settings, chain};
+use crate::spool::{self, Core, Writer};
+
+/// A buffer is written as soon as the disk is free; the wire waits when one has grown to this.
+const FULL: usize = 512 * 1024;
+
+/// How a body ended.
+pub(super) enum End {
+    /// All of the blob's bytes are written.
+    Whole,
+    /// Something went wrong; what came before it is written.
+    Failed(registry::Error),
+}
+
+type Written = (Writer, Vec<u8>, io::Result<()>);
+
+/// Where the writer is.
+enum Disk {
+    Idle(Writer, Vec<u8>),
+    Busy(JoinHandle<Written>),
+}
+
+/// Moves a body to the file. An error is one of the disk, after which the writer is gone.
+pub(super) async fn pump(
+    core: &Core,
+    image: &Reference,
+    writer: Writer,
+    body: BlobBody,
+    settings: &Settings,
+) -> Result<(Writer, End), Error> {
+    let mut wire = Wire {
+        core,
+        image,
+        skip: writer.length().saturating_sub(body.start),
+        left: core.descriptor.size().saturating_sub(body.start),
+        buffer: Vec::new(),
+    };
+    let mut bytes = body.bytes;
+    let mut disk = Disk::Idle(writer, Vec::new());
+    let mut end = None;
+    let mut deadline = Instant::now() + settings.stall_timeout;
+    loop {
+        disk = match disk {
+            Disk::Idle(writer, spare) if !wire.buffer.is_empty() => {
+                Disk::Busy(write(writer, std::mem::replace(&mut wire.buffer, spare)))
+            }
+            Disk::Idle(writer, spare) => match end {
+                Some(end) => return Ok((writer, end)),
+                None => Disk::Idle(writer, spare),
+            },
+            busy => busy,
+        };
+        let reading = end.is_none() && wire.buffer.len() < FULL;
+        tokio::select! {
+            written = finished(&mut disk) => {
+                let (writer, spare) = landed(core, written)?;
+                disk = Disk::Idle(writer, spare);
+                if !reading {
+                    // The silence was ours, not the server's.
+                    deadline = Instant::now() + settings.stall_timeout;
+                }
+            }
+            frame = bytes.frame(), if reading => {
+                deadline = Instant::now() + settings.stall_timeout;
+                let step = match frame {
+                    None => wire.over(None),
+                    Some(Err(error)) => wire.over(Some(chain(&error))),
+                    Some(Ok(frame)) => frame.into_data().map_or(ControlFlow::Continue(()), |data| wire.take(data)),
+                };
+                if let ControlFlow::Break(how) = step {
+                    end = Some(how);
+                }
+            }
+            () = sleep_until(deadline), if reading => end = Some(wire.stalled(settings)),
+        }
+    }
+}
+
+fn write(mut writer: Writer, mut buffer: Vec<u8>) -> JoinHandle<Written> {
+    tokio::task::spawn_blocking(move || {
+        let result = writer.append(&buffer);
+        buffer.clear();
+        (writer, buffer, result)
+    })
+}
+
+/// The end of the write in hand; never, where there is none.
+async fn finished(disk: &mut Disk) -> Result<Written, tokio::task::JoinError> {
+    match disk {
+        Disk::Busy(task) => task.await,
+        Disk::Idle(..) => std::future::pending().await,
+    }
+}
+
+fn landed(core: &Core, written: Result<Written, tokio::task::JoinError>) -> Result<(Writer, Vec<u8>), Error> {
+    let (writer, spare, result) = written.map_err(|_| spool::Error::Stopped)?;
+    result.map_err(|e| spool::Error::disk(&core.path, "write", &e))?;
+    core.state.send_modify(|state| state.have = writer.length());
+    Ok((writer, spare))
+}
+
+/// What is still to come, and what came and is not written yet.
+struct Wire<'a> {
+    core: &'a Core,
+    image: &'a Reference,
+    /// Bytes to come that the file has already: the server does not do ranges. They are not written again, so that
+    /// followers keep what they have, and a connection that is always cut at one place is no progress.
+    skip: u64,
+    left: u64,
+    buffer: Vec<u8>,
+}
+
+impl Wire<'_> {
+    fn take(&mut self, data: Bytes) -> ControlFlow<End> {
+        let length = data.len() as u64;
+        self.core.upstream.fetch_add(length, Ordering::Relaxed);
+        if length > self.left {
+            let (registry, what) = self.names();
+            let why = format!("it is longer than the {} bytes that its manifest says", self.core.descriptor.size());
+            return ControlFlow::Break(End::Failed(registry::Error::InvalidContent { registry, what, why }));
+        }
+        self.left -= length;
+        let known = self.skip.min(length);
+        self.skip -= known;
+        self.buffer.extend_from_slice(&data[known as usize..]);
+        ControlFlow::Continue(())
+    }
+
+    fn over(&self, cause: Option<String>) -> ControlFlow<End> {
+        if self.left == 0 {
+            return ControlFlow::Break(End::Whole);
+        }
+        let (registry, what) = self.names();
+        let cause = cause.unwrap_or_else(|| format!("the answer ended {} bytes early", self.left));
+        ControlFlow::Break(End::Failed(registry::Error::Unreachable { registry, what, cause }))
+    }
+
+    fn stalled(&self, settings: &Settings) -> End {
+        if self.left == 0 {
+            return End::Whole;
+        }
+        let (registry, what) = self.names();
+        End::Failed(registry::Error::Stalled { registry, what, after: settings.stall_timeout })
+    }
+
+    fn names(&self) -> (String, String) {
+        super::names(self.core, self.image)
+    }
+}

@@ -1,0 +1,177 @@
+//! What an image consists of.
+//!
+//! The bytes of manifests and indexes come in; the blobs to fetch go out, or which bound or rule they break. Pure: it
+//! asks nobody, and takes any bytes without panic.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use oci_spec::image::{Descriptor, DigestAlgorithm, ImageIndex, ImageManifest, MediaType};
+use serde::Deserialize;
+
+use crate::platform::Platform;
+
+const MOST_LAYERS: usize = 500;
+const MOST_ENTRIES: usize = 1000;
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+
+/// One document of an image, as the registry holds it, byte for byte.
+#[derive(Debug, Clone)]
+pub struct Document {
+    /// Its type, digest and length.
+    pub descriptor: Descriptor,
+    /// Its text, already checked against the digest.
+    pub bytes: Bytes,
+}
+
+/// An image for one platform: its documents, and the blobs they name.
+#[derive(Debug, Clone)]
+pub struct Image {
+    /// What the digest that was asked for points to: an index or a manifest.
+    pub root: Descriptor,
+    /// The indexes on the way, if any, and the manifest as the last.
+    pub documents: Vec<Document>,
+    /// The image's configuration.
+    pub config: Descriptor,
+    /// Its layers, the base first. One digest may be there more than once.
+    pub layers: Vec<Descriptor>,
+}
+
+impl Image {
+    pub(crate) fn new(documents: Vec<Document>, manifest: ImageManifest) -> Result<Self, Bad> {
+        let root = documents.first().ok_or_else(|| Bad::Content("it has no documents".into()))?.descriptor.clone();
+        let (config, layers) = (manifest.config().clone(), manifest.layers().clone());
+        if layers.len() > MOST_LAYERS {
+            return Err(Bad::Bound("500 layers"));
+        }
+        let image = Self { root, documents, config, layers };
+        let mut sizes = std::collections::HashMap::new();
+        for blob in std::iter::once(&image.config).chain(&image.layers) {
+            if *blob.digest().algorithm() != DigestAlgorithm::Sha256 {
+                return Err(Bad::Content(format!("{} is not a sha256 digest", blob.digest())));
+            }
+            if *sizes.entry(blob.digest()).or_insert(blob.size()) != blob.size() {
+                return Err(Bad::Content(format!("{} is there with two lengths", blob.digest())));
+            }
+        }
+        Ok(image)
+    }
+
+    /// The blobs to fetch, each once: the configuration, then the layers from the base up.
+    pub fn blobs(&self) -> impl Iterator<Item = &Descriptor> {
+        let mut seen = HashSet::new();
+        std::iter::once(&self.config).chain(&self.layers).filter(move |blob| seen.insert(blob.digest()))
+    }
+
+    /// The bytes of all blobs. (The documents are here already.)
+    pub fn total_size(&self) -> u64 {
+        self.blobs().fold(0, |sum, blob| sum.saturating_add(blob.size()))
+    }
+}
+
+/// Why a document is not taken.
+#[derive(Debug)]
+pub(crate) enum Bad {
+    Bound(&'static str),
+    Content(String),
+    Platform { platform: Platform, offered: String },
+}
+
+/// A document, read.
+#[derive(Debug)]
+pub(crate) enum Parsed {
+    Index(ImageIndex),
+    Manifest(Box<ImageManifest>),
+}
+
+/// The two sorts of documents that make an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Index,
+    Manifest,
+}
+
+/// What a media type says that a document is; `None` where it is no part of an image.
+pub(crate) fn shape(media_type: &MediaType) -> Option<Shape> {
+    match media_type {
+        MediaType::ImageIndex => Some(Shape::Index),
+        MediaType::ImageManifest => Some(Shape::Manifest),
+        MediaType::Other(other) if other == DOCKER_LIST => Some(Shape::Index),
+        MediaType::Other(other) if other == DOCKER_MANIFEST => Some(Shape::Manifest),
+        _ => None,
+    }
+}
+
+/// Just enough of a document to see what it is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Outline {
+    schema_version: Option<u32>,
+    media_type: Option<MediaType>,
+    manifests: Option<serde::de::IgnoredAny>,
+    layers: Option<serde::de::IgnoredAny>,
+    config: Option<serde::de::IgnoredAny>,
+}
+
+/// Reads a document. What it says of itself comes before what the server says of it: only the former is under the digest.
+pub(crate) fn parse(bytes: &[u8], served_as: Option<&MediaType>) -> Result<(MediaType, Parsed), Bad> {
+    let broken = |error: serde_json::Error| Bad::Content(format!("its manifest cannot be read ({error})"));
+    let outline: Outline = serde_json::from_slice(bytes).map_err(broken)?;
+    let index = outline.manifests.is_some();
+    let manifest = outline.layers.is_some() || outline.config.is_some();
+    if index && manifest {
+        // Two readers could take it for two different images under one digest.
+        return Err(Bad::Content("its manifest is an index and an image at the same time".into()));
+    }
+    if outline.schema_version != Some(2) {
+        return Err(Bad::Content("its manifest is not of schema version 2".into()));
+    }
+    let by_content = if index { MediaType::ImageIndex } else { MediaType::ImageManifest };
+    let media_type = match (&outline.media_type, served_as) {
+        (Some(own), _) => own.clone(),
+        (None, Some(served)) if shape(served) == shape(&by_content) => served.clone(),
+        (None, _) => by_content,
+    };
+    match (shape(&media_type), index) {
+        (Some(Shape::Index), true) => {
+            let index: ImageIndex = serde_json::from_slice(bytes).map_err(broken)?;
+            if index.manifests().len() > MOST_ENTRIES {
+                return Err(Bad::Bound("1000 entries of an index"));
+            }
+            Ok((media_type, Parsed::Index(index)))
+        }
+        (Some(Shape::Manifest), false) => {
+            let manifest = serde_json::from_slice(bytes).map_err(broken)?;
+            Ok((media_type, Parsed::Manifest(Box::new(manifest))))
+        }
+        _ => Err(Bad::Content("its manifest's type is not one of an image".into())),
+    }
+}
+
+/// The entry of an index to go on with.
+pub(crate) fn choose<'a>(index: &'a ImageIndex, platform: &Platform) -> Result<&'a Descriptor, Bad> {
+    let entries = || index.manifests().iter().filter(|entry| shape(entry.media_type()).is_some());
+    let rank = |entry: &&Descriptor| entry.platform().as_ref().and_then(|p| platform.rank(&Platform::from(p)));
+    let best = entries().filter_map(|entry| Some((rank(&entry)?, entry))).min_by_key(|(rank, _)| *rank);
+    if let Some((_, entry)) = best {
+        return Ok(entry);
+    }
+    // An entry without a platform may be for any; where it is alone there is no other choice to make.
+    let mut unnamed = entries().filter(|entry| entry.platform().is_none());
+    if let (Some(entry), None) = (unnamed.next(), unnamed.next()) {
+        return Ok(entry);
+    }
+    let mut offered: Vec<String> =
+        entries().filter_map(|entry| entry.platform().as_ref()).map(|p| Platform::from(p).to_string()).collect();
+    offered.sort();
+    offered.dedup();
+    offered.truncate(10);
+    let offered = if offered.is_empty() { "none that it names".to_owned() } else { offered.join(", ") };
+    // A registry's words: they must not break out of the line.
+    let offered = offered.chars().filter(|c| !c.is_control()).take(300).collect();
+    Err(Bad::Platform { platform: platform.clone(), offered })
+}
+
+#[cfg(test)]
+mod tests;

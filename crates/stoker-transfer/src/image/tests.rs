@@ -1,0 +1,139 @@
+//! Documents as registries serve them, and as nobody should.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn digest(n: usize) -> String {
+    format!("sha256:{n:064x}")
+}
+
+fn manifest(layers: usize) -> Value {
+    let layer = |n| json!({"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": digest(n), "size": 7});
+    json!({
+        "schemaVersion": 2,
+        "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "digest": digest(0), "size": 7},
+        "layers": (1..=layers).map(layer).collect::<Vec<_>>(),
+    })
+}
+
+fn index(platforms: &[Option<&str>]) -> Value {
+    let entry = |(n, platform): (usize, &Option<&str>)| {
+        let mut entry =
+            json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest(n), "size": 7});
+        if let Some(platform) = platform {
+            let parts: Vec<&str> = platform.split('/').collect();
+            entry["platform"] = json!({"os": parts[0], "architecture": parts[1], "variant": parts.get(2)});
+        }
+        entry
+    };
+    json!({"schemaVersion": 2, "manifests": platforms.iter().enumerate().map(entry).collect::<Vec<_>>()})
+}
+
+fn read(value: &Value) -> Result<(MediaType, Parsed), Bad> {
+    parse(&serde_json::to_vec(value).unwrap(), None)
+}
+
+fn image(value: &Value) -> Result<Image, Bad> {
+    let Parsed::Manifest(manifest) = read(value)?.1 else { panic!("an index") };
+    let descriptor = manifest.config().clone();
+    Image::new(vec![Document { descriptor, bytes: Bytes::new() }], *manifest)
+}
+
+fn chosen(platforms: &[Option<&str>], platform: &str) -> Result<String, Bad> {
+    let Parsed::Index(index) = read(&index(platforms))?.1 else { panic!("a manifest") };
+    choose(&index, &platform.parse().unwrap()).map(|entry| entry.digest().to_string())
+}
+
+#[test]
+fn blobs_come_once_and_in_order() {
+    let mut value = manifest(3);
+    value["layers"][2]["digest"] = json!(digest(1));
+    let image = image(&value).unwrap();
+    let blobs: Vec<_> = image.blobs().map(|blob| blob.digest().to_string()).collect();
+    assert_eq!(blobs, [digest(0), digest(1), digest(2)]);
+    assert_eq!((image.layers.len(), image.total_size()), (3, 21));
+}
+
+#[test]
+fn bounds_are_named() {
+    assert!(image(&manifest(500)).is_ok());
+    assert!(matches!(image(&manifest(501)), Err(Bad::Bound("500 layers"))));
+    assert!(read(&index(&vec![None; 1000])).is_ok());
+    assert!(matches!(read(&index(&vec![None; 1001])), Err(Bad::Bound("1000 entries of an index"))));
+}
+
+#[test]
+fn documents_of_two_minds_are_refused() {
+    let mut both = manifest(1);
+    both["manifests"] = json!([]);
+    assert!(matches!(read(&both), Err(Bad::Content(_))));
+
+    let mut lying = manifest(1);
+    lying["mediaType"] = json!("application/vnd.oci.image.index.v1+json");
+    assert!(matches!(read(&lying), Err(Bad::Content(_))));
+
+    let mut old = manifest(1);
+    old["schemaVersion"] = json!(1);
+    assert!(matches!(read(&old), Err(Bad::Content(_))));
+
+    let mut two_sizes = manifest(2);
+    two_sizes["layers"][1] = two_sizes["layers"][0].clone();
+    two_sizes["layers"][1]["size"] = json!(8);
+    assert!(matches!(image(&two_sizes), Err(Bad::Content(_))));
+
+    let mut sha512 = manifest(1);
+    sha512["layers"][0]["digest"] = json!(format!("sha512:{}", "0".repeat(128)));
+    assert!(matches!(image(&sha512), Err(Bad::Content(_))));
+}
+
+#[test]
+fn the_type_is_taken_from_the_document_first() {
+    let docker = MediaType::from(DOCKER_MANIFEST);
+    let bytes = serde_json::to_vec(&manifest(1)).unwrap();
+    assert_eq!(parse(&bytes, Some(&docker)).unwrap().0, docker);
+    assert_eq!(parse(&bytes, Some(&MediaType::ImageIndex)).unwrap().0, MediaType::ImageManifest);
+    let mut own = manifest(1);
+    own["mediaType"] = json!(DOCKER_MANIFEST);
+    assert_eq!(parse(&serde_json::to_vec(&own).unwrap(), Some(&MediaType::ImageManifest)).unwrap().0, docker);
+}
+
+#[test]
+fn the_best_platform_wins() {
+    let many = [Some("linux/arm/v6"), Some("linux/arm/v7"), Some("linux/amd64"), Some("unknown/unknown")];
+    assert_eq!(chosen(&many, "linux/arm/v7").unwrap(), digest(1));
+    assert_eq!(chosen(&many, "linux/arm64").unwrap(), digest(1));
+    assert_eq!(chosen(&many, "linux/amd64").unwrap(), digest(2));
+    assert_eq!(chosen(&[None], "linux/amd64").unwrap(), digest(0));
+    let Err(Bad::Platform { offered, .. }) = chosen(&many, "linux/s390x") else { panic!("chosen") };
+    assert_eq!(offered, "linux/amd64, linux/arm/v6, linux/arm/v7, unknown/unknown");
+    assert!(chosen(&[None, None], "linux/amd64").is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = parse(&bytes, None);
+    }
+
+    #[test]
+    fn a_damaged_manifest_is_read_without_panic(at in 0usize..400, with in any::<u8>(), cut in 0usize..400) {
+        let mut bytes = serde_json::to_vec(&manifest(2)).unwrap();
+        let length = bytes.len();
+        bytes[at % length] = with;
+        bytes.truncate(length - cut % length);
+        if let Ok((_, Parsed::Manifest(manifest))) = parse(&bytes, None) {
+            let descriptor = manifest.config().clone();
+            let _ = Image::new(vec![Document { descriptor, bytes: Bytes::new() }], *manifest);
+        }
+    }
+
+    #[test]
+    fn depth_is_bounded(depth in 0usize..2000) {
+        let text = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        prop_assert!(parse(text.as_bytes(), None).is_err());
+    }
+}

@@ -1,0 +1,180 @@
+//! The registry client: one per process, with its connections and tokens.
+//!
+//! An image's name, a digest and a login come in; descriptors, verified manifests and streams of blobs go out. It
+//! writes nothing to disk. Every length, count and depth that a registry controls has a bound that the error names.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::http::{Method, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+
+use crate::login::Login;
+use crate::reference::Reference;
+
+mod blob;
+mod challenge;
+mod error;
+mod http;
+mod manifest;
+mod retry;
+mod token;
+
+pub(crate) use self::blob::BlobBody;
+pub use self::error::Error;
+pub(crate) use self::http::chain;
+use self::http::{Ask, Failure, Http};
+pub(crate) use self::retry::Backoff;
+pub use self::retry::Retry;
+use self::token::{Asker, Denied, Key, Tokens};
+
+/// How to speak to registries.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What we call ourselves.
+    pub user_agent: String,
+    /// How long a TCP connection may take to come about.
+    pub connect_timeout: Duration,
+    /// How long nothing may come, neither an answer nor a byte of it.
+    pub stall_timeout: Duration,
+    /// How often and how patiently to try again.
+    pub retry: Retry,
+    /// Certificates (PEM, any number) to trust besides the public ones.
+    pub extra_ca: Vec<u8>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            user_agent: concat!("stoker/", env!("CARGO_PKG_VERSION")).to_owned(),
+            connect_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(60),
+            retry: Retry::default(),
+            extra_ca: Vec::new(),
+        }
+    }
+}
+
+/// A client of any number of registries. Clones share connections and tokens.
+#[derive(Debug, Clone)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    http: Http,
+    tokens: Tokens,
+    settings: Settings,
+}
+
+/// One thing to ask of an image's registry.
+#[derive(Debug)]
+struct Question<'a> {
+    image: &'a Reference,
+    login: Option<&'a Login>,
+    method: Method,
+    /// `manifests/…` or `blobs/…`.
+    path: String,
+    accept: Option<&'static str>,
+    from: u64,
+    /// The thing in words, for errors.
+    what: String,
+}
+
+impl Registry {
+    /// A client with these settings. Fails only where the settings cannot be used.
+    pub fn new(settings: Settings) -> Result<Self, crate::Error> {
+        let http = Http::new(&settings)?;
+        Ok(Self { inner: Arc::new(Inner { http, tokens: Tokens::default(), settings }) })
+    }
+
+    /// The settings it was made with.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.settings
+    }
+
+    /// Asks once, with one more try where the registry wants another proof of who we are.
+    async fn ask(&self, question: &Question<'_>) -> Result<Response<Incoming>, Error> {
+        let image = question.image;
+        let scheme = if image.plain_http() { "http" } else { "https" };
+        let address = format!("{scheme}://{}/v2/{}/{}", image.authority(), image.repository(), question.path);
+        let uri: Uri = address.parse().map_err(|_| question.invalid("its name is no address"))?;
+        let slot = self.inner.tokens.slot(Key {
+            registry: image.registry().to_owned(),
+            repository: image.repository().to_owned(),
+            login: question.login.map(Login::fingerprint),
+        });
+        let mut ask = Ask {
+            method: question.method.clone(),
+            uri: uri.clone(),
+            accept: question.accept,
+            from: question.from,
+            authorization: slot.current().await,
+        };
+        let http = &self.inner.http;
+        let mut response = http.send(ask.clone()).await.map_err(|e| self.failed(question, e))?;
+        if response.status() == StatusCode::UNAUTHORIZED {
+            let challenges = challenge::challenges(response.headers());
+            http.discard(response).await;
+            let asker = Asker { http, registry: &uri, repository: image.repository(), login: question.login };
+            let header = slot
+                .renew(ask.authorization.as_ref(), &challenges, &asker)
+                .await
+                .map_err(|denied| self.denied(question, denied))?;
+            ask.authorization = Some(header);
+            response = http.send(ask).await.map_err(|e| self.failed(question, e))?;
+        }
+        self.check(question, response)
+    }
+
+    fn check(&self, question: &Question<'_>, response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
+        let (registry, what) = question.names();
+        let status = response.status();
+        let retry_after = || retry::retry_after(response.headers());
+        match status.as_u16() {
+            200 | 206 => Ok(response),
+            401 => Err(Error::Unauthorized { registry, what, why: "it refuses the login (401)" }),
+            403 => Err(Error::Unauthorized { registry, what, why: "the login may not pull it (403)" }),
+            404 => Err(Error::NotFound { registry, what }),
+            429 => Err(Error::RateLimited { registry, what, retry_after: retry_after() }),
+            status => Err(Error::Server { registry, what, status, retry_after: retry_after() }),
+        }
+    }
+
+    fn failed(&self, question: &Question<'_>, failure: Failure) -> Error {
+        let (registry, what) = question.names();
+        match failure {
+            Failure::Unreachable(cause) => Error::Unreachable { registry, what, cause },
+            Failure::Stalled => Error::Stalled { registry, what, after: self.inner.settings.stall_timeout },
+            Failure::Refused(why) => Error::InvalidContent { registry, what, why },
+            Failure::TooLarge => Error::TooLarge { registry, what, bound: "4 MiB for a manifest" },
+        }
+    }
+
+    fn denied(&self, question: &Question<'_>, denied: Denied) -> Error {
+        let (registry, what) = question.names();
+        match denied {
+            Denied::Why(why) => Error::Unauthorized { registry, what, why },
+            Denied::Failure(Failure::TooLarge) => Error::TooLarge { registry, what, bound: "64 KiB for a token" },
+            Denied::Failure(failure) => self.failed(question, failure),
+            Denied::Status(StatusCode::TOO_MANY_REQUESTS, retry_after) => {
+                Error::RateLimited { registry, what, retry_after }
+            }
+            Denied::Status(status, retry_after) => {
+                Error::Server { registry, what, status: status.as_u16(), retry_after }
+            }
+        }
+    }
+}
+
+impl Question<'_> {
+    fn names(&self) -> (String, String) {
+        (self.image.registry().to_owned(), self.what.clone())
+    }
+
+    fn invalid(&self, why: impl Into<String>) -> Error {
+        let (registry, what) = self.names();
+        Error::InvalidContent { registry, what, why: why.into() }
+    }
+}

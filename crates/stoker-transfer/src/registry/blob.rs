@@ -1,0 +1,90 @@
+//! The body of a blob from an offset on.
+//!
+//! A descriptor and an offset come in; a stream that is known to start where it says goes out. It asks once: whoever
+//! writes the bytes down knows best whether another try is worth it.
+
+use ::http::Method;
+use ::http::header::CONTENT_RANGE;
+use hyper::body::Incoming;
+use oci_spec::image::Descriptor;
+
+use super::http::content_length;
+use super::{Error, Question, Registry};
+use crate::login::Login;
+use crate::reference::Reference;
+
+/// Bytes to come, and the place of the first of them in the blob.
+#[derive(Debug)]
+pub(crate) struct BlobBody {
+    pub(crate) bytes: Incoming,
+    /// The offset that was asked for, or 0 where the server does not do ranges.
+    pub(crate) start: u64,
+}
+
+impl Registry {
+    /// Asks for a blob from this offset on.
+    pub(crate) async fn open_blob(
+        &self,
+        image: &Reference,
+        login: Option<&Login>,
+        blob: &Descriptor,
+        from: u64,
+    ) -> Result<BlobBody, Error> {
+        let question = Question {
+            image,
+            login,
+            method: Method::GET,
+            path: format!("blobs/{}", blob.digest()),
+            accept: None,
+            from,
+            what: format!("blob {} of {image}", blob.digest()),
+        };
+        let response = self.ask(&question).await?;
+        let start = match response.status().as_u16() {
+            206 => {
+                let given = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+                check_range(given.unwrap_or(""), from, blob.size()).map_err(|why| question.invalid(why))?;
+                from
+            }
+            _ => 0,
+        };
+        // A longer body cannot be this blob. A shorter one is treated as a cut connection, when it ends.
+        if content_length(response.headers()).is_some_and(|length| length > blob.size().saturating_sub(start)) {
+            return Err(question.invalid(format!("it is longer than the {} bytes that its manifest says", blob.size())));
+        }
+        Ok(BlobBody { bytes: response.into_body(), start })
+    }
+}
+
+/// Whether `bytes FIRST-LAST/TOTAL` is a part of the blob that starts where we asked.
+fn check_range(text: &str, from: u64, size: u64) -> Result<(), String> {
+    let wrong = || format!("it was asked for the bytes from {from} of {size} and gives {text:?}");
+    let (range, total) = text.strip_prefix("bytes ").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
+    let (first, last) = range.split_once('-').ok_or_else(wrong)?;
+    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
+    let total_fits = total.trim() == "*" || number(total)? == size;
+    if number(first)? == from && (from..size).contains(&number(last)?) && total_fits { Ok(()) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_range_that_was_asked_for() {
+        assert!(check_range("bytes 10-99/100", 10, 100).is_ok());
+        assert!(check_range("bytes 10-49/*", 10, 100).is_ok());
+        for wrong in [
+            "",
+            "bytes",
+            "bytes 0-99/100",
+            "bytes 11-99/100",
+            "bytes 10-100/100",
+            "bytes 10-99/101",
+            "bytes 10-9/100",
+            "bytes */100",
+        ] {
+            assert!(check_range(wrong, 10, 100).is_err(), "{wrong}");
+        }
+    }
+}

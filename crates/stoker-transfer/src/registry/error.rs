@@ -1,0 +1,95 @@
+//! What a registry did or did not do, each a sentence for somebody on call.
+//!
+//! Only names of registries, images and digests go in: never an address with its query (it may be signed), never a header.
+
+use std::time::Duration;
+
+use crate::error::Kind;
+use crate::platform::Platform;
+
+/// A failed conversation with a registry. `registry` is its name, `what` the image or blob it was about.
+#[derive(Debug, Clone, thiserror::Error)]
+#[allow(missing_docs)] // The fields are the words of the messages above them.
+pub enum Error {
+    /// No connection, or it broke.
+    #[error("cannot get {what} from {registry}: {cause}; check the registry's name, the network and its certificate")]
+    Unreachable { registry: String, what: String, cause: String },
+    /// Connected, but silent.
+    #[error("{registry} sent nothing of {what} for {after:?}; check the registry and the network between")]
+    Stalled { registry: String, what: String, after: Duration },
+    /// The registry does not know it.
+    #[error("{registry} has no {what}; check the name, or push it")]
+    NotFound { registry: String, what: String },
+    /// The registry does not let us.
+    #[error(
+        "{registry} does not give us {what}: {why}; check that it exists and that the pull secret is for this registry"
+    )]
+    Unauthorized { registry: String, what: String, why: &'static str },
+    /// The registry wants us to slow down.
+    #[error("{registry} limits its rate for {what}{}; wait, or pull with an account that has a higher limit", after(.retry_after))]
+    RateLimited { registry: String, what: String, retry_after: Option<Duration> },
+    /// The registry failed.
+    #[error("{registry} answered {status} for {what}{}; look at the registry", after(.retry_after))]
+    Server { registry: String, what: String, status: u16, retry_after: Option<Duration> },
+    /// Over one of our bounds.
+    #[error("{what} from {registry} is over the bound of {bound}; this is not an image that Stoker takes")]
+    TooLarge { registry: String, what: String, bound: &'static str },
+    /// An answer that makes no sense or is refused.
+    #[error("{registry} gave a wrong answer for {what}: {why}; look at the registry, or at a proxy in between")]
+    InvalidContent { registry: String, what: String, why: String },
+    /// Bytes that are not what their digest says.
+    #[error(
+        "{what} from {registry} has the digest {actual}, which is not what was asked for; the copy there is corrupt, push it again"
+    )]
+    DigestMismatch { registry: String, what: String, actual: String },
+    /// Nothing for this machine.
+    #[error(
+        "{what} at {registry} is not there for {platform}, only for {offered}; build it for this platform, or leave these nodes out"
+    )]
+    PlatformMissing { registry: String, what: String, platform: Platform, offered: String },
+    /// Our own settings are wrong.
+    #[error("cannot set up the registry client: {why}")]
+    Setup { why: String },
+}
+
+impl Error {
+    /// What sort of trouble this is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Unreachable { .. } => Kind::Unreachable,
+            Self::Stalled { .. } => Kind::Stalled,
+            Self::NotFound { .. } => Kind::NotFound,
+            Self::Unauthorized { .. } => Kind::Unauthorized,
+            Self::RateLimited { .. } => Kind::RateLimited,
+            Self::Server { .. } => Kind::Server,
+            Self::TooLarge { .. } => Kind::TooLarge,
+            Self::InvalidContent { .. } | Self::Setup { .. } => Kind::InvalidContent,
+            Self::DigestMismatch { .. } => Kind::DigestMismatch,
+            Self::PlatformMissing { .. } => Kind::PlatformMissing,
+        }
+    }
+
+    /// How long the registry asked us to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::RateLimited { retry_after, .. } | Self::Server { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Whether the same request may work later with nobody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Stalled { .. } | Self::RateLimited { .. } => true,
+            Self::Server { status, .. } => *status >= 500 || *status == 408,
+            _ => false,
+        }
+    }
+}
+
+fn after(retry_after: &Option<Duration>) -> String {
+    match retry_after {
+        Some(wait) => format!(" and asks to come back in {} s", wait.as_secs()),
+        None => String::new(),
+    }
+}

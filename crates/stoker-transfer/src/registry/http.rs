@@ -1,0 +1,286 @@
+//! One request and where it leads.
+//!
+//! A method and an address come in; the head of the final answer goes out, with its body still to come. Redirects
+//! are followed here, because they decide who may see our credentials. It knows nothing of images or logins, and
+//! never shows an address: it may be signed.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, LOCATION, RANGE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use tokio::time::timeout;
+
+use super::{Error, Settings};
+use crate::reference::is_loopback;
+
+const MOST_HOPS: usize = 5;
+const LONGEST_LOCATION: usize = 16 * 1024;
+/// What we read of an answer that we do not need, to keep the connection.
+const MOST_DISCARDED: usize = 64 * 1024;
+
+/// Why there is no answer; the caller knows what it was about.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    Unreachable(String),
+    Stalled,
+    Refused(String),
+    TooLarge,
+}
+
+/// What to ask, and as whom.
+#[derive(Debug, Clone)]
+pub(crate) struct Ask {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) accept: Option<&'static str>,
+    pub(crate) from: u64,
+    pub(crate) authorization: Option<HeaderValue>,
+}
+
+/// The connections of this process.
+#[derive(Debug)]
+pub(crate) struct Http {
+    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    user_agent: HeaderValue,
+    stall: Duration,
+}
+
+impl Http {
+    pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
+        let setup = |why: String| Error::Setup { why };
+        let mut roots = rustls::RootCertStore::empty();
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+        for certificate in CertificateDer::pem_slice_iter(&settings.extra_ca) {
+            let certificate = certificate.map_err(|e| setup(format!("the extra CA is not PEM: {e}")))?;
+            roots.add(certificate).map_err(|e| setup(format!("the extra CA is not usable: {e}")))?;
+        }
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| setup(e.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(settings.connect_timeout));
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(Duration::from_secs(30))
+            .pool_max_idle_per_host(8)
+            .build(connector);
+        let user_agent = HeaderValue::from_str(&settings.user_agent)
+            .map_err(|_| setup("the user agent cannot be a header".to_owned()))?;
+        Ok(Self { client, user_agent, stall: settings.stall_timeout })
+    }
+
+    /// Sends, and follows redirects to the last answer.
+    ///
+    /// Credentials go only to the address that was asked for: once a redirect leads to another scheme, host or port
+    /// they are dropped, and stay dropped even if it leads back.
+    pub(crate) async fn send(&self, ask: Ask) -> Result<Response<Incoming>, Failure> {
+        let origin = ask.uri.clone();
+        let mut ask = ask;
+        for _ in 0..=MOST_HOPS {
+            let response = self.send_once(&ask).await?;
+            let redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+            let Some(location) = response.headers().get(LOCATION).filter(|_| redirect) else {
+                return Ok(response);
+            };
+            let next =
+                resolve(&ask.uri, location).ok_or_else(|| refused("it redirects to something that is no address"))?;
+            if !may_lead_to(&origin, &next) {
+                return Err(refused(&format!(
+                    "it redirects to {}, which is plain HTTP or this machine itself",
+                    place(&next)
+                )));
+            }
+            if !same_place(&origin, &next) {
+                ask.authorization = None;
+            }
+            ask.uri = next;
+            self.discard(response).await;
+        }
+        Err(refused("it redirects more than 5 times"))
+    }
+
+    async fn send_once(&self, ask: &Ask) -> Result<Response<Incoming>, Failure> {
+        let mut request = Request::new(Empty::new());
+        *request.method_mut() = ask.method.clone();
+        *request.uri_mut() = ask.uri.clone();
+        let headers = request.headers_mut();
+        headers.insert(USER_AGENT, self.user_agent.clone());
+        // A digest is of the bytes as stored: nobody may compress them on the way.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        if let Some(accept) = ask.accept {
+            headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        }
+        if ask.from > 0
+            && let Ok(range) = HeaderValue::from_str(&format!("bytes={}-", ask.from))
+        {
+            headers.insert(RANGE, range);
+        }
+        if let Some(authorization) = &ask.authorization {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        match timeout(self.stall, self.client.request(request)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(Failure::Unreachable(chain(&error))),
+            Err(_) => Err(Failure::Stalled),
+        }
+    }
+
+    /// Reads a body that must be small.
+    pub(crate) async fn read(&self, response: Response<Incoming>, most: usize) -> Result<Bytes, Failure> {
+        if content_length(response.headers()).is_some_and(|length| length > most as u64) {
+            return Err(Failure::TooLarge);
+        }
+        let mut body = response.into_body();
+        let mut bytes = BytesMut::new();
+        loop {
+            let frame = timeout(self.stall, body.frame()).await.map_err(|_| Failure::Stalled)?;
+            match frame {
+                None => return Ok(bytes.freeze()),
+                Some(Err(error)) => return Err(Failure::Unreachable(chain(&error))),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        if bytes.len() + data.len() > most {
+                            return Err(Failure::TooLarge);
+                        }
+                        bytes.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the rest of a short answer, so that its connection can be used again.
+    pub(crate) async fn discard(&self, response: Response<Incoming>) {
+        // Whatever happens: at worst the connection is closed instead of kept.
+        let _ = timeout(Duration::from_secs(1), self.read(response, MOST_DISCARDED)).await;
+    }
+}
+
+fn refused(why: &str) -> Failure {
+    Failure::Refused(why.to_owned())
+}
+
+/// The declared length of an answer, where it has one.
+pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// All the causes of an error in one line. (hyper's and rustls' errors name no addresses.)
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Whether somebody at `origin` may send us to `target`, be it for a blob or for a token.
+///
+/// Plain HTTP only stays on this machine. And only a registry on this machine may lead to this machine: else any
+/// registry on the internet could make us talk to the services that trust loopback.
+pub(crate) fn may_lead_to(origin: &Uri, target: &Uri) -> bool {
+    let local = |uri: &Uri| uri.host().is_some_and(is_loopback);
+    match target.scheme_str() {
+        Some("https") => local(origin) || !local(target),
+        Some("http") => local(origin) && local(target) && origin.scheme_str() == Some("http"),
+        _ => false,
+    }
+}
+
+fn same_place(a: &Uri, b: &Uri) -> bool {
+    place(a) == place(b)
+}
+
+/// Scheme, host and port: all of an address that may be shown.
+pub(crate) fn place(uri: &Uri) -> String {
+    let scheme = uri.scheme_str().unwrap_or("");
+    let port = uri.port_u16().unwrap_or(if scheme == "http" { 80 } else { 443 });
+    format!("{scheme}://{}:{port}", uri.host().unwrap_or("").to_ascii_lowercase())
+}
+
+/// The address that a Location means, seen from `base`.
+fn resolve(base: &Uri, location: &HeaderValue) -> Option<Uri> {
+    let text = location.to_str().ok().filter(|text| !text.is_empty() && text.len() <= LONGEST_LOCATION)?;
+    let text = text.split('#').next()?;
+    let (scheme, authority) = (base.scheme_str()?, base.authority()?);
+    let absolute = if text.starts_with("http://") || text.starts_with("https://") {
+        text.to_owned()
+    } else if text.starts_with("//") {
+        format!("{scheme}:{text}")
+    } else if text.starts_with('/') {
+        format!("{scheme}://{authority}{text}")
+    } else if text.split(['/', '?']).next().is_some_and(|first| first.contains(':')) {
+        return None;
+    } else {
+        let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+        format!("{scheme}://{authority}{folder}/{text}")
+    };
+    let uri: Uri = absolute.parse().ok()?;
+    // A user in an address would be somebody else's choice of credentials.
+    let plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+    (plain && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_location_is_seen_from_where_we_are() {
+        let base = uri("https://reg.io:5000/v2/a/blobs/x?y=1");
+        for (location, expected) in [
+            ("https://cdn.io/b?sig=1", Some("https://cdn.io/b?sig=1")),
+            ("//cdn.io/b", Some("https://cdn.io/b")),
+            ("/b#frag", Some("https://reg.io:5000/b")),
+            ("b", Some("https://reg.io:5000/v2/a/blobs/b")),
+            ("file:///etc/passwd", None),
+            ("https://user:pass@cdn.io/b", None),
+            ("https://", None),
+            ("", None),
+        ] {
+            let location = HeaderValue::from_str(location).unwrap();
+            assert_eq!(resolve(&base, &location), expected.map(uri), "{location:?}");
+        }
+    }
+
+    #[test]
+    fn who_may_lead_where() {
+        for (origin, target, may) in [
+            ("https://reg.io/", "https://cdn.io/", true),
+            ("https://reg.io/", "http://cdn.io/", false),
+            ("https://reg.io/", "http://127.0.0.1:80/", false),
+            ("https://reg.io/", "https://localhost/", false),
+            ("https://reg.io/", "https://[::1]/", false),
+            ("http://127.0.0.1:5000/", "http://127.0.0.1:5001/", true),
+            ("http://127.0.0.1:5000/", "http://10.0.0.1/", false),
+            ("http://127.0.0.1:5000/", "https://cdn.io/", true),
+            ("https://127.0.0.1:5000/", "http://127.0.0.1/", false),
+        ] {
+            assert_eq!(may_lead_to(&uri(origin), &uri(target)), may, "{origin} -> {target}");
+        }
+        assert!(same_place(&uri("https://a.io/x"), &uri("https://A.io:443/y")));
+        assert!(!same_place(&uri("https://a.io/x"), &uri("https://a.io:444/x")));
+    }
+}

@@ -1,0 +1,183 @@
+//! From a name to the list of blobs.
+//!
+//! A reference, a digest and a platform come in; a descriptor or a whole [`Image`] goes out, every document of it
+//! checked against the digest that named it. Blobs are not touched.
+
+use ::http::header::CONTENT_TYPE;
+use ::http::{HeaderMap, Method};
+use bytes::Bytes;
+use oci_spec::image::{Descriptor, Digest, DigestAlgorithm, MediaType};
+use sha2::{Digest as _, Sha256};
+
+use super::http::content_length;
+use super::{Backoff, Error, Question, Registry};
+use crate::hash::hex;
+use crate::image::{self, Document, Image, Parsed};
+use crate::login::Login;
+use crate::platform::Platform;
+use crate::reference::Reference;
+
+/// No honest manifest or index is larger.
+const MOST_MANIFEST_BYTES: usize = 4 * 1024 * 1024;
+/// An index may name an index, which must then name manifests.
+const MOST_INDEXES: usize = 2;
+
+const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+
+/// What a HEAD told us, as far as it did.
+struct Told {
+    digest: Option<Digest>,
+    media_type: Option<MediaType>,
+    size: Option<u64>,
+}
+
+impl Registry {
+    /// The descriptor that a tag (or digest) points to now. Where it is an index, the index's: it serves all platforms.
+    pub async fn resolve(&self, image: &Reference, login: Option<&Login>) -> Result<Descriptor, crate::Error> {
+        let question = question(image, image.manifest_name(), login, Method::HEAD);
+        match self.head(&question).await {
+            Ok(Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }) => {
+                if image.digest().is_some_and(|asked| asked != digest) {
+                    let (registry, what) = question.names();
+                    return Err(Error::DigestMismatch { registry, what, actual: digest.to_string() }.into());
+                }
+                if size > MOST_MANIFEST_BYTES as u64 {
+                    return Err(too_large(&question).into());
+                }
+                Ok(Descriptor::new(media_type, size, digest))
+            }
+            // A registry that answers a HEAD in part or not at all is asked for the thing itself.
+            Ok(_) | Err(Error::Server { status: 400 | 405 | 501, .. }) => {
+                let question = Question { method: Method::GET, ..question };
+                let (document, _) = self.document(&question, image.digest().as_ref()).await?;
+                Ok(document.descriptor)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The documents of the image behind this digest for this platform, each checked against its digest.
+    pub async fn image(
+        &self,
+        image: &Reference,
+        digest: &Digest,
+        platform: &Platform,
+        login: Option<&Login>,
+    ) -> Result<Image, crate::Error> {
+        let mut documents: Vec<Document> = Vec::new();
+        let mut next: (Digest, Option<u64>) = (digest.clone(), None);
+        loop {
+            let (digest, size) = next;
+            let question = question(image, digest.as_ref(), login, Method::GET);
+            if *digest.algorithm() != DigestAlgorithm::Sha256 {
+                return Err(question.invalid(format!("{digest} is not a sha256 digest")).into());
+            }
+            let (document, parsed) = self.document(&question, Some(&digest)).await?;
+            if size.is_some_and(|size| size != document.bytes.len() as u64) {
+                return Err(question.invalid("its length is not the one that the index says").into());
+            }
+            documents.push(document);
+            match parsed {
+                Parsed::Manifest(manifest) => {
+                    return Image::new(documents, *manifest).map_err(|bad| refuse(&question, bad).into());
+                }
+                Parsed::Index(_) if documents.len() > MOST_INDEXES => {
+                    return Err(refuse(&question, image::Bad::Bound("2 indexes inside one another")).into());
+                }
+                Parsed::Index(index) => {
+                    let chosen = image::choose(&index, platform).map_err(|bad| refuse(&question, bad))?;
+                    if chosen.size() > MOST_MANIFEST_BYTES as u64 {
+                        return Err(too_large(&question).into());
+                    }
+                    next = (chosen.digest().clone(), Some(chosen.size()));
+                }
+            }
+        }
+    }
+
+    async fn head(&self, question: &Question<'_>) -> Result<Told, Error> {
+        let mut backoff = Backoff::new(&self.inner.settings.retry);
+        loop {
+            match self.ask(question).await {
+                Ok(response) => return Ok(told(response.headers())),
+                Err(error) => match backoff.after(&error) {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Fetches, verifies and reads one document, trying again where that makes sense.
+    async fn document(&self, question: &Question<'_>, expected: Option<&Digest>) -> Result<(Document, Parsed), Error> {
+        let mut backoff = Backoff::new(&self.inner.settings.retry);
+        loop {
+            match self.document_once(question, expected).await {
+                Ok(document) => return Ok(document),
+                Err(error) => match backoff.after(&error) {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => return Err(error),
+                },
+            }
+        }
+    }
+
+    async fn document_once(
+        &self,
+        question: &Question<'_>,
+        expected: Option<&Digest>,
+    ) -> Result<(Document, Parsed), Error> {
+        let response = self.ask(question).await?;
+        let told = told(response.headers());
+        let body = self.inner.http.read(response, MOST_MANIFEST_BYTES).await;
+        let bytes = body.map_err(|failure| self.failed(question, failure))?;
+        let digest = digest_of(&bytes).map_err(|why| question.invalid(why))?;
+        // For a tag the server's own word counts: bytes that do not match it were changed on the way.
+        if let Some(expected) = expected.or(told.digest.as_ref())
+            && *expected != digest
+        {
+            let (registry, what) = question.names();
+            return Err(Error::DigestMismatch { registry, what, actual: digest.to_string() });
+        }
+        let (media_type, parsed) =
+            image::parse(&bytes, told.media_type.as_ref()).map_err(|bad| refuse(question, bad))?;
+        let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest);
+        Ok((Document { descriptor, bytes }, parsed))
+    }
+}
+
+fn question<'a>(image: &'a Reference, name: &str, login: Option<&'a Login>, method: Method) -> Question<'a> {
+    // A child of an index is named with its own digest; the image's name alone would point to the wrong document.
+    let what =
+        if image.manifest_name() == name { format!("image {image}") } else { format!("manifest {name} of {image}") };
+    Question { image, login, method, path: format!("manifests/{name}"), accept: Some(ACCEPT), from: 0, what }
+}
+
+fn told(headers: &HeaderMap) -> Told {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let digest = text("docker-content-digest").and_then(|text| Digest::try_from(text.trim()).ok());
+    let media_type = text(CONTENT_TYPE.as_str()).map(|text| text.split(';').next().unwrap_or("").trim());
+    Told {
+        digest: digest.filter(|digest| *digest.algorithm() == DigestAlgorithm::Sha256),
+        media_type: media_type.map(MediaType::from).filter(|media_type| image::shape(media_type).is_some()),
+        size: content_length(headers),
+    }
+}
+
+fn digest_of(bytes: &Bytes) -> Result<Digest, String> {
+    Digest::try_from(format!("sha256:{}", hex(Sha256::new_with_prefix(bytes)))).map_err(|error| error.to_string())
+}
+
+fn too_large(question: &Question<'_>) -> Error {
+    refuse(question, image::Bad::Bound("4 MiB for a manifest"))
+}
+
+fn refuse(question: &Question<'_>, bad: image::Bad) -> Error {
+    let (registry, what) = question.names();
+    match bad {
+        image::Bad::Bound(bound) => Error::TooLarge { registry, what, bound },
+        image::Bad::Content(why) => Error::InvalidContent { registry, what, why },
+        image::Bad::Platform { platform, offered } => Error::PlatformMissing { registry, what, platform, offered },
+    }
+}

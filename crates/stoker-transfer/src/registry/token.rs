@@ -1,0 +1,235 @@
+//! The proofs we hold, and how we get new ones.
+//!
+//! A registry's challenge and a login come in; the header to send goes out and is kept until it expires. There is one
+//! slot for each registry, repository and login: whoever finds a token used up renews it, the others wait and share.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Uri};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+use super::challenge::{Bearer, Challenge};
+use super::http::{Ask, Failure, Http, may_lead_to, place};
+use crate::login::{Login, sensitive};
+
+/// A token's answer is a few kilobytes at most.
+const MOST_TOKEN_BYTES: usize = 64 * 1024;
+const LONGEST_SCOPE: usize = 1024;
+/// More slots than this are not kept: a token is cheap to get again.
+const MOST_SLOTS: usize = 1024;
+/// What the token specification says where the server says nothing.
+const USUAL_LIFE: Duration = Duration::from_secs(60);
+const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
+
+/// Why there is no proof to send.
+#[derive(Debug)]
+pub(crate) enum Denied {
+    /// The registry, or its token server, does not want us.
+    Why(&'static str),
+    /// The token server did not answer as it should.
+    Failure(Failure),
+    /// The token server answered with this status.
+    Status(http::StatusCode, Option<Duration>),
+}
+
+/// Whose proof it is, and for what.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) registry: String,
+    pub(crate) repository: String,
+    pub(crate) login: Option<[u8; 32]>,
+}
+
+/// A header that proves who we are, until it does not.
+#[derive(Debug, Clone)]
+struct Grant {
+    header: HeaderValue,
+    expires: Option<Instant>,
+}
+
+/// The place of one proof; locked while it is renewed.
+#[derive(Debug, Default)]
+pub(crate) struct Slot(tokio::sync::Mutex<Option<Grant>>);
+
+impl Slot {
+    /// The header to try first.
+    pub(crate) async fn current(&self) -> Option<HeaderValue> {
+        let grant = self.0.lock().await;
+        grant.as_ref().filter(|grant| grant.is_fresh()).map(|grant| grant.header.clone())
+    }
+
+    /// A header other than the one that was just refused: somebody else's newer one, or a new one.
+    pub(crate) async fn renew(
+        &self,
+        refused: Option<&HeaderValue>,
+        challenges: &[Challenge],
+        asker: &Asker<'_>,
+    ) -> Result<HeaderValue, Denied> {
+        let mut slot = self.0.lock().await;
+        if let Some(grant) = slot.as_ref()
+            && grant.is_fresh()
+            && Some(&grant.header) != refused
+        {
+            return Ok(grant.header.clone());
+        }
+        *slot = None;
+        let grant = asker.grant(challenges).await?;
+        let header = grant.header.clone();
+        *slot = Some(grant);
+        Ok(header)
+    }
+}
+
+impl Grant {
+    fn is_fresh(&self) -> bool {
+        self.expires.is_none_or(|expires| Instant::now() < expires)
+    }
+}
+
+/// All the proofs of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens(Mutex<HashMap<Key, Arc<Slot>>>);
+
+impl Tokens {
+    pub(crate) fn slot(&self, key: Key) -> Arc<Slot> {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= MOST_SLOTS && !slots.contains_key(&key) {
+            slots.clear();
+        }
+        slots.entry(key).or_default().clone()
+    }
+}
+
+/// Who asks for a proof, and on behalf of which registry.
+#[derive(Debug)]
+pub(crate) struct Asker<'a> {
+    pub(crate) http: &'a Http,
+    pub(crate) registry: &'a Uri,
+    pub(crate) repository: &'a str,
+    pub(crate) login: Option<&'a Login>,
+}
+
+/// What a token server answers.
+#[derive(Deserialize)]
+struct TokenAnswer {
+    token: Option<String>,
+    access_token: Option<String>,
+    expires_in: Option<serde_json::Number>,
+}
+
+impl Asker<'_> {
+    async fn grant(&self, challenges: &[Challenge]) -> Result<Grant, Denied> {
+        // A token says less about us than a password: take it where both are offered.
+        let bearer = challenges.iter().find_map(|challenge| match challenge {
+            Challenge::Bearer(bearer) => Some(bearer),
+            Challenge::Basic => None,
+        });
+        match (bearer, self.login) {
+            (Some(bearer), _) => self.token(bearer).await,
+            (None, _) if challenges.is_empty() => Err(Denied::Why("it asks for no kind of login that we know")),
+            (None, None) => Err(Denied::Why("it wants a login and there is none")),
+            (None, Some(login)) => {
+                let header = login.basic().ok_or(Denied::Why("the login cannot be sent"))?;
+                Ok(Grant { header, expires: None })
+            }
+        }
+    }
+
+    async fn token(&self, bearer: &Bearer) -> Result<Grant, Denied> {
+        let uri = self.token_uri(bearer).ok_or(Denied::Why("it names a token server that is no address"))?;
+        // The token server gets the password: it must be as trustworthy as the way to the registry itself.
+        if !may_lead_to(self.registry, &uri) {
+            return Err(Denied::Why("it names a token server without TLS, or on this machine"));
+        }
+        let authorization = match self.login {
+            Some(login) => Some(login.basic().ok_or(Denied::Why("the login cannot be sent"))?),
+            None => None,
+        };
+        let ask = Ask { method: Method::GET, uri, accept: Some("application/json"), from: 0, authorization };
+        tracing::debug!(server = place(&ask.uri), repository = self.repository, "asking for a token");
+        let response = self.http.send(ask).await.map_err(Denied::Failure)?;
+        let status = response.status();
+        if matches!(status.as_u16(), 400 | 401 | 403) {
+            return Err(Denied::Why("the token server refuses the login"));
+        }
+        if !status.is_success() {
+            return Err(Denied::Status(status, super::retry::retry_after(response.headers())));
+        }
+        let body = self.http.read(response, MOST_TOKEN_BYTES).await.map_err(Denied::Failure)?;
+        read_token(&body).ok_or(Denied::Why("the token server's answer holds no token"))
+    }
+
+    fn token_uri(&self, bearer: &Bearer) -> Option<Uri> {
+        let ours = format!("repository:{}:pull", self.repository);
+        let scope = bearer.scope.as_deref().filter(|scope| scope.len() <= LONGEST_SCOPE).unwrap_or(&ours);
+        let mut text = bearer.realm.split('#').next()?.to_owned();
+        if text.contains('@') {
+            return None;
+        }
+        let mut separator = if text.contains('?') { '&' } else { '?' };
+        for (name, value) in [("service", bearer.service.as_deref()), ("scope", Some(scope))] {
+            if let Some(value) = value {
+                text.push(separator);
+                text.push_str(&format!("{name}={}", encode(value)));
+                separator = '&';
+            }
+        }
+        text.parse().ok()
+    }
+}
+
+fn read_token(body: &[u8]) -> Option<Grant> {
+    let answer: TokenAnswer = serde_json::from_slice(body).ok()?;
+    let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty())?;
+    let life = match answer.expires_in.and_then(|seconds| seconds.as_u64()) {
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds).min(LONGEST_LIFE),
+        _ => USUAL_LIFE,
+    };
+    // Renewed a little early, so that it is still good when it arrives.
+    let expires = Instant::now() + life - life / 10;
+    Some(Grant { header: sensitive(&format!("Bearer {token}"))?, expires: Some(expires) })
+}
+
+/// Percent-encodes all but what is safe in the value of a query.
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' | b':' | b',' => {
+                out.push(byte as char)
+            }
+            other => out.push_str(&format!("%{other:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_live_as_long_as_they_say() {
+        for (body, seconds) in [
+            (r#"{"token":"t","expires_in":300}"#, 270),
+            (r#"{"access_token":"t"}"#, 54),
+            (r#"{"token":"t","expires_in":-5}"#, 54),
+            (r#"{"token":"t","expires_in":1e300}"#, 54),
+            (r#"{"token":"t","expires_in":18446744073709551615}"#, 24 * 3600 * 9 / 10),
+        ] {
+            let grant = read_token(body.as_bytes()).unwrap();
+            assert_eq!(grant.expires.unwrap() - Instant::now(), Duration::from_secs(seconds), "{body}");
+        }
+        for body in ["", "{}", "[]", r#"{"token":""}"#, "{\"token\":\"a\\nb\"}"] {
+            assert!(read_token(body.as_bytes()).is_none(), "{body}");
+        }
+    }
+
+    #[test]
+    fn queries_are_encoded() {
+        assert_eq!(encode("repository:a/b:pull x&y=é"), "repository:a/b:pull%20x%26y%3D%C3%A9");
+    }
+}

@@ -1,0 +1,192 @@
+//! A directory of growing blobs.
+//!
+//! Descriptors and where to get them come in; files whose length and sha256 were checked go out. One digest has one
+//! writer, whoever asked first, and any number of waiters and followers. A file that is not whole stays for the next
+//! time, be it in this process or in one after it. It never decides what to fetch.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use oci_spec::image::{Descriptor, Digest};
+use tokio::sync::{Mutex as Seat, Semaphore};
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::fetch;
+use crate::login::Login;
+use crate::reference::Reference;
+use crate::registry::Registry;
+
+mod error;
+mod follow;
+mod growing;
+mod writer;
+
+pub use self::error::Error;
+pub(crate) use self::growing::{Core, Handle};
+pub use self::growing::{Growing, Progress};
+pub(crate) use self::writer::Writer;
+
+/// How much a spool does at once.
+#[derive(Debug, Clone)]
+pub struct SpoolSettings {
+    /// Blobs that are fetched at the same time; the others wait in the order they came.
+    pub concurrency: usize,
+    /// Bytes after which what was written is made to last: at most this much is lost with the power.
+    pub checkpoint: u64,
+}
+
+impl Default for SpoolSettings {
+    fn default() -> Self {
+        Self { concurrency: 4, checkpoint: 16 * 1024 * 1024 }
+    }
+}
+
+/// Where a blob can be had: the image that names it, and who we are to its registry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The image; its registry and repository are asked.
+    pub image: Reference,
+    /// The login for it; `None` is anonymous.
+    pub login: Option<Login>,
+}
+
+impl Source {
+    /// A source from its two parts.
+    pub fn new(image: Reference, login: Option<Login>) -> Self {
+        Self { image, login }
+    }
+}
+
+/// A directory of growing blobs, and the registry client that fills it. Clones are the same spool.
+#[derive(Debug, Clone)]
+pub struct Spool {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    dir: PathBuf,
+    pub(crate) registry: Registry,
+    pub(crate) settings: SpoolSettings,
+    pub(crate) turns: Arc<Semaphore>,
+    blobs: Mutex<HashMap<Key, Entry>>,
+}
+
+/// The length is part of a blob's name here: a manifest that lies about it must not touch the file of one that does not.
+type Key = (Digest, u64);
+
+/// What we know of a blob: its fetch, if anyone still holds it, and the seat of its one writer.
+#[derive(Debug, Default)]
+struct Entry {
+    handle: Weak<Handle>,
+    seat: Arc<Seat<()>>,
+}
+
+impl Spool {
+    /// Opens the directory, and makes it where it is not there. What an earlier process left in it is used.
+    pub fn open(dir: PathBuf, registry: Registry, settings: SpoolSettings) -> Result<Self, crate::Error> {
+        std::fs::create_dir_all(&dir).map_err(|e| Error::disk(&dir, "create the spool directory", &e))?;
+        let turns = Arc::new(Semaphore::new(settings.concurrency.clamp(1, 1024)));
+        let inner = Inner { dir, registry, settings, turns, blobs: Mutex::default() };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Joins the fetch of this blob, or starts it. Must be called inside a tokio runtime.
+    ///
+    /// All handles of one digest share one fetch. It goes on while there is a handle (or a follower) and stops with the
+    /// last one; the part that is there stays. Where the first caller's source fails, those of later callers are tried.
+    pub fn blob(&self, source: Source, descriptor: Descriptor) -> Growing {
+        let mut blobs = self.inner.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        // Seats nobody sits on and nobody waits for would pile up otherwise.
+        blobs.retain(|_, entry| entry.handle.strong_count() > 0 || Arc::strong_count(&entry.seat) > 1);
+        let entry = blobs.entry((descriptor.digest().clone(), descriptor.size())).or_default();
+        if let Some(handle) = entry.handle.upgrade()
+            && handle.core.join(&source)
+        {
+            return Growing::new(handle);
+        }
+        let path = self.inner.path(descriptor.digest(), descriptor.size());
+        let core = Arc::new(Core::new(path, descriptor, source));
+        let seat = entry.seat.clone();
+        let task = tokio::spawn(fetch::drive(core.clone(), self.inner.clone(), seat));
+        let handle = Arc::new(Handle { core, _task: AbortOnDropHandle::new(task) });
+        entry.handle = Arc::downgrade(&handle);
+        Growing::new(handle)
+    }
+
+    /// Removes a blob's file, whole or not, because nobody needs it here any more. One that is being fetched stays.
+    pub async fn release(&self, digest: &Digest) -> Result<(), crate::Error> {
+        for file in self.files().await?.into_iter().filter(|file| file.digest == *digest) {
+            let Some(seat) = self.inner.free_seat((file.digest, file.size)) else { continue };
+            // A writer that was told to stop may still have a write in hand.
+            let _guard = seat.lock().await;
+            let path = file.path;
+            on_disk(move || match std::fs::remove_file(&path) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::disk(&path, "remove", &e)),
+                _ => Ok(()),
+            })
+            .await??;
+        }
+        Ok(())
+    }
+
+    /// The blobs that have a file here, whole or not, and the bytes of each: what counts for the disk, and may be released.
+    pub async fn held(&self) -> Result<Vec<(Digest, u64)>, crate::Error> {
+        Ok(self.files().await?.into_iter().map(|file| (file.digest, file.bytes)).collect())
+    }
+
+    async fn files(&self) -> Result<Vec<Held>, Error> {
+        let dir = self.inner.dir.clone();
+        on_disk(move || list(&dir)).await?
+    }
+}
+
+impl Inner {
+    fn path(&self, digest: &Digest, size: u64) -> PathBuf {
+        self.dir.join(format!("{}.{size}", digest.digest()))
+    }
+
+    /// The seat of a blob that nobody fetches, and whose finished fetch, if any, is forgotten with this.
+    fn free_seat(&self, key: Key) -> Option<Arc<Seat<()>>> {
+        let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = blobs.entry(key).or_default();
+        if entry.handle.upgrade().is_some_and(|handle| handle.core.is_running()) {
+            return None;
+        }
+        entry.handle = Weak::new();
+        Some(entry.seat.clone())
+    }
+}
+
+/// A file of the spool.
+struct Held {
+    digest: Digest,
+    /// What the whole blob has.
+    size: u64,
+    /// What the file has.
+    bytes: u64,
+    path: PathBuf,
+}
+
+fn list(dir: &Path) -> Result<Vec<Held>, Error> {
+    let failed = |e: std::io::Error| Error::disk(dir, "list", &e);
+    let mut held = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let Some((digest, size)) = name.to_str().and_then(|name| name.split_once('.')) else { continue };
+        // A file may go while we look: it counts no more.
+        if let (Ok(digest), Ok(size), Ok(meta)) =
+            (Digest::try_from(format!("sha256:{digest}")), size.parse(), entry.metadata())
+        {
+            held.push(Held { digest, size, bytes: meta.len(), path: entry.path() });
+        }
+    }
+    Ok(held)
+}
+
+/// Does a short piece of work with a disk beside the executor.
+pub(crate) async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Stopped)
+}

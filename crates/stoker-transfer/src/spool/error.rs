@@ -1,0 +1,51 @@
+//! What the spool's disk did or did not do.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::Kind;
+
+/// A failure on this side of the wire.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The fields are the words of the messages above them.
+pub enum Error {
+    /// The filesystem, or our share of it, is full.
+    #[error("no space left to write {}; free some, or give Stoker a larger disk", .path.display())]
+    NoSpace { path: PathBuf },
+    /// Anything else that a filesystem can do.
+    #[error("cannot {action} {}: {cause}; check the disk and who owns the directory", .path.display())]
+    Disk { path: PathBuf, action: &'static str, cause: String },
+    /// Somebody else writes this file.
+    #[error("another process writes {}; give each process a spool directory of its own", .path.display())]
+    Busy { path: PathBuf },
+    /// Bytes that a follower already has were wrong.
+    #[error("the bytes of {blob} that were read so far turned out corrupt; read it again from the start")]
+    Restarted { blob: String },
+    /// The process is going down, or a part of it broke.
+    #[error("the fetch was stopped before it was done; what is there is kept, start it again")]
+    Stopped,
+}
+
+impl Error {
+    pub(crate) fn disk(path: &Path, action: &'static str, cause: &io::Error) -> Self {
+        let path = path.to_owned();
+        match cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { path },
+            _ => Self::Disk { path, action, cause: cause.to_string() },
+        }
+    }
+
+    /// What sort of trouble this is.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::NoSpace { .. } => Kind::NoSpace,
+            Self::Disk { .. } | Self::Busy { .. } | Self::Stopped => Kind::Disk,
+            Self::Restarted { .. } => Kind::DigestMismatch,
+        }
+    }
+
+    /// Whether the same may work later with nobody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Restarted { .. } | Self::Stopped)
+    }
+}

@@ -1,0 +1,109 @@
+//! Reading a blob while it grows.
+//!
+//! A handle and an offset come in; chunks go out as soon as they are on disk. It holds back the last byte until the
+//! blob was checked, and never reads past what its writer has published.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+
+use super::growing::State;
+use super::{Growing, on_disk};
+use crate::Error;
+
+/// The most that one step reads.
+const CHUNK: u64 = 256 * 1024;
+
+pub(crate) fn stream(growing: Growing, from: u64) -> BoxStream<'static, Result<Bytes, Error>> {
+    let follower = Follower { growing, file: None, at: from, seen: None };
+    futures::stream::try_unfold(follower, |mut follower| async move {
+        Ok(follower.next().await?.map(|bytes| (bytes, follower)))
+    })
+    .boxed()
+}
+
+struct Follower {
+    growing: Growing,
+    file: Option<Arc<File>>,
+    at: u64,
+    /// The epoch of what was given out already; `None` before the first chunk.
+    seen: Option<u32>,
+}
+
+impl Follower {
+    async fn next(&mut self) -> Result<Option<Bytes>, Error> {
+        loop {
+            let state = self.wait().await?;
+            if let Some(Err(error)) = state.outcome {
+                return Err(error);
+            }
+            if self.seen.is_some_and(|seen| seen != state.epoch) {
+                let blob = self.growing.core().descriptor.digest().to_string();
+                return Err(super::Error::Restarted { blob }.into());
+            }
+            let readable = self.readable(&state);
+            if self.at >= readable {
+                return Ok(None);
+            }
+            let bytes = self.read((readable - self.at).min(CHUNK)).await?;
+            // What was read while the file was begun again belongs to neither.
+            if self.growing.core().state.borrow().epoch != state.epoch {
+                continue;
+            }
+            if bytes.is_empty() {
+                return Err(super::Error::Disk {
+                    path: self.growing.core().path.clone(),
+                    action: "read to the end of",
+                    cause: "it became shorter".to_owned(),
+                }
+                .into());
+            }
+            self.at += bytes.len() as u64;
+            self.seen = Some(state.epoch);
+            return Ok(Some(bytes));
+        }
+    }
+
+    /// How far one may read now.
+    fn readable(&self, state: &State) -> u64 {
+        let size = self.growing.core().descriptor.size();
+        match state.outcome {
+            Some(Ok(())) => size,
+            _ => state.have.min(size.saturating_sub(1)),
+        }
+    }
+
+    /// Waits until there is something to give, to complain about, or to end with.
+    async fn wait(&self) -> Result<State, Error> {
+        let mut state = self.growing.core().state.subscribe();
+        let news = |state: &State| {
+            state.outcome.is_some()
+                || self.readable(state) > self.at
+                || self.seen.is_some_and(|seen| seen != state.epoch)
+        };
+        let state = state.wait_for(news).await.map_err(|_| super::Error::Stopped)?;
+        Ok(state.clone())
+    }
+
+    async fn read(&mut self, most: u64) -> Result<Bytes, Error> {
+        let (path, file, at) = (self.growing.core().path.clone(), self.file.clone(), self.at);
+        let work = move || {
+            let file = match file {
+                Some(file) => file,
+                None => Arc::new(File::open(&path)?),
+            };
+            let mut bytes = vec![0; most as usize];
+            let read = file.read_at(&mut bytes, at)?;
+            bytes.truncate(read);
+            Ok((file, Bytes::from(bytes)))
+        };
+        let (file, bytes) =
+            on_disk(work).await?.map_err(|e| super::Error::disk(&self.growing.core().path, "read", &e))?;
+        self.file = Some(file);
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,153 @@
+//! A handle to a blob that is on its way.
+//!
+//! What the fetch publishes comes in; waiting, counting and following go out. It never writes.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use oci_spec::image::Descriptor;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{Source, follow};
+use crate::Error;
+
+/// What everyone who waits for a blob may know of it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct State {
+    /// Bytes in the file.
+    pub(crate) have: u64,
+    /// How often it was thrown away and begun again.
+    pub(crate) epoch: u32,
+    /// How it ended, once it has.
+    pub(crate) outcome: Option<Result<(), Error>>,
+}
+
+/// The shared part of one fetch: the task writes it, the handles read it.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) path: PathBuf,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) state: watch::Sender<State>,
+    pub(crate) upstream: AtomicU64,
+    first: Source,
+    /// Those of everyone who joined.
+    others: Mutex<Vec<Source>>,
+}
+
+impl Core {
+    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: Source) -> Self {
+        let state = watch::Sender::new(State::default());
+        Self { path, descriptor, state, upstream: AtomicU64::new(0), first: source, others: Mutex::default() }
+    }
+
+    /// Adds one more who wants the blob; `false` where this fetch is no longer good for that.
+    pub(crate) fn join(&self, source: &Source) -> bool {
+        match &self.state.borrow().outcome {
+            // The runtime may have taken the file away meanwhile.
+            Some(Ok(())) => return self.path.exists(),
+            Some(Err(_)) => return false,
+            None => {}
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if *source != self.first && !others.contains(source) {
+            others.push(source.clone());
+        }
+        true
+    }
+
+    /// The way that is tried first.
+    pub(crate) fn first_source(&self) -> Source {
+        self.first.clone()
+    }
+
+    /// The way to try after this many have failed.
+    pub(crate) fn source(&self, failed: usize) -> Option<Source> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        others.get(failed.checked_sub(1)?).cloned()
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.state.borrow().outcome.is_none()
+    }
+}
+
+/// A running fetch: it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) core: Arc<Core>,
+    pub(crate) _task: AbortOnDropHandle<()>,
+}
+
+/// A blob that is on its way into the spool. The fetch goes on while any clone of this is held.
+#[derive(Debug, Clone)]
+pub struct Growing {
+    handle: Arc<Handle>,
+}
+
+impl Growing {
+    pub(crate) fn new(handle: Arc<Handle>) -> Self {
+        Self { handle }
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.handle.core
+    }
+
+    /// Waits until the whole blob is there and its length and sha256 were checked; then gives its file.
+    pub async fn complete(&self) -> Result<PathBuf, Error> {
+        let mut state = self.core().state.subscribe();
+        let ended = state.wait_for(|state| state.outcome.is_some()).await.map_err(|_| super::Error::Stopped)?;
+        match &ended.outcome {
+            Some(Ok(())) => Ok(self.core().path.clone()),
+            Some(Err(error)) => Err(error.clone()),
+            None => Err(super::Error::Stopped.into()),
+        }
+    }
+
+    /// Counters that go on counting, also after this handle is gone.
+    pub fn progress(&self) -> Progress {
+        Progress { core: self.handle.core.clone() }
+    }
+
+    /// Reads the blob from this offset on while it grows, chunk by chunk.
+    ///
+    /// The last byte comes only after the sha256 was checked, so that who has all of it has the right one. If it turns
+    /// out corrupt after something was read, the stream ends with an error.
+    pub fn follow(&self, from: u64) -> BoxStream<'static, Result<Bytes, Error>> {
+        follow::stream(self.clone(), from)
+    }
+}
+
+/// How far a blob is.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    core: Arc<Core>,
+}
+
+impl Progress {
+    /// Bytes of the blob that are in the spool now.
+    pub fn have(&self) -> u64 {
+        self.core.state.borrow().have
+    }
+
+    /// Bytes that came over the wire for it in this fetch, also those that were thrown away.
+    pub fn upstream(&self) -> u64 {
+        self.core.upstream.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the whole blob.
+    pub fn size(&self) -> u64 {
+        self.core.descriptor.size()
+    }
+
+    /// Waits until [`have`](Self::have) is no longer `seen`, or the fetch has ended.
+    pub async fn changed(&self, seen: u64) {
+        let mut state = self.core.state.subscribe();
+        // An error would mean that there is nobody left to change it.
+        let _ = state.wait_for(|state| state.have != seen || state.outcome.is_some()).await;
+    }
+}

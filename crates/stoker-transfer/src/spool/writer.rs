@@ -1,0 +1,93 @@
+//! The one writer of a spool file.
+//!
+//! Bytes come in, in order; a file and the hash of all of it go out. All of this blocks: it is called in short pieces
+//! beside the executor. While a writer exists nobody else can have the same file, in this process (the seat) or in
+//! another (the file's lock); so a piece that is still at work after its fetch was dropped does no harm.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::hash::hex;
+
+/// What is read in one piece when an earlier part is hashed again.
+const PIECE: usize = 1024 * 1024;
+
+#[derive(Debug)]
+pub(crate) struct Writer {
+    file: File,
+    hash: Sha256,
+    length: u64,
+    unsynced: u64,
+    checkpoint: u64,
+    _seat: OwnedMutexGuard<()>,
+}
+
+impl Writer {
+    /// Opens or makes the file and locks it; gives the seat back where another process has the lock.
+    pub(crate) fn open(
+        path: &Path,
+        checkpoint: u64,
+        seat: OwnedMutexGuard<()>,
+    ) -> io::Result<Result<Self, OwnedMutexGuard<()>>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Err(seat)),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+        Ok(Ok(Self { file, hash: Sha256::new(), length: 0, unsynced: 0, checkpoint, _seat: seat }))
+    }
+
+    /// Bytes that are written and hashed.
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Takes over one piece more of what was in the file; `false` when there is no more.
+    pub(crate) fn take_over(&mut self, most: u64) -> io::Result<bool> {
+        if self.length == 0 && self.file.metadata()?.len() > most {
+            // Longer than the blob can be: not ours, whatever it is.
+            self.file.set_len(0)?;
+        }
+        let mut piece = vec![0; PIECE];
+        let read = self.file.read_at(&mut piece, self.length)?;
+        self.hash.update(&piece[..read]);
+        self.length += read as u64;
+        Ok(read > 0)
+    }
+
+    /// Writes and hashes the next bytes.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.length)?;
+        self.hash.update(bytes);
+        self.length += bytes.len() as u64;
+        self.unsynced += bytes.len() as u64;
+        if self.unsynced >= self.checkpoint {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub(crate) fn restart(&mut self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        (self.hash, self.length, self.unsynced) = (Sha256::new(), 0, 0);
+        Ok(())
+    }
+
+    /// Makes what was written last.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        self.unsynced = 0;
+        self.file.sync_data()
+    }
+
+    /// The digest of all of it, in hexadecimal.
+    pub(crate) fn sha256(&self) -> String {
+        hex(self.hash.clone())
+    }
+}
