@@ -1,1 +1,13 @@
-//! The controller's shell: watches become events, plans become writes.
+//! The controller's shell: watches become events of core's World, its plans become writes.
+//!
+//! Decides nothing. Only the watches and the writer hold a client; time comes from the clock that is handed in.
+
+mod facts;
+mod mirror;
+mod run;
+pub mod snapshot;
+mod watch;
+mod writer;
+
+pub use run::{Error, Settings, run};
+pub use writer::Limits;

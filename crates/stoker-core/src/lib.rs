@@ -18,3 +18,6 @@ pub use model::{
 pub use reason::{Reason, Waiting};
 pub use rollup::{Outcome, Stage};
 pub use world::{Event, Plan, World};
+
+/// The one clock of a process, handed in to whoever needs the time. Core itself never calls it.
+pub type Clock = std::sync::Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;

@@ -1,0 +1,246 @@
+//! The one loop: facts in, plan, writes out. Everything it knows it can learn again from the API server.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use kube::{Client, ResourceExt as _};
+use stoker_api::{DIALECTS, Dialect, Write, native};
+use stoker_core::{Clock, Event, JobId, World};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::facts;
+use crate::mirror::{self, Mirror};
+use crate::watch::{Fact, watch};
+use crate::writer::{self, Done, Limits};
+
+/// What the controller needs.
+#[derive(Clone)]
+pub struct Settings {
+    /// The API server, embedded or real.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// How much to ask of the API server.
+    pub limits: Limits,
+}
+
+/// Why the controller ended unasked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// One of its tasks did.
+    #[error("the controller's {0} ended unasked; this is a bug, restart it and report the log")]
+    Ended(&'static str),
+}
+
+/// What the loop hears from its watches.
+enum Input {
+    Node(Fact<Node>),
+    NodePreheat(Fact<DynamicObject>),
+    Job(&'static Dialect, Fact<DynamicObject>),
+}
+
+/// Runs until it is cancelled.
+pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
+    let (input, mut inputs) = mpsc::channel(1024);
+    let (writes, writes_out) = mpsc::unbounded_channel();
+    let (done, mut dones) = mpsc::unbounded_channel();
+    let mut tasks = JoinSet::new();
+    watch_all(&settings.client, &input, &mut tasks);
+    drop(input);
+    tasks.spawn({
+        let (client, limits) = (settings.client.clone(), settings.limits);
+        async move {
+            writer::run(client, limits, writes_out, done).await;
+            "writer"
+        }
+    });
+    let mut shell = Shell {
+        clock: settings.clock.clone(),
+        world: World::new(),
+        mirror: Mirror::default(),
+        nodes: BTreeMap::new(),
+        unlisted: ["Node", "NodePreheat"].into_iter().chain(DIALECTS.iter().map(|dialect| dialect.kind)).collect(),
+        writes,
+    };
+    let mut wake = None;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            Some(ended) = tasks.join_next() => return Err(Error::Ended(ended.unwrap_or("task"))),
+            Some(input) = inputs.recv() => shell.hear(input),
+            Some(done) = dones.recv() => shell.acknowledge(done),
+            () = sleep_until(wake, &settings.clock), if wake.is_some() => {}
+        }
+        // Everything that is known by now goes into one plan.
+        while let Ok(input) = inputs.try_recv() {
+            shell.hear(input);
+        }
+        while let Ok(done) = dones.try_recv() {
+            shell.acknowledge(done);
+        }
+        if shell.unlisted.is_empty() {
+            wake = shell.plan();
+        }
+    }
+}
+
+fn watch_all(client: &Client, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&'static str>) {
+    let (nodes, to) = (Api::all(client.clone()), input.clone());
+    tasks.spawn(async move {
+        watch(nodes, "Node", to, Input::Node).await;
+        "watch of Nodes"
+    });
+    let resource = ApiResource::erase::<native::NodePreheat>(&());
+    let (preheats, to) = (Api::all_with(client.clone(), &resource), input.clone());
+    tasks.spawn(async move {
+        watch(preheats, "NodePreheat", to, Input::NodePreheat).await;
+        "watch of NodePreheats"
+    });
+    for dialect in DIALECTS {
+        let (jobs, to) = (Api::all_with(client.clone(), &(dialect.resource)()), input.clone());
+        tasks.spawn(async move {
+            watch(jobs, dialect.kind, to, |fact| Input::Job(dialect, fact)).await;
+            "watch of jobs"
+        });
+    }
+}
+
+async fn sleep_until(wake: Option<Timestamp>, clock: &Clock) {
+    let left = wake.map(|wake| wake.duration_since(clock())).unwrap_or_default();
+    // At least a moment, so that a clock that lags behind the timer does not spin.
+    tokio::time::sleep(Duration::try_from(left).unwrap_or_default().max(Duration::from_millis(1))).await;
+}
+
+/// What is known of a NodePreheat besides what the World holds.
+#[derive(Default)]
+struct Seen {
+    version: u64,
+    /// Its orders are assumed: a write of them is under way.
+    assumed: bool,
+    /// The version that was known when that write was handed out.
+    before: u64,
+}
+
+/// The World with what stands between it and the API server.
+struct Shell {
+    clock: Clock,
+    world: World,
+    mirror: Mirror,
+    nodes: BTreeMap<String, Seen>,
+    /// Kinds whose first list is not complete; until then nothing is planned.
+    unlisted: BTreeSet<&'static str>,
+    writes: mpsc::UnboundedSender<Write>,
+}
+
+impl Shell {
+    fn hear(&mut self, input: Input) {
+        match input {
+            Input::Node(Fact::There(object)) => self.world.apply(facts::node(&object)),
+            Input::Node(Fact::Gone((_, name))) => self.world.apply(Event::NodeGone(name.into())),
+            Input::Node(Fact::Listed) => self.listed("Node"),
+            Input::NodePreheat(Fact::There(object)) => self.see_node(object, false),
+            Input::NodePreheat(Fact::Gone((_, name))) => {
+                self.nodes.remove(&name);
+                self.world.apply(Event::AgentGone(name.into()));
+            }
+            Input::NodePreheat(Fact::Listed) => self.listed("NodePreheat"),
+            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, object, false),
+            Input::Job(dialect, Fact::Gone((namespace, name))) => {
+                let id = JobId::new(dialect.kind, &namespace, &name);
+                self.mirror.forget(&id);
+                self.world.apply(Event::JobGone(id));
+            }
+            Input::Job(dialect, Fact::Listed) => self.listed(dialect.kind),
+        }
+    }
+
+    fn listed(&mut self, kind: &'static str) {
+        if self.unlisted.remove(kind) && self.unlisted.is_empty() {
+            tracing::info!("every object is known, planning");
+        }
+    }
+
+    /// A NodePreheat as a watch saw it or as it answered a write; orders that are under way are not taken back.
+    fn see_node(&mut self, object: DynamicObject, settled: bool) {
+        let seen = self.nodes.entry(object.name_any()).or_default();
+        let version = mirror::version(&object);
+        if version < seen.version {
+            return;
+        }
+        seen.version = version;
+        seen.assumed &= !settled;
+        if !seen.assumed {
+            self.world.apply(facts::orders(&object));
+        }
+        self.world.apply(facts::reports(&object));
+    }
+
+    fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject, settled: bool) {
+        let id = JobId::new(dialect.kind, &object.namespace().unwrap_or_default(), &object.name_any());
+        let going = object.metadata.deletion_timestamp.is_some();
+        let Some(object) = self.mirror.see(&id, dialect, object, settled) else { return };
+        // One that is being deleted has no orders any more, whatever still holds its object.
+        match facts::job(dialect, object).filter(|_| !going) {
+            Some(event) => self.world.apply(event),
+            None => self.world.apply(Event::JobGone(id)),
+        }
+    }
+
+    /// A write has ended. That an object of a job is gone its watch says too.
+    fn acknowledge(&mut self, Done { target, object, settled }: Done) {
+        match (DIALECTS.iter().find(|dialect| dialect.kind == target.resource.kind), object) {
+            (Some(dialect), Some(object)) => self.see_job(dialect, object, settled),
+            (None, Some(object)) => self.see_node(object, settled),
+            (None, None) => self.lost_node(&target.name),
+            (Some(_), None) => {}
+        }
+    }
+
+    /// The orders of a node could not be written because its object was not there.
+    fn lost_node(&mut self, name: &str) {
+        let Some(seen) = self.nodes.get_mut(name) else { return };
+        if seen.version <= seen.before {
+            self.nodes.remove(name);
+            self.world.apply(Event::AgentGone(name.into()));
+            return;
+        }
+        // It was made anew in the meantime: what was meant for the old one is meant for the new one.
+        seen.before = seen.version;
+        let orders = self.world.orders(name).cloned().unwrap_or_default();
+        let orders = orders.into_iter().map(|(key, order)| (key, Some(order))).collect();
+        self.write(Some(native::from_core::orders(name, &orders)));
+    }
+
+    /// Plans, and hands out the writes. Returns when to plan again even if nothing happens.
+    fn plan(&mut self) -> Option<Timestamp> {
+        let now = (self.clock)();
+        let plan = self.world.plan(now);
+        for write in &plan.orders {
+            let seen = self.nodes.entry(write.node.to_string()).or_default();
+            (seen.assumed, seen.before) = (true, seen.version);
+            self.write(Some(native::from_core::orders(&write.node, &write.changes)));
+        }
+        for outcome in &plan.outcomes {
+            let write = self.mirror.project(outcome, now);
+            self.write(write);
+        }
+        for id in &plan.expired {
+            tracing::info!(job = %id, "its time to live is over, deleting it");
+            self.write(self.mirror.delete(id));
+        }
+        plan.wake
+    }
+
+    fn write(&self, write: Option<Write>) {
+        // The writer ends with the process only; the loop notices.
+        if let Some(write) = write {
+            let _ = self.writes.send(write);
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The World as the API server's objects make it, once: the same facts and the same plan as the controller's, for
+//! a command that explains a job. Nothing is written.
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::ApiResource;
+use stoker_api::{DIALECTS, native};
+use stoker_core::World;
+
+use crate::facts;
+
+/// The World and the objects that it was made of.
+pub struct Snapshot {
+    /// All facts; not planned yet.
+    pub world: World,
+    /// The NodePreheats.
+    pub node_preheats: Vec<DynamicObject>,
+    /// The Nodes.
+    pub nodes: Vec<Node>,
+}
+
+/// Reads everything that a plan depends on. A dialect that is not installed has no jobs.
+pub async fn take(client: &Client) -> Result<Snapshot, kube::Error> {
+    let all = ListParams::default();
+    let mut world = World::new();
+    let nodes = Api::<Node>::all(client.clone()).list(&all).await?.items;
+    for node in &nodes {
+        world.apply(facts::node(node));
+    }
+    let resource = ApiResource::erase::<native::NodePreheat>(&());
+    let node_preheats = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await?.items;
+    for object in &node_preheats {
+        world.apply(facts::orders(object));
+        world.apply(facts::reports(object));
+    }
+    for dialect in DIALECTS {
+        let objects = Api::<DynamicObject>::all_with(client.clone(), &(dialect.resource)()).list(&all).await;
+        let objects = match objects {
+            Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            objects => objects?,
+        };
+        let alive = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
+        alive.filter_map(|object| facts::job(dialect, object)).for_each(|event| world.apply(event));
+    }
+    Ok(Snapshot { world, node_preheats, nodes })
+}
