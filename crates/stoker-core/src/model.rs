@@ -11,6 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
+use crate::pace::SHORTEST_ROUND;
 use crate::reason::Reason;
 use crate::select::Selector;
 
@@ -249,7 +250,7 @@ impl Job {
         match self.completion {
             Completion::Once { .. } => start,
             Completion::Continuous { resync } => {
-                let length = millis(resync).max(1);
+                let length = millis(resync.max(SHORTEST_ROUND));
                 let passed = (now.as_millisecond() - start.as_millisecond()).max(0);
                 Timestamp::from_millisecond(start.as_millisecond() + passed / length * length).unwrap_or(start)
             }
@@ -260,16 +261,21 @@ impl Job {
     pub fn round_ends(&self, now: Timestamp) -> Option<Timestamp> {
         match self.completion {
             Completion::Once { .. } => None,
-            Completion::Continuous { resync } => Some(after(self.since(now), resync)),
+            Completion::Continuous { resync } => Some(after(self.since(now), resync.max(SHORTEST_ROUND))),
         }
     }
 
-    /// When every unfinished node fails.
-    pub fn deadline(&self, now: Timestamp) -> Option<Timestamp> {
+    /// When every unfinished node fails; unknown until the job has started.
+    pub fn deadline(&self) -> Option<Timestamp> {
         match self.completion {
-            Completion::Once { deadline: Some(deadline), .. } => Some(after(self.started.unwrap_or(now), deadline)),
+            Completion::Once { deadline: Some(deadline), .. } => Some(after(self.started?, deadline)),
             _ => None,
         }
+    }
+
+    /// Whether the deadline has passed.
+    pub fn overdue(&self, now: Timestamp) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
     /// When the ended job is deleted.

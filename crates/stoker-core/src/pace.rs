@@ -14,6 +14,9 @@ pub const SILENCE: Duration = Duration::from_secs(10 * 60);
 /// A continuous job asks a failed node again after this long, not only in the next round.
 pub const ASK_FAILED_AGAIN: Duration = Duration::from_secs(5 * 60);
 
+/// Rounds of a continuous job are never shorter: a length of zero would keep the controller planning for ever.
+pub const SHORTEST_ROUND: Duration = Duration::from_secs(1);
+
 /// How many more nodes the job may hand out.
 pub fn free(job: &Job, active: usize) -> usize {
     usize::try_from(job.parallelism).unwrap_or(usize::MAX).saturating_sub(active)

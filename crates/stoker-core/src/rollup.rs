@@ -76,6 +76,7 @@ pub struct Outcome {
 }
 
 /// Counts nodes one by one.
+#[derive(Default)]
 pub(crate) struct Tally {
     counts: Counts,
     bytes: Bytes,
@@ -83,7 +84,7 @@ pub(crate) struct Tally {
     failures: Vec<FailedNode>,
     failed_nodes: Vec<NodeName>,
     waiting_for: BTreeMap<Reason, u32>,
-    pub(crate) overdue: bool,
+    overdue: bool,
 }
 
 #[derive(Default)]
@@ -104,18 +105,6 @@ pub(crate) enum Count {
 }
 
 impl Tally {
-    pub(crate) fn new(job: &Job, now: Timestamp) -> Self {
-        Self {
-            counts: Counts::default(),
-            bytes: Bytes::default(),
-            sized: 0,
-            failures: Vec::new(),
-            failed_nodes: Vec::new(),
-            waiting_for: BTreeMap::new(),
-            overdue: job.deadline(now).is_some_and(|deadline| deadline <= now),
-        }
-    }
-
     /// Adds a node; the message of a failure is only asked for where it is described.
     pub(crate) fn add(&mut self, node: &NodeName, count: Count, bytes: Bytes, message: impl FnOnce() -> String) {
         self.counts.desired += 1;
@@ -130,6 +119,7 @@ impl Tally {
             }
             Count::Failed(reason) => {
                 self.counts.failed += 1;
+                self.overdue |= reason == Reason::DeadlineExceeded;
                 if self.failures.len() < DESCRIBED_FAILURES {
                     self.failures.push(FailedNode { node: node.clone(), reason, message: message() });
                 }
@@ -147,7 +137,7 @@ impl Tally {
         now: Timestamp,
     ) -> Outcome {
         let Counts { desired, waiting, pulling, succeeded, failed } = self.counts;
-        let started = job.started.or((!job.suspend).then_some(now));
+        let started = job.started;
         let resting = waiting == 0 && pulling == 0;
         let once = matches!(job.completion, Completion::Once { .. });
         let complete = once && resting && !job.suspend;
@@ -176,7 +166,7 @@ impl Tally {
             started,
             completed: *closing,
             eta: (pulling > 0).then(|| eta(started?, now, self.bytes, self.sized, desired)).flatten(),
-            overdue: self.overdue && failed > 0,
+            overdue: self.overdue,
         }
     }
 }

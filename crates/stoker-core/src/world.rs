@@ -36,7 +36,7 @@ pub enum Event {
     NodeGone(NodeName),
     /// What a node is ordered to do; that this is known means that it has an agent.
     Orders(NodeName, BTreeMap<Key, Order>),
-    /// What a node reports.
+    /// What a node reports; that too means that it has an agent.
     Reports(NodeName, BTreeMap<Key, Report>),
     /// A node has no agent any more; its orders and reports are gone.
     AgentGone(NodeName),
@@ -113,15 +113,12 @@ impl World {
                 }
             }
             Event::Orders(name, orders) => {
-                let at = self.slot(&name);
-                if self.slots.get(at).is_some_and(|slot| !slot.agent) {
-                    self.change_node(at, |slot| slot.agent = true);
-                }
+                let at = self.agent_slot(&name);
                 self.set_orders(at, orders);
                 self.dirty_slots.insert(at);
             }
             Event::Reports(name, reports) => {
-                let at = self.slot(&name);
+                let at = self.agent_slot(&name);
                 self.set_reports(at, reports);
                 self.dirty_slots.insert(at);
             }
@@ -160,9 +157,16 @@ impl World {
         self.dirty_slots.extend(self.by_name.values());
     }
 
-    fn set_job(&mut self, job: Job) {
+    fn set_job(&mut self, mut job: Job) {
         let id = job.id.clone();
+        if self.jobs.get(&id).is_some_and(|state| state.job.created != job.created) {
+            // Another object of the same name: what was known of the old one says nothing about it.
+            self.drop_job(&id);
+        }
         let old = self.jobs.get(&id).map(|state| &state.job);
+        if let Some(old) = old.filter(|old| old.ended.is_none()) {
+            job.started = known_start(old.started, job.started);
+        }
         if old == Some(&job) {
             return;
         }
@@ -188,7 +192,6 @@ impl World {
                 self.jobs.insert(id.clone(), state);
             }
         }
-        // An in-flight pull of this image for another job may now carry a stricter policy.
         self.dirty_jobs.insert(id);
     }
 
@@ -231,6 +234,15 @@ impl World {
         at
     }
 
+    /// The place of a node that is known to have an agent.
+    fn agent_slot(&mut self, name: &NodeName) -> usize {
+        let at = self.slot(name);
+        if self.slots.get(at).is_some_and(|slot| !slot.agent) {
+            self.change_node(at, |slot| slot.agent = true);
+        }
+        at
+    }
+
     fn vacate(&mut self, at: usize) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         if slot.node.is_none() && !slot.agent {
@@ -257,5 +269,14 @@ impl World {
             self.dirty_jobs.insert(id.clone());
         }
         self.dirty_slots.insert(at);
+    }
+}
+
+/// The start that the World assumed holds until the object says another. A dialect that keeps whole seconds says the
+/// same with less precision: going back to it would count answers from before the start.
+fn known_start(assumed: Option<Timestamp>, said: Option<Timestamp>) -> Option<Timestamp> {
+    match (assumed, said) {
+        (Some(assumed), Some(said)) if assumed.as_second() == said.as_second() => Some(assumed),
+        (assumed, said) => said.or(assumed),
     }
 }

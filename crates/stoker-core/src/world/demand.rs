@@ -14,17 +14,36 @@ use crate::pace::SILENCE;
 pub(super) struct Demand {
     /// The jobs that want it and have not ended.
     pub(super) jobs: BTreeSet<JobId>,
-    /// Answers of the registry, with how many orders and reports carry each.
-    pins: BTreeMap<Pin, usize>,
+    /// Answers of the registry, with how often each is carried.
+    pins: BTreeMap<Pin, Carried>,
     /// Nodes that were ordered to ask and have not answered.
     asking: BTreeSet<usize>,
 }
 
+/// How many orders and how many reports carry one answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    orders: usize,
+    reports: usize,
+}
+
 impl Demand {
-    /// The answer that a job which counts from `since` uses: the first one, so that all its nodes get the same.
+    /// The answer that a job which counts from `since` uses: the first one that was handed out already, so that all
+    /// its nodes get the same even where a node that was thought silent answers late; else the first one.
     pub(super) fn pin(&self, since: Timestamp) -> Option<&Pin> {
         let from = Pin { asked: since, digest: String::new() };
-        self.pins.range(from..).next().map(|(pin, _)| pin)
+        let mut pins = self.pins.range(from..);
+        let handed_out = pins.clone().find(|(_, carried)| carried.orders > 0);
+        handed_out.or_else(|| pins.next()).map(|(pin, _)| pin)
+    }
+
+    fn count(&mut self, pin: Option<Pin>, change: impl FnOnce(&mut Carried)) {
+        let Some(pin) = pin else { return };
+        let carried = self.pins.entry(pin.clone()).or_default();
+        change(carried);
+        if carried.orders == 0 && carried.reports == 0 {
+            self.pins.remove(&pin);
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -33,8 +52,13 @@ impl Demand {
 }
 
 /// The last sign of life of a node in the matter of this order.
-pub(super) fn last_seen(order: &Order, report: Option<&Report>) -> Timestamp {
+fn last_seen(order: &Order, report: Option<&Report>) -> Timestamp {
     report.map_or(order.asked, |report| report.updated.max(order.asked))
+}
+
+/// Until when the node of an order without final answer is believed to be at work.
+pub(super) fn silent_from(order: &Order, report: Option<&Report>) -> Timestamp {
+    after(last_seen(order, report), SILENCE)
 }
 
 /// Whether the newest ask of this order has its final answer.
@@ -48,38 +72,41 @@ fn is_asking(order: &Order, report: Option<&Report>) -> bool {
 }
 
 /// What one node contributes to the demand of one key.
-fn contribution(slot: &Slot, key: Key) -> (Vec<Pin>, bool) {
-    let (order, report) = (slot.orders.get(&key), slot.reports.get(&key));
-    let pins = order.and_then(|order| order.pin.clone()).into_iter();
-    let pins = pins.chain(report.and_then(|report| report.pin.clone())).collect();
-    (pins, order.is_some_and(|order| is_asking(order, report)))
+#[derive(PartialEq)]
+struct Contribution {
+    ordered: Option<Pin>,
+    reported: Option<Pin>,
+    asking: bool,
+}
+
+impl Contribution {
+    fn of(slot: &Slot, key: Key) -> Self {
+        let (order, report) = (slot.orders.get(&key), slot.reports.get(&key));
+        Self {
+            ordered: order.and_then(|order| order.pin.clone()),
+            reported: report.and_then(|report| report.pin.clone()),
+            asking: order.is_some_and(|order| is_asking(order, report)),
+        }
+    }
 }
 
 impl World {
     /// Changes the order or report of one image on one node and tells all that it touches.
     pub(super) fn change_entry(&mut self, at: usize, key: Key, change: impl FnOnce(&mut Slot)) {
         let Some(slot) = self.slots.get_mut(at) else { return };
-        let before = contribution(slot, key);
+        let before = Contribution::of(slot, key);
         change(slot);
-        let now = contribution(slot, key);
+        let now = Contribution::of(slot, key);
         let demand = self.demand.entry(key).or_default();
         if before != now {
-            for pin in before.0 {
-                if let Some(count) = demand.pins.get_mut(&pin) {
-                    *count -= 1;
-                    if *count == 0 {
-                        demand.pins.remove(&pin);
-                    }
-                }
-            }
-            for pin in now.0 {
-                *demand.pins.entry(pin).or_default() += 1;
-            }
-            match now.1 {
+            demand.count(before.ordered, |carried| carried.orders = carried.orders.saturating_sub(1));
+            demand.count(before.reported, |carried| carried.reports = carried.reports.saturating_sub(1));
+            demand.count(now.ordered, |carried| carried.orders += 1);
+            demand.count(now.reported, |carried| carried.reports += 1);
+            match now.asking {
                 true => demand.asking.insert(at),
                 false => demand.asking.remove(&at),
             };
-            self.dirty_jobs.extend(demand.jobs.iter().cloned());
         }
         for id in &demand.jobs {
             if let Some(state) = self.jobs.get_mut(id) {
@@ -108,7 +135,7 @@ impl World {
         let asking = self.demand.get(&key)?.asking.iter();
         let mut alive = asking.filter_map(|&at| {
             let slot = self.slots.get(at)?;
-            let silent = after(last_seen(slot.orders.get(&key)?, slot.reports.get(&key)), SILENCE);
+            let silent = silent_from(slot.orders.get(&key)?, slot.reports.get(&key));
             (now < silent).then_some((at, silent))
         });
         // Several ask only where one was thought silent; the name decides which is spoken of.

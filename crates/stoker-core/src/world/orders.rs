@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::World;
-use super::demand::answered;
+use super::demand::{answered, silent_from};
 use crate::model::{Job, JobId, Key, Order, Pin, Policy, Reference, Report};
 use crate::pace;
 use crate::select::selects;
@@ -100,7 +100,9 @@ impl World {
         }
     }
 
-    /// Hands one image of a job to a node: a new order, or a new ask of the one that is there.
+    /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was
+    /// asked before the job began; else it is an ask of its own. Jobs that have their answer are not listed again: a
+    /// repeated pull would hold a place of theirs that their parallelism did not allow.
     pub(super) fn hand_out(
         &mut self,
         job: &Job,
@@ -110,15 +112,21 @@ impl World {
         pulling: usize,
     ) -> Order {
         let key = reference.key;
-        let old = self.slots.get(at).and_then(|slot| slot.orders.get(&key));
+        let slot = self.slots.get(at);
+        let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.reports.get(&key)));
+        let running = old.filter(|old| !answered(old, report) && now < silent_from(old, report));
         let others: Vec<&Job> = self
             .wanted_by(at, key)
-            .filter(|other| other.runs() && other.id != job.id && old.is_some_and(|old| old.jobs.contains(&other.id)))
+            .filter(|other| other.runs() && other.id != job.id)
+            .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)))
             .collect();
         let jobs: Vec<&Job> = others.into_iter().chain([job]).collect();
         let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
         // Never before the start of any job it serves, whatever the clocks of API server and controller say.
-        let asked = old.map_or(now, |old| old.asked.max(now)).max(since);
+        let asked = match running {
+            Some(running) => running.asked.max(since),
+            None => old.map_or(now, |old| old.asked.max(now)).max(since),
+        };
         let pin = match &reference.digest {
             Some(digest) => Some(Pin { asked, digest: digest.clone() }),
             None => self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned(),
@@ -145,8 +153,9 @@ impl World {
     }
 
     /// Adds to the writes of a node the removal of finished orders whose jobs have all ended. They never cause a
-    /// write of their own; a suspended job keeps its results.
-    pub(super) fn sweep(&mut self, changes: &mut Changes) {
+    /// write of their own; a suspended job keeps its results. Returns whether there were any.
+    pub(super) fn sweep(&mut self, changes: &mut Changes) -> bool {
+        let mut swept = false;
         for (&at, changes) in changes.iter_mut() {
             let Some(slot) = self.slots.get(at) else { continue };
             let keys = slot.orders.keys().copied().filter(|key| !changes.contains_key(key));
@@ -154,8 +163,10 @@ impl World {
             for key in unwanted {
                 self.set_order(at, key, None);
                 changes.insert(key, None);
+                swept = true;
             }
         }
+        swept
     }
 }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::demand::answered;
 use super::orders::Changes;
-use super::seat::{self, Entry, Seat, Standing, Wait, earliest};
+use super::seat::{self, Entry, Seat, Standing, Wait};
+use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
 use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Unreachable};
 use crate::pace;
 use crate::reason::Reason;
 use crate::rollup::{Count, Outcome, Tally};
-
-const UNKNOWN_NODE: &str = "no node of this name joined before the job's deadline";
 
 /// Every effect of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -56,6 +56,8 @@ enum Resolution {
 impl World {
     /// Plans for every job that an event or the time touched.
     pub fn plan(&mut self, now: Timestamp) -> Plan {
+        // Whole milliseconds, so that no wire format makes an ask older than the start of its job.
+        let now = Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now);
         for (id, state) in &mut self.jobs {
             if state.wake.is_some_and(|wake| wake <= now) {
                 state.stale = Stale::All;
@@ -76,14 +78,14 @@ impl World {
                 } else {
                     let outcome = self.plan_job(&mut state, now, &mut changes);
                     outcomes.insert(id.clone(), outcome);
+                    // Its own orders touched it, but it has taken them into account.
+                    self.dirty_jobs.remove(&id);
                 }
                 self.jobs.insert(id, state);
-            } else {
+            } else if !self.sweep(&mut changes) {
                 break;
             }
         }
-        self.sweep(&mut changes);
-        self.dirty_jobs.clear();
         Plan {
             orders: self.order_writes(changes),
             outcomes: outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome)).collect(),
@@ -102,75 +104,102 @@ impl World {
         writes
     }
 
-    /// The outcome, if it differs from what was last said of the job.
-    fn news(&mut self, id: &JobId, outcome: Outcome) -> Option<Outcome> {
+    /// The outcome, if it differs from what was last said of the job. The estimate moves with the clock and is no
+    /// news by itself.
+    fn news(&mut self, id: &JobId, mut outcome: Outcome) -> Option<Outcome> {
         let state = self.jobs.get_mut(id)?;
+        let eta = outcome.eta.take();
         if state.said.as_ref() == Some(&outcome) {
             return None;
         }
         state.said = Some(outcome.clone());
-        Some(outcome)
+        Some(Outcome { eta, ..outcome })
     }
 
     fn plan_job(&mut self, state: &mut JobState, now: Timestamp, changes: &mut Changes) -> Outcome {
-        self.refresh(state, now);
-        let active = state.seats.iter().filter(|seat| seat.standing == Standing::Active).count();
-        let targets = state.seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count();
-        let mut free = pace::free(&state.job, active);
-        let pulling = targets.min(usize::try_from(state.job.parallelism).unwrap_or(usize::MAX));
-        let mut resolutions = self.resolutions(&state.job, now);
-        let mut tally = Tally::new(&state.job, now);
-        let by_name: Vec<(NodeName, usize)> = match targets {
-            0 => Vec::new(),
-            _ => self.by_name.iter().map(|(name, &at)| (name.clone(), at)).collect(),
-        };
-        for (name, at) in by_name {
-            let Some(mut seat) = state.seats.get(at).copied() else { continue };
-            if let Standing::Open(Wait::Pending | Wait::Parallelism | Wait::Unresolved(_)) = seat.standing {
-                seat.standing = Standing::Open(match self.obstacle(&state.job, at, free, &resolutions, now) {
-                    Some(wait) => wait,
-                    None => {
-                        for image in self.open_images(&state.job, at, now) {
-                            self.order_image(&state.job, image, at, now, pulling, changes);
-                        }
-                        resolutions = self.resolutions(&state.job, now);
-                        free -= 1;
-                        Wait::Pending
-                    }
-                });
-                if seat.standing == Standing::Open(Wait::Pending)
-                    && let Some(slot) = self.slots.get(at)
-                {
-                    seat = seat::seat(&state.job, slot, now);
-                }
-                if let Some(place) = state.seats.get_mut(at) {
-                    *place = seat;
-                }
-            }
-            tally.count(&state.job, &name, &seat, self.slots.get(at));
+        if state.job.started.is_none() && state.job.runs() {
+            state.job.started = Some(self.first_asked(&state.job).unwrap_or(now));
+            state.stale = Stale::All;
         }
-        if state.job.unreachable == Unreachable::Wait {
-            for name in state.job.names.iter().flatten().filter(|name| !self.known(name)) {
-                let count = match tally.overdue {
-                    true => Count::Failed(Reason::DeadlineExceeded),
-                    false => Count::Waiting(Reason::NodeUnknown),
-                };
-                tally.add(&name.as_str().into(), count, Bytes::default(), || UNKNOWN_NODE.into());
+        self.refresh(state, now);
+        let taken = self.hand_out_seats(state, now, changes);
+        let mut tally = Tally::default();
+        for (name, &at) in &self.by_name {
+            if let (Some(seat), Some(slot)) = (state.seats.get(at), self.slots.get(at)) {
+                tally.count(&state.job, name, seat, slot);
             }
+        }
+        for name in self.unknown_names(&state.job) {
+            let count = match state.job.overdue(now) {
+                true => Count::Failed(Reason::DeadlineExceeded),
+                false => Count::Waiting(Reason::NodeUnknown),
+            };
+            tally.add(&name.into(), count, Bytes::default(), || UNKNOWN_NODE.into());
         }
         let digests = self.digests(&state.job, now);
         let outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
+        let lapses = state.seats.iter().filter_map(|seat| seat.lapse).min();
+        let deadline = state.job.deadline().filter(|deadline| *deadline > now);
+        let times = [lapses, taken, deadline, state.job.round_ends(now)];
+        state.wake = times.into_iter().flatten().min();
+        outcome
+    }
+
+    /// Hands out as many open seats as the pace allows, by name, and says of the others why they wait. Returns when
+    /// a node that others wait for would be given up.
+    fn hand_out_seats(&mut self, state: &mut JobState, now: Timestamp, changes: &mut Changes) -> Option<Timestamp> {
+        let JobState { job, seats, .. } = state;
+        let active = seats.iter().filter(|seat| seat.standing == Standing::Active).count();
+        let targets = seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count();
+        let mut free = pace::free(job, active);
+        let pulling = targets.min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
+        let mut resolutions = self.resolutions(job, now);
+        let open = self.by_name.values().copied().filter(|&at| seats.get(at).is_some_and(Seat::may_be_handed_out));
+        let mut waiting = Vec::new();
+        for at in open.collect::<Vec<usize>>() {
+            if self.obstacle(job, at, free, &resolutions, now).is_some() {
+                waiting.push(at);
+                continue;
+            }
+            for image in self.open_images(job, at, now) {
+                self.order_image(job, image, at, now, pulling, changes);
+            }
+            resolutions = self.resolutions(job, now);
+            free -= 1;
+            if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
+                *seat = seat::seat(job, slot, now);
+            }
+        }
+        // Only now is it known who asks the registry and whether a place is left.
+        for at in waiting {
+            if let (Some(seat), Some(wait)) = (seats.get_mut(at), self.obstacle(job, at, free, &resolutions, now)) {
+                seat.standing = Standing::Open(wait);
+            }
+        }
         let taken = resolutions.iter().filter_map(|resolution| match resolution {
             Resolution::Taken(until) => Some(*until),
             _ => None,
         });
-        let lapses = state.seats.iter().filter_map(|seat| seat.lapse);
-        let deadline = state.job.deadline(now).filter(|deadline| *deadline > now && outcome.completed.is_none());
-        state.wake = earliest(lapses.chain(taken).min(), earliest(deadline, state.job.round_ends(now)));
-        outcome
+        taken.min()
     }
 
-    pub(super) fn known(&self, name: &str) -> bool {
+    /// When the job first asked a node that is still at work: its start, where a controller stopped after it had
+    /// written orders and before it had written the status.
+    fn first_asked(&self, job: &Job) -> Option<Timestamp> {
+        let unanswered = self.slots.iter().flat_map(|slot| {
+            let orders = job.keys().filter_map(|key| Some((slot.orders.get(&key)?, slot.reports.get(&key))));
+            orders.filter(|(order, report)| order.jobs.contains(&job.id) && !answered(order, *report))
+        });
+        unanswered.map(|(order, _)| order.asked).filter(|asked| *asked >= job.created).min()
+    }
+
+    /// The names in a job that no node has, where they are waited for.
+    pub(super) fn unknown_names<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = &'a str> + 'a {
+        let waited_for = job.names.iter().filter(|_| job.unreachable == Unreachable::Wait).flatten();
+        waited_for.map(String::as_str).filter(|name| !self.known(name))
+    }
+
+    fn known(&self, name: &str) -> bool {
         self.by_name.get(name).and_then(|&at| self.slots.get(at)).is_some_and(|slot| slot.node.is_some())
     }
 
@@ -210,9 +239,9 @@ impl World {
             return Some(Wait::Parallelism);
         }
         let taken = |image: &usize| matches!(resolutions.get(*image), Some(Resolution::Taken(_)));
-        match (0..resolutions.len()).all(|image| taken(&image)) {
-            true => Some(Wait::Unresolved(0)),
-            false => self.open_images(job, at, now).find(taken).map(Wait::Unresolved),
+        match (0..resolutions.len()).any(|image| taken(&image)) {
+            true => self.open_images(job, at, now).find(taken).map(Wait::Unresolved),
+            false => None,
         }
     }
 

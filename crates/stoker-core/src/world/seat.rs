@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::Slot;
-use super::demand::last_seen;
-use crate::model::{Bytes, Completion, Job, Phase, Unreachable, after};
+use super::demand::{answered, silent_from};
+use crate::model::{Bytes, Completion, Job, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
 use crate::reason::Reason;
 use crate::select::selects;
@@ -55,6 +55,13 @@ pub(super) struct Seat {
     pub(super) lapse: Option<Timestamp>,
 }
 
+impl Seat {
+    /// Whether nothing but the job's own pace stands in the way.
+    pub(super) fn may_be_handed_out(&self) -> bool {
+        matches!(self.standing, Standing::Open(Wait::Pending | Wait::Parallelism | Wait::Unresolved(_)))
+    }
+}
+
 /// Where one image of a job stands on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
@@ -71,34 +78,31 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
     };
     let since = job.since(now);
     let report = slot.reports.get(&reference.key);
-    if let Some(report) = report.filter(|report| report.asked >= since) {
-        match report.phase {
-            Phase::Succeeded => return (Entry::Done, None),
-            Phase::Failed => {
-                let again = after(report.asked, ASK_FAILED_AGAIN);
-                let continuous = matches!(job.completion, Completion::Continuous { .. });
-                if !continuous || now < again {
-                    let reason = report.reason.unwrap_or(Reason::Unknown);
-                    return (Entry::Failed(reason), continuous.then_some(again));
-                }
-                // Asked again since: running. Otherwise open.
-                let asked = slot.orders.get(&reference.key).map(|order| order.asked);
-                if asked.is_none_or(|asked| asked <= report.asked) {
-                    return (Entry::Open, None);
-                }
-            }
-            Phase::Pulling => {}
-        }
+    // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
+    // of the places that the job's parallelism allows.
+    let order = slot.orders.get(&reference.key).filter(|order| order.jobs.contains(&job.id));
+    if let Some(order) = order.filter(|order| !answered(order, report)) {
+        let silent = silent_from(order, report);
+        return match now < silent {
+            true => (Entry::Running, Some(silent)),
+            false if order.asked >= since => (Entry::Failed(Reason::NodeSilent), None),
+            false => (Entry::Open, None),
+        };
     }
-    match slot.orders.get(&reference.key) {
-        Some(order) if order.asked >= since && order.jobs.contains(&job.id) => {
-            let silent = after(last_seen(order, report), SILENCE);
-            match now < silent {
-                true => (Entry::Running, Some(silent)),
-                false => (Entry::Failed(Reason::NodeSilent), None),
+    match report.filter(|report| report.asked >= since) {
+        Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
+        Some(report @ Report { phase: Phase::Failed, .. }) => {
+            let again = match job.completion {
+                Completion::Once { .. } => None,
+                Completion::Continuous { .. } => Some(after(report.asked, ASK_FAILED_AGAIN)),
+            };
+            match again.is_some_and(|again| again <= now) {
+                true => (Entry::Open, None),
+                false => (Entry::Failed(report.reason.unwrap_or(Reason::Unknown)), again),
             }
         }
-        _ => (Entry::Open, None),
+        // Nobody asked, or another job's pull is under way, which this one may join.
+        Some(Report { phase: Phase::Pulling, .. }) | None => (Entry::Open, None),
     }
 }
 
@@ -118,11 +122,10 @@ pub(super) fn seat(job: &Job, slot: &Slot, now: Timestamp) -> Seat {
         seat.lapse = earliest(seat.lapse, lapse);
         seat.bytes += bytes(job, image, slot, now);
     }
-    let overdue = job.deadline(now).is_some_and(|deadline| deadline <= now);
     seat.standing = match (running, open, failed) {
         (false, false, None) => Standing::Succeeded,
         (false, false, Some(failure)) => Standing::Failed(failure),
-        _ if overdue => Standing::Failed(Failure { image: 0, reason: Reason::DeadlineExceeded }),
+        _ if job.overdue(now) => Standing::Failed(Failure { image: 0, reason: Reason::DeadlineExceeded }),
         _ if job.suspend => Standing::Open(Wait::Suspended),
         (true, ..) => Standing::Active,
         _ if !slot.agent => absent(job, Wait::NoAgent, None, now, &mut seat.lapse),

@@ -47,21 +47,23 @@ impl World {
                 None => state.seats.get(at).copied().unwrap_or_default(),
             };
             let images = images(job, slot, now);
-            if job.ended.is_some() && images.iter().all(|(_, report)| report.is_none()) {
+            let over = matches!(seat.standing, Standing::Succeeded | Standing::Failed(_));
+            if job.ended.is_some() && (!over || images.iter().all(|(_, report)| report.is_none())) {
                 continue;
             }
             if let Some(state) = self.state(job, slot, &seat, now) {
                 views.push(NodeView { node: name.clone(), state, bytes: seat.bytes, images });
             }
         }
-        if job.ended.is_none() && job.unreachable == crate::model::Unreachable::Wait {
-            for name in job.names.iter().flatten().filter(|name| !self.known(name)) {
-                let images = job.images.iter().map(|image| (image.written.as_str(), None)).collect();
-                let state = State::Waiting(Waiting::NodeUnknown);
-                views.push(NodeView { node: name.as_str().into(), state, bytes: Bytes::default(), images });
-            }
-            views.sort_by(|a, b| a.node.cmp(&b.node));
+        for name in self.unknown_names(job).filter(|_| job.ended.is_none()) {
+            let images = job.images.iter().map(|image| (image.written.as_str(), None)).collect();
+            let state = match job.overdue(now) {
+                true => State::Failed(Reason::DeadlineExceeded, UNKNOWN_NODE.into()),
+                false => State::Waiting(Waiting::NodeUnknown),
+            };
+            views.push(NodeView { node: name.into(), state, bytes: Bytes::default(), images });
         }
+        views.sort_by(|a, b| a.node.cmp(&b.node));
         views
     }
 
@@ -104,6 +106,9 @@ fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Opt
     images.collect()
 }
 
+/// What a person reads about a name that the job gave up.
+pub(super) const UNKNOWN_NODE: &str = "no node of this name joined before the job's deadline";
+
 /// What a person reads about a failed node.
 fn message(job: &Job, failure: Failure, slot: &Slot) -> String {
     let image = job.images.get(failure.image);
@@ -122,7 +127,7 @@ fn message(job: &Job, failure: Failure, slot: &Slot) -> String {
 
 impl Tally {
     /// Adds a node of the job from its seat; other nodes are passed over.
-    pub(super) fn count(&mut self, job: &Job, name: &NodeName, seat: &Seat, slot: Option<&Slot>) {
+    pub(super) fn count(&mut self, job: &Job, name: &NodeName, seat: &Seat, slot: &Slot) {
         let count = match seat.standing {
             Standing::Elsewhere => return,
             Standing::Succeeded => Count::Succeeded,
@@ -136,8 +141,7 @@ impl Tally {
                 Wait::Pending => Reason::Pending,
             }),
             Standing::Failed(failure) => {
-                let text = || slot.map(|slot| message(job, failure, slot)).unwrap_or_default();
-                return self.add(name, Count::Failed(failure.reason), seat.bytes, text);
+                return self.add(name, Count::Failed(failure.reason), seat.bytes, || message(job, failure, slot));
             }
         };
         self.add(name, count, seat.bytes, String::new);

@@ -1,0 +1,91 @@
+//! Small builders of the facts that tests are about.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use stoker_core::model::{Job, Node, Reference, Report};
+use stoker_core::select::{Operator, Requirement, Selector};
+use stoker_core::{Bytes, Completion, Image, JobId, Key, Phase, Policy, Pull, Unreachable};
+
+/// Tests begin at this second, so that there is time before it.
+pub(crate) const BEGIN: i64 = 1_800_000_000;
+
+/// Seconds after the beginning.
+pub(crate) fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(BEGIN + second).unwrap()
+}
+
+pub(crate) fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub(crate) fn id(name: &str) -> JobId {
+    JobId::new("Preheat", "default", name)
+}
+
+/// The canonical name of an image that tests write as `web:1` or `web@sha256:…`.
+pub(crate) fn canonical(written: &str) -> String {
+    format!("reg.test/{written}")
+}
+
+pub(crate) fn key(written: &str) -> Key {
+    Key::of(&canonical(written))
+}
+
+pub(crate) fn image(written: &str) -> Image {
+    let digest = written.split_once('@').map(|(_, digest)| digest.to_string());
+    Image { written: written.into(), reference: Ok(Reference::new(canonical(written), digest)) }
+}
+
+/// A job on all nodes, made at the beginning, ten nodes at one time, once.
+pub(crate) fn job(name: &str, images: &[&str]) -> Job {
+    Job {
+        id: id(name),
+        generation: 1,
+        created: at(0),
+        images: images.iter().map(|written| image(written)).collect(),
+        names: None,
+        selector: Selector::default(),
+        parallelism: 10,
+        pull: Pull { policy: Policy::IfNotPresent, timeout: secs(600), retries: 3 },
+        completion: Completion::Once { deadline: None, ttl: None },
+        suspend: false,
+        unreachable: Unreachable::Wait,
+        started: None,
+        ended: None,
+    }
+}
+
+pub(crate) fn names(names: &[&str]) -> Option<BTreeSet<String>> {
+    Some(names.iter().map(|name| name.to_string()).collect())
+}
+
+/// Takes the nodes with the label `pool` of this value.
+pub(crate) fn pool(value: &str) -> Selector {
+    let values = BTreeSet::from([value.to_string()]);
+    Selector(vec![Requirement { key: "pool".into(), operator: Operator::In, values }])
+}
+
+/// A ready node of the pool `main`.
+pub(crate) fn node(name: &str) -> Node {
+    let labels = BTreeMap::from([("pool".to_string(), "main".to_string())]);
+    Node { name: name.into(), labels, ready: true, ready_changed: None }
+}
+
+/// The report of a pull that has just begun.
+pub(crate) fn pulling(asked: Timestamp, now: Timestamp) -> Report {
+    Report {
+        asked,
+        phase: Phase::Pulling,
+        digest: None,
+        pin: None,
+        bytes: Bytes::default(),
+        attempt: 1,
+        reason: None,
+        message: String::new(),
+        started: now,
+        finished: None,
+        updated: now,
+    }
+}

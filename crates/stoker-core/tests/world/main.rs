@@ -1,0 +1,7 @@
+//! What the World promises: tables that read as sentences (`scene` builds them), and laws that hold in every
+//! history (`sim` makes random ones).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
+
+mod build;
+mod laws;
+mod sim;

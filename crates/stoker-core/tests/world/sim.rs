@@ -1,0 +1,385 @@
+//! A small cluster that random histories happen to: API objects, writes under way, agents, a clock. The World is the
+//! real one; everything else is as simple as it can be.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+use stoker_core::model::{Job, Node, Order, Report};
+use stoker_core::world::OrderWrite;
+use stoker_core::{
+    Completion, Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, Unreachable, World,
+};
+
+use crate::build::{at, id, job, names, node, pool, pulling, secs};
+
+pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+const JOBS: [&str; 3] = ["a", "b", "c"];
+const IMAGES: [&str; 3] = ["web:1", "db:1", "web@sha256:pinned"];
+
+/// One thing that happens. Numbers are indices, taken modulo what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Happening {
+    Create { job: usize, wish: Wish },
+    Edit { job: usize, wish: Wish },
+    Suspend { job: usize, suspend: bool },
+    Delete { job: usize },
+    Node { node: usize, ready: bool, main: bool },
+    NodeGone { node: usize },
+    Agent { node: usize },
+    AgentGone { node: usize },
+    Work { node: usize, order: usize, result: Work },
+    Pass { seconds: i64 },
+    Plan,
+    Deliver,
+    Restart,
+}
+
+/// The parts of a job that histories vary.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    images: [bool; 3],
+    parallelism: u32,
+    nodes: u8,
+    completion: u8,
+    always: bool,
+    timeout: u64,
+    give_up: bool,
+}
+
+/// What an agent does about an order that it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Begin,
+    Resolve,
+    Succeed,
+    Fail,
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let shape = (any::<[bool; 3]>(), 0..4u32, 0..4u8, 0..6u8);
+    let terms = (any::<bool>(), prop_oneof![Just(60), Just(600)], prop::bool::weighted(0.2));
+    (shape, terms).prop_map(|((images, parallelism, nodes, completion), (always, timeout, give_up))| Wish {
+        images,
+        parallelism,
+        nodes,
+        completion,
+        always,
+        timeout,
+        give_up,
+    })
+}
+
+pub(crate) fn happening() -> impl Strategy<Value = Happening> {
+    let work = prop_oneof![Just(Work::Begin), Just(Work::Resolve), Just(Work::Succeed), Just(Work::Fail)];
+    let seconds = prop_oneof![4 => 0..5i64, 1 => Just(120), 1 => Just(301), 1 => Just(601), 1 => Just(3_700)];
+    prop_oneof![
+        4 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Create { job, wish }),
+        2 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Edit { job, wish }),
+        2 => (0..3usize, any::<bool>()).prop_map(|(job, suspend)| Happening::Suspend { job, suspend }),
+        1 => (0..3usize).prop_map(|job| Happening::Delete { job }),
+        2 => (0..4usize, prop::bool::weighted(0.8), prop::bool::weighted(0.8))
+            .prop_map(|(node, ready, main)| Happening::Node { node, ready, main }),
+        1 => (0..4usize).prop_map(|node| Happening::NodeGone { node }),
+        2 => (0..4usize).prop_map(|node| Happening::Agent { node }),
+        1 => (0..4usize).prop_map(|node| Happening::AgentGone { node }),
+        16 => (0..4usize, 0..3usize, work).prop_map(|(node, order, result)| Happening::Work { node, order, result }),
+        8 => seconds.prop_map(|seconds| Happening::Pass { seconds }),
+        14 => Just(Happening::Plan),
+        10 => Just(Happening::Deliver),
+        1 => Just(Happening::Restart),
+    ]
+}
+
+/// A history that begins with four nodes that have agents, so that much can happen.
+pub(crate) fn history() -> impl Strategy<Value = Vec<Happening>> {
+    prop::collection::vec(happening(), 10..90)
+}
+
+/// What the API server keeps of one agent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AgentObject {
+    pub(crate) orders: BTreeMap<Key, Order>,
+    pub(crate) reports: BTreeMap<Key, Report>,
+}
+
+/// A write that was planned and has not arrived.
+#[derive(Clone, Debug)]
+enum Write {
+    Orders(OrderWrite),
+    Status(Box<Outcome>),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Sim {
+    pub(crate) world: World,
+    pub(crate) now: Timestamp,
+    pub(crate) jobs: BTreeMap<&'static str, Job>,
+    pub(crate) nodes: BTreeMap<&'static str, Node>,
+    pub(crate) agents: BTreeMap<&'static str, AgentObject>,
+    under_way: VecDeque<Write>,
+    /// Every event that the World was given, for those who want to give them to another.
+    pub(crate) events: Vec<Event>,
+    /// The stage that was last said of each job.
+    said: BTreeMap<JobId, Stage>,
+    /// Registries move tags: each answer is a new digest.
+    answers: u64,
+}
+
+impl Sim {
+    pub(crate) fn new() -> Self {
+        let mut sim = Self {
+            world: World::new(),
+            now: at(0),
+            jobs: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            agents: BTreeMap::new(),
+            under_way: VecDeque::new(),
+            events: Vec::new(),
+            said: BTreeMap::new(),
+            answers: 0,
+        };
+        for n in 0..NODES.len() {
+            sim.happen(&Happening::Node { node: n, ready: true, main: true });
+            sim.happen(&Happening::Agent { node: n });
+        }
+        sim
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.events.push(event.clone());
+        self.world.apply(event);
+    }
+
+    /// Makes it happen. Returns the plan, where that is what happened.
+    pub(crate) fn happen(&mut self, happening: &Happening) -> Option<Plan> {
+        match happening {
+            Happening::Create { job, wish } => {
+                let name = JOBS[job % JOBS.len()];
+                if !self.jobs.contains_key(name) {
+                    self.put_job(name, wish.job(name, self.now));
+                }
+            }
+            Happening::Edit { job, wish } => {
+                let name = JOBS[job % JOBS.len()];
+                if let Some(old) = self.jobs.get(name) {
+                    let mut job = wish.job(name, old.created);
+                    (job.suspend, job.generation) = (old.suspend, old.generation + 1);
+                    // An edit of a job that ended is a new run.
+                    job.started = old.started.filter(|_| old.ended.is_none());
+                    self.put_job(name, job);
+                }
+            }
+            Happening::Suspend { job, suspend } => {
+                let name = JOBS[job % JOBS.len()];
+                if let Some(mut job) = self.jobs.get(name).cloned() {
+                    job.suspend = *suspend;
+                    self.put_job(name, job);
+                }
+            }
+            Happening::Delete { job } => {
+                let name = JOBS[job % JOBS.len()];
+                if self.jobs.remove(name).is_some() {
+                    // A status is written to the object that it is about, not to the next one of the same name.
+                    let about = |write: &Write| matches!(write, Write::Status(outcome) if outcome.job == id(name));
+                    self.under_way.retain(|write| !about(write));
+                    self.tell(Event::JobGone(id(name)));
+                }
+            }
+            Happening::Node { node: n, ready, main } => {
+                let name = NODES[n % NODES.len()];
+                let mut node = node(name);
+                node.ready = *ready;
+                node.ready_changed = Some(self.now);
+                if !main {
+                    node.labels.clear();
+                }
+                self.nodes.insert(name, node.clone());
+                self.tell(Event::Node(node));
+            }
+            Happening::NodeGone { node } => {
+                let name = NODES[node % NODES.len()];
+                if self.nodes.remove(name).is_some() {
+                    self.tell(Event::NodeGone(name.into()));
+                }
+            }
+            Happening::Agent { node } => {
+                let name = NODES[node % NODES.len()];
+                if !self.agents.contains_key(name) {
+                    self.agents.insert(name, AgentObject::default());
+                    self.tell(Event::Orders(name.into(), BTreeMap::new()));
+                }
+            }
+            Happening::AgentGone { node } => {
+                let name = NODES[node % NODES.len()];
+                // Its object is deleted only when nothing is being written to it: the next patch would be a 404.
+                if !self.writing_to(name) && self.agents.remove(name).is_some() {
+                    self.tell(Event::AgentGone(name.into()));
+                }
+            }
+            Happening::Work { node, order, result } => self.work(NODES[node % NODES.len()], *order, *result),
+            Happening::Pass { seconds } => self.now += secs(u64::try_from(*seconds).unwrap()),
+            Happening::Plan => return Some(self.plan()),
+            Happening::Deliver => self.deliver(),
+            Happening::Restart => {
+                self.under_way.clear();
+                self.world = self.restarted();
+            }
+        }
+        None
+    }
+
+    fn put_job(&mut self, name: &'static str, job: Job) {
+        self.jobs.insert(name, job.clone());
+        self.tell(Event::Job(job));
+    }
+
+    pub(crate) fn plan(&mut self) -> Plan {
+        let plan = self.world.plan(self.now);
+        self.said.extend(plan.outcomes.iter().map(|outcome| (outcome.job.clone(), outcome.stage)));
+        self.under_way.extend(plan.orders.iter().cloned().map(Write::Orders));
+        self.under_way.extend(plan.outcomes.iter().cloned().map(Box::new).map(Write::Status));
+        plan
+    }
+
+    pub(crate) fn said(&self, id: &JobId) -> Option<Stage> {
+        self.said.get(id).copied()
+    }
+
+    fn writing_to(&self, name: &str) -> bool {
+        self.under_way.iter().any(|write| matches!(write, Write::Orders(write) if &*write.node == name))
+    }
+
+    /// The oldest write arrives.
+    fn deliver(&mut self) {
+        match self.under_way.pop_front() {
+            Some(Write::Orders(write)) => {
+                let Some(name) = NODES.into_iter().find(|name| **name == *write.node) else { return };
+                let Some(agent) = self.agents.get_mut(name) else { return };
+                for (key, change) in write.changes {
+                    match change {
+                        Some(order) => agent.orders.insert(key, order),
+                        None => agent.orders.remove(&key),
+                    };
+                }
+                let orders = agent.orders.clone();
+                if !self.writing_to(name) {
+                    self.tell(Event::Orders(name.into(), orders));
+                }
+                // An agent says no more about an order that it does not have.
+                let agent = self.agents.get_mut(name).unwrap();
+                let before = agent.reports.len();
+                agent.reports.retain(|key, _| agent.orders.contains_key(key));
+                if agent.reports.len() != before {
+                    let reports = agent.reports.clone();
+                    self.tell(Event::Reports(name.into(), reports));
+                }
+            }
+            Some(Write::Status(outcome)) => {
+                let Some(name) = JOBS.into_iter().find(|name| id(name) == outcome.job) else { return };
+                let Some(mut job) = self.jobs.get(name).cloned() else { return };
+                job.started = outcome.started;
+                // The end of an older generation is not that of this one.
+                job.ended = outcome.completed.filter(|_| outcome.generation == job.generation);
+                self.put_job(name, job);
+            }
+            None => {}
+        }
+    }
+
+    pub(crate) fn deliver_all(&mut self) {
+        while !self.under_way.is_empty() {
+            self.deliver();
+        }
+    }
+
+    /// An agent goes on with one of its orders.
+    fn work(&mut self, name: &'static str, order: usize, work: Work) {
+        let Some(agent) = self.agents.get_mut(name) else { return };
+        let open = agent.orders.iter().filter(|(key, order)| {
+            agent.reports.get(key).is_none_or(|report| !report.ended() || report.asked < order.asked)
+        });
+        let open: Vec<(Key, Order)> = open.map(|(key, order)| (*key, order.clone())).collect();
+        let Some((key, order)) = open.get(order % open.len().max(1)).cloned() else { return };
+        let earlier = agent.reports.get(&key).filter(|report| report.asked == order.asked).cloned();
+        let mut report = earlier.unwrap_or_else(|| pulling(order.asked, self.now));
+        report.updated = self.now;
+        report.bytes.total = 100;
+        let asks = order.pin.is_none() && report.pin.is_none();
+        match work {
+            Work::Begin => report.bytes.done = 50,
+            Work::Succeed if !asks || order.policy == Policy::IfNotPresent => {
+                report.phase = Phase::Succeeded;
+                report.digest = order.pin.or(report.pin.clone()).map(|pin| pin.digest);
+                report.bytes.done = 100;
+            }
+            Work::Resolve | Work::Succeed => {
+                if asks {
+                    self.answers += 1;
+                    report.pin = Some(Pin { asked: order.asked, digest: format!("sha256:{}", self.answers) });
+                }
+            }
+            Work::Fail => {
+                report.phase = Phase::Failed;
+                report.reason = Some(Reason::NotFound);
+            }
+        }
+        agent.reports.insert(key, report);
+        let reports = agent.reports.clone();
+        self.tell(Event::Reports(name.into(), reports));
+    }
+
+    /// A World that was made from the API objects.
+    pub(crate) fn restarted(&self) -> World {
+        let mut world = World::new();
+        self.objects().into_iter().for_each(|event| world.apply(event));
+        world
+    }
+
+    /// The API objects as events.
+    pub(crate) fn objects(&self) -> Vec<Event> {
+        let jobs = self.jobs.values().cloned().map(Event::Job);
+        let nodes = self.nodes.values().cloned().map(Event::Node);
+        let agents = self.agents.iter().flat_map(|(name, agent)| {
+            [Event::Orders((*name).into(), agent.orders.clone()), Event::Reports((*name).into(), agent.reports.clone())]
+        });
+        jobs.chain(nodes).chain(agents).collect()
+    }
+
+    /// Every agent finishes every order that it has; half of them fail.
+    pub(crate) fn all_work(&mut self) {
+        for (at, name) in NODES.into_iter().enumerate() {
+            for _ in 0..IMAGES.len() {
+                self.work(name, 0, Work::Resolve);
+                self.work(name, 0, if at % 2 == 0 { Work::Succeed } else { Work::Fail });
+            }
+        }
+    }
+}
+
+impl Wish {
+    fn job(&self, name: &str, created: Timestamp) -> Job {
+        let images: Vec<&str> = IMAGES.iter().zip(self.images).filter(|(_, take)| *take).map(|(i, _)| *i).collect();
+        let mut job = job(name, &images);
+        job.created = created;
+        job.parallelism = self.parallelism;
+        match self.nodes {
+            0 => job.names = names(&["n1", "n2", "n9"]),
+            1 => job.selector = pool("main"),
+            _ => {}
+        }
+        job.completion = match self.completion {
+            0 => Completion::Continuous { resync: secs(3_600) },
+            1 => Completion::Once { deadline: Some(secs(1_000)), ttl: Some(secs(60)) },
+            _ => Completion::Once { deadline: None, ttl: None },
+        };
+        job.pull.timeout = secs(self.timeout);
+        if self.always {
+            job.pull.policy = Policy::Always;
+        }
+        if self.give_up {
+            job.unreachable = Unreachable::GiveUp;
+        }
+        job
+    }
+}
