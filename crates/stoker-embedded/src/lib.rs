@@ -1,1 +1,147 @@
 //! A Kubernetes-compatible API in a box, as one tower service.
+//!
+//! Custom kinds come in as CustomResourceDefinitions, objects live in memory, and a `kube::Client` cannot tell it from a small
+//! cluster: [`Api::client`] in process, [`Server`] over HTTPS for `kubectl` and everyone else. Kinds are rows of a table; no
+//! code matches on a kind. What it does not do (server-side apply, RBAC, admission, OpenAPI v2) it refuses by name.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::Arc;
+//! use stoker_embedded::{Api, Settings};
+//!
+//! let api = Api::new(Settings { crds: vec![], clock: Arc::new(jiff::Timestamp::now) })?;
+//! let version = api.client("default").apiserver_version().await?;
+//! assert_eq!(version.major, "1");
+//! # Ok(())
+//! # }
+//! ```
+
+mod collect;
+mod crd;
+mod discovery;
+mod encode;
+mod https;
+mod kind;
+mod object;
+mod openapi;
+mod patch;
+mod random;
+mod read;
+mod refusal;
+mod request;
+mod rows;
+mod schema;
+mod select;
+mod serve;
+mod store;
+mod table;
+mod watch;
+mod write;
+
+pub use https::{Server, ServerError};
+pub use serve::{Body, Service};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use store::Store;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use write::{Keeper, Options, Target};
+
+/// Namespaces that are there from the start.
+const NAMESPACES: [&str; 2] = ["default", "stoker-system"];
+
+/// What an API is made of.
+#[derive(Clone)]
+pub struct Settings {
+    /// `apiextensions.k8s.io/v1` CustomResourceDefinition objects.
+    pub crds: Vec<Value>,
+    /// Wall time, for creation and deletion timestamps and the ages in tables.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings").field("crds", &self.crds.len()).finish_non_exhaustive()
+    }
+}
+
+/// Why an API could not be made.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// A definition is wrong; the message names the place in it.
+    #[error("the definition {name:?} was refused: {why}")]
+    Definition {
+        /// The `metadata.name` of the definition.
+        name: String,
+        /// The path in the definition, and what is wrong there.
+        why: String,
+    },
+    /// The server could not set itself up; a defect of this crate or a machine without randomness.
+    #[error("the embedded API could not be set up: {0}")]
+    Setup(String),
+    /// The HTTPS server failed.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+}
+
+/// The API itself: one store, shared by all clones, clients and servers.
+#[derive(Clone)]
+pub struct Api {
+    keeper: Keeper,
+    until: CancellationToken,
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Api").finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// An API with the built-in kinds, the given definitions and two namespaces.
+    pub fn new(settings: Settings) -> Result<Self, Error> {
+        let setup = |what: String| Error::Setup(what);
+        let keeper = Keeper { store: Arc::new(Store::new()), clock: settings.clock };
+        for kind in rows::kinds().map_err(|e| setup(e.to_string()))? {
+            keeper.store.define(Arc::new(kind));
+        }
+        let catalog = keeper.store.catalog();
+        let create = |role: kind::Role, object: Value| -> Result<(), String> {
+            let found = catalog.kinds().find(|kind| kind.role == role);
+            let served = found.and_then(kind::Served::stored).ok_or("a built-in kind is missing")?;
+            let target = Target { served, namespace: String::new(), name: String::new(), status: false };
+            keeper.create(&target, object, Options::default()).map(drop).map_err(|refusal| refusal.message)
+        };
+        for name in NAMESPACES {
+            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            create(kind::Role::Namespace, object).map_err(setup)?;
+        }
+        for definition in settings.crds {
+            let name = object::text(&definition, "name").to_owned();
+            create(kind::Role::Definition, definition).map_err(|why| Error::Definition { name, why })?;
+        }
+        Ok(Self { keeper, until: CancellationToken::new() })
+    }
+
+    /// A client in this process, with no socket between. Call it inside a tokio runtime.
+    pub fn client(&self, default_namespace: &str) -> kube::Client {
+        kube::Client::new(self.service(), default_namespace)
+    }
+
+    /// The tower service, for a transport of one's own. It authenticates nobody.
+    pub fn service(&self) -> Service {
+        self.service_until(self.until.clone())
+    }
+
+    /// Ends every watch, of every client and server of this API; it goes on answering everything else.
+    pub fn end_watches(&self) {
+        self.until.cancel();
+    }
+
+    fn service_until(&self, until: CancellationToken) -> Service {
+        Service::new(self.keeper.clone(), until)
+    }
+}

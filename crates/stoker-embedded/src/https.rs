@@ -1,0 +1,202 @@
+//! The API over HTTPS. In: connections from strangers. Out: the service's answers to those who hold the token, 401 to the rest.
+//! Every wait for a client that has not shown the token is bounded, and so is the number of connections.
+
+mod identity;
+
+use crate::refusal::Refusal;
+use crate::serve::{Body, Service, refused};
+use crate::{Api, Error};
+use http::header::AUTHORIZATION;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use identity::Identity;
+use rustls::ServerConfig;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tower::Service as _;
+
+/// Connections at one time; more wait in the listener's queue.
+const MAX_CONNECTIONS: usize = 4096;
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The wait for a whole head. It runs on an idle connection too, so it is longer than clients keep one.
+const HEAD: Duration = Duration::from_secs(120);
+const MAX_HEADERS: usize = 100;
+const MAX_HEAD: usize = 64 * 1024;
+/// How long open requests may take after the server was told to stop.
+const DRAIN: Duration = Duration::from_secs(5);
+/// A failing accept (out of file descriptors, mostly) is tried again after this.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why the HTTPS server could not be started or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address is taken.
+    #[error("{listen} is already in use; stop what listens there or choose another address with --listen")]
+    InUse {
+        /// The address.
+        listen: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {listen}: {source}; choose an address of this machine with --listen")]
+    Listen {
+        /// The address.
+        listen: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The certificate could not be made.
+    #[error("the server's certificate could not be made: {0}")]
+    Certificate(String),
+}
+
+/// An HTTPS server on a port, with a certificate authority and a token of its own.
+pub struct Server {
+    api: Api,
+    listener: TcpListener,
+    addr: SocketAddr,
+    identity: Identity,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("addr", &self.addr).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Takes the port and makes certificate and token; nobody is answered before [`Server::run`].
+    pub async fn bind(api: Api, listen: SocketAddr) -> Result<Self, Error> {
+        let failed = |source: io::Error| match source.kind() {
+            io::ErrorKind::AddrInUse => ServerError::InUse { listen },
+            _ => ServerError::Listen { listen, source },
+        };
+        let listener = TcpListener::bind(listen).await.map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        let identity = Identity::new(addr.ip())?;
+        Ok(Self { api, listener, addr, identity })
+    }
+
+    /// The address, with the port that was really taken.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// A kubeconfig with the CA and the token inline. Whoever reads it may do everything: write it with mode 0600.
+    pub fn kubeconfig(&self) -> String {
+        self.identity.kubeconfig(self.addr)
+    }
+
+    /// Serves until cancelled; then watches end and open requests get a few seconds.
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
+        let watches = self.api.until.child_token();
+        let guard = Guard { service: self.api.service_until(watches.clone()), token: self.identity.token() };
+        let acceptor = TlsAcceptor::from(Arc::new(self.identity.tls()?));
+        let http = http();
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        loop {
+            // Ended connections are cleared away as they end, so the set holds only live ones.
+            while connections.try_join_next().is_some() {}
+            let accepted = tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                accepted = accept(&self.listener, &slots) => accepted,
+            };
+            let (stream, slot) = match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let (acceptor, guard, http) = (acceptor.clone(), guard.clone(), http.clone());
+            let (watcher, cancel) = (graceful.watcher(), cancel.clone());
+            connections.spawn(async move {
+                let _slot = slot;
+                let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream));
+                let tls = tokio::select! {
+                    () = cancel.cancelled() => return,
+                    tls = handshake => tls,
+                };
+                let Ok(Ok(tls)) = tls else {
+                    tracing::debug!("a TLS handshake failed or took too long");
+                    return;
+                };
+                if let Err(error) = watcher.watch(http.serve_connection(TokioIo::new(tls), guard)).await {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+            });
+        }
+        watches.cancel();
+        if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
+            tracing::info!("some connections did not end in time and were cut");
+        }
+        connections.shutdown().await;
+        Ok(())
+    }
+}
+
+async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
+    let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    // Small events must not wait for more bytes.
+    stream.set_nodelay(true)?;
+    Ok((stream, slot))
+}
+
+fn http() -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD);
+    http
+}
+
+/// Lets in who has the token.
+#[derive(Clone)]
+struct Guard {
+    service: Service,
+    token: identity::Token,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Guard {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = <Service as tower::Service<Request<Incoming>>>::Future;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let shown = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
+        if self.token.is(shown) {
+            return self.service.clone().call(request);
+        }
+        Box::pin(std::future::ready(Ok(refused(&Refusal::unauthorized()))))
+    }
+}
+
+/// TLS with the machine's own certificate; the provider is named, so that no global default is needed.
+fn tls(
+    chain: Vec<rustls::pki_types::CertificateDer<'static>>,
+    key: rustls::pki_types::PrivateKeyDer<'static>,
+) -> Result<ServerConfig, ServerError> {
+    let failed = |error: rustls::Error| ServerError::Certificate(error.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(failed)?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(failed)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}

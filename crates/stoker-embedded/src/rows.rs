@@ -1,0 +1,343 @@
+//! The built-in kinds, a row each. In: nothing. Out: [`Kind`]s for the catalog. Their objects are stored as they come: only
+//! kinds that a definition brings have a schema.
+
+use crate::kind::{Column, Field, Kind, Role, StatusUse, Version, api_version, table_id};
+use crate::object::NameRule;
+use crate::table::jsonpath::{JsonPath, PathError};
+use serde_json::Value;
+
+/// One built-in kind. `ROW` holds what most rows share.
+struct Row {
+    group: &'static str,
+    version: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    short: &'static [&'static str],
+    categories: &'static [&'static str],
+    namespaced: bool,
+    generation: bool,
+    status: StatusUse,
+    name_rule: NameRule,
+    role: Role,
+    blind_update: bool,
+    born_with: &'static str,
+    encoded: Option<(&'static str, &'static str)>,
+    /// Selectable fields besides name and namespace: (label, path in the stored form).
+    fields: &'static [(&'static str, &'static str)],
+    /// Columns between NAME and AGE: (name, type, priority, path).
+    columns: &'static [(&'static str, &'static str, i64, &'static str)],
+    /// The `(group, version, plural)` whose table this kind shares, with the fields that have another name there.
+    shares: Option<(&'static str, &'static str, &'static str)>,
+    renames: &'static [(&'static str, &'static str)],
+}
+
+const ROW: Row = Row {
+    group: "",
+    version: "v1",
+    kind: "",
+    plural: "",
+    short: &[],
+    categories: &[],
+    namespaced: true,
+    generation: false,
+    status: StatusUse::Plain,
+    name_rule: NameRule::Subdomain,
+    role: Role::Plain,
+    blind_update: true,
+    born_with: "",
+    encoded: None,
+    fields: &[],
+    columns: &[],
+    shares: None,
+    renames: &[],
+};
+
+const APP: Row = Row { group: "apps", generation: true, status: StatusUse::Dropped, categories: &["all"], ..ROW };
+
+const EVENT_COLUMNS: &[(&str, &str, i64, &str)] = &[
+    ("Last Seen", "date", 0, ".lastTimestamp"),
+    ("Type", "string", 0, ".type"),
+    ("Reason", "string", 0, ".reason"),
+    ("Kind", "string", 0, ".involvedObject.kind"),
+    ("Object", "string", 0, ".involvedObject.name"),
+    ("Source", "string", 1, ".source.component"),
+    ("Message", "string", 0, ".message"),
+];
+
+const ROWS: &[Row] = &[
+    Row {
+        kind: "Namespace",
+        plural: "namespaces",
+        short: &["ns"],
+        namespaced: false,
+        status: StatusUse::KeptOnCreate,
+        name_rule: NameRule::Label,
+        role: Role::Namespace,
+        born_with: r#"{"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}"#,
+        fields: &[("status.phase", ".status.phase")],
+        columns: &[("Status", "string", 0, ".status.phase")],
+        ..ROW
+    },
+    Row {
+        kind: "Node",
+        plural: "nodes",
+        short: &["no"],
+        namespaced: false,
+        status: StatusUse::KeptOnCreate,
+        fields: &[("spec.unschedulable", ".spec.unschedulable")],
+        columns: &[
+            ("Ready", "string", 0, r#".status.conditions[?(@.type=="Ready")].status"#),
+            ("Reason", "string", 1, r#".status.conditions[?(@.type=="Ready")].reason"#),
+            ("Version", "string", 0, ".status.nodeInfo.kubeletVersion"),
+            ("Internal-IP", "string", 1, r#".status.addresses[?(@.type=="InternalIP")].address"#),
+            ("OS-Image", "string", 1, ".status.nodeInfo.osImage"),
+            ("Container-Runtime", "string", 1, ".status.nodeInfo.containerRuntimeVersion"),
+        ],
+        ..ROW
+    },
+    Row {
+        kind: "Secret",
+        plural: "secrets",
+        born_with: r#"{"type": "Opaque"}"#,
+        encoded: Some(("stringData", "data")),
+        fields: &[("type", ".type")],
+        columns: &[("Type", "string", 0, ".type")],
+        ..ROW
+    },
+    Row { kind: "ConfigMap", plural: "configmaps", short: &["cm"], ..ROW },
+    Row { kind: "ServiceAccount", plural: "serviceaccounts", short: &["sa"], ..ROW },
+    Row {
+        kind: "Event",
+        plural: "events",
+        short: &["ev"],
+        fields: &[
+            ("involvedObject.kind", ".involvedObject.kind"),
+            ("involvedObject.namespace", ".involvedObject.namespace"),
+            ("involvedObject.name", ".involvedObject.name"),
+            ("involvedObject.uid", ".involvedObject.uid"),
+            ("involvedObject.apiVersion", ".involvedObject.apiVersion"),
+            ("involvedObject.resourceVersion", ".involvedObject.resourceVersion"),
+            ("involvedObject.fieldPath", ".involvedObject.fieldPath"),
+            ("reason", ".reason"),
+            ("reportingComponent", ".reportingComponent"),
+            ("source", ".source.component"),
+            ("type", ".type"),
+        ],
+        columns: EVENT_COLUMNS,
+        ..ROW
+    },
+    // The same events under their newer name: what a client publishes here, `kubectl describe` reads there.
+    Row {
+        group: "events.k8s.io",
+        kind: "Event",
+        plural: "events",
+        short: &["ev"],
+        fields: &[
+            ("regarding.kind", ".involvedObject.kind"),
+            ("regarding.namespace", ".involvedObject.namespace"),
+            ("regarding.name", ".involvedObject.name"),
+            ("regarding.uid", ".involvedObject.uid"),
+            ("reason", ".reason"),
+            ("reportingController", ".reportingComponent"),
+            ("type", ".type"),
+        ],
+        columns: EVENT_COLUMNS,
+        shares: Some(("", "v1", "events")),
+        renames: &[
+            ("regarding", "involvedObject"),
+            ("note", "message"),
+            ("reportingController", "reportingComponent"),
+            ("deprecatedSource", "source"),
+            ("deprecatedCount", "count"),
+            ("deprecatedFirstTimestamp", "firstTimestamp"),
+            ("deprecatedLastTimestamp", "lastTimestamp"),
+        ],
+        ..ROW
+    },
+    Row {
+        kind: "Pod",
+        plural: "pods",
+        short: &["po"],
+        categories: &["all"],
+        status: StatusUse::KeptOnCreate,
+        fields: &[
+            ("spec.nodeName", ".spec.nodeName"),
+            ("spec.restartPolicy", ".spec.restartPolicy"),
+            ("spec.schedulerName", ".spec.schedulerName"),
+            ("spec.serviceAccountName", ".spec.serviceAccountName"),
+            ("spec.hostNetwork", ".spec.hostNetwork"),
+            ("status.phase", ".status.phase"),
+            ("status.podIP", ".status.podIP"),
+            ("status.nominatedNodeName", ".status.nominatedNodeName"),
+        ],
+        columns: &[
+            ("Ready", "string", 0, r#".status.conditions[?(@.type=="Ready")].status"#),
+            ("Status", "string", 0, ".status.phase"),
+            ("IP", "string", 1, ".status.podIP"),
+            ("Node", "string", 1, ".spec.nodeName"),
+        ],
+        ..ROW
+    },
+    Row {
+        kind: "DaemonSet",
+        plural: "daemonsets",
+        short: &["ds"],
+        columns: &[
+            ("Desired", "integer", 0, ".status.desiredNumberScheduled"),
+            ("Current", "integer", 0, ".status.currentNumberScheduled"),
+            ("Ready", "integer", 0, ".status.numberReady"),
+            ("Up-to-date", "integer", 0, ".status.updatedNumberScheduled"),
+            ("Available", "integer", 0, ".status.numberAvailable"),
+        ],
+        ..APP
+    },
+    Row {
+        kind: "Deployment",
+        plural: "deployments",
+        short: &["deploy"],
+        columns: &[
+            ("Ready", "integer", 0, ".status.readyReplicas"),
+            ("Up-to-date", "integer", 0, ".status.updatedReplicas"),
+            ("Available", "integer", 0, ".status.availableReplicas"),
+        ],
+        ..APP
+    },
+    Row {
+        kind: "StatefulSet",
+        plural: "statefulsets",
+        short: &["sts"],
+        columns: &[("Ready", "integer", 0, ".status.readyReplicas")],
+        ..APP
+    },
+    Row {
+        kind: "ReplicaSet",
+        plural: "replicasets",
+        short: &["rs"],
+        columns: &[
+            ("Desired", "integer", 0, ".spec.replicas"),
+            ("Current", "integer", 0, ".status.replicas"),
+            ("Ready", "integer", 0, ".status.readyReplicas"),
+        ],
+        ..APP
+    },
+    Row {
+        kind: "ControllerRevision",
+        plural: "controllerrevisions",
+        generation: false,
+        status: StatusUse::Plain,
+        categories: &[],
+        columns: &[
+            ("Controller", "string", 0, ".metadata.ownerReferences[0].name"),
+            ("Revision", "integer", 0, ".revision"),
+        ],
+        ..APP
+    },
+    Row {
+        group: "coordination.k8s.io",
+        kind: "Lease",
+        plural: "leases",
+        blind_update: false,
+        columns: &[("Holder", "string", 0, ".spec.holderIdentity")],
+        ..ROW
+    },
+    Row {
+        group: "apiextensions.k8s.io",
+        kind: "CustomResourceDefinition",
+        plural: "customresourcedefinitions",
+        short: &["crd", "crds"],
+        categories: &["api-extensions"],
+        namespaced: false,
+        generation: true,
+        status: StatusUse::Dropped,
+        role: Role::Definition,
+        columns: &[("Created At", "string", 0, ".metadata.creationTimestamp")],
+        ..ROW
+    },
+];
+
+/// The built-in kinds. An error is a wrong row of this file, and a test would have found it.
+pub(crate) fn kinds() -> Result<Vec<Kind>, PathError> {
+    ROWS.iter().map(kind).collect()
+}
+
+fn kind(row: &Row) -> Result<Kind, PathError> {
+    let (group, version, plural) = row.shares.unwrap_or((row.group, row.version, row.plural));
+    let mut columns = Vec::new();
+    for (name, kind, priority, path) in row.columns {
+        columns.push(Column {
+            name: (*name).to_owned(),
+            kind: (*kind).to_owned(),
+            format: String::new(),
+            description: String::new(),
+            priority: *priority,
+            path: JsonPath::parse(path)?,
+        });
+    }
+    columns.push(age()?);
+    let mut fields = Vec::new();
+    for (label, path) in row.fields {
+        fields.push(Field { label: (*label).to_owned(), path: JsonPath::parse(path)? });
+    }
+    let owned = |texts: &[&str]| texts.iter().map(|t| (*t).to_owned()).collect();
+    Ok(Kind {
+        group: row.group.to_owned(),
+        kind: row.kind.to_owned(),
+        list_kind: format!("{}List", row.kind),
+        plural: row.plural.to_owned(),
+        singular: row.kind.to_ascii_lowercase(),
+        short_names: owned(row.short),
+        categories: owned(row.categories),
+        namespaced: row.namespaced,
+        generation: row.generation,
+        blind_update: row.blind_update,
+        strategic_merge: true,
+        name_rule: row.name_rule,
+        role: row.role,
+        born_with: serde_json::from_str::<Value>(row.born_with).ok(),
+        encoded: row.encoded,
+        table: table_id(plural, group),
+        stored_api_version: api_version(group, version),
+        versions: vec![Version {
+            name: row.version.to_owned(),
+            served: true,
+            storage: true,
+            status: row.status,
+            columns,
+            fields,
+            renames: row.renames,
+            shape: None,
+            document: None,
+        }],
+        custom: false,
+    })
+}
+
+/// The column that every kind without columns of its own has.
+pub(crate) fn age() -> Result<Column, PathError> {
+    Ok(Column {
+        name: "Age".to_owned(),
+        kind: "date".to_owned(),
+        format: String::new(),
+        description: "how long ago the object was created".to_owned(),
+        priority: 0,
+        path: JsonPath::parse(".metadata.creationTimestamp")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_whole() {
+        let kinds = kinds().unwrap();
+        assert_eq!(kinds.len(), ROWS.len());
+        for (kind, row) in kinds.iter().zip(ROWS) {
+            assert_eq!(kind.born_with.is_some(), !row.born_with.is_empty(), "{}", row.kind);
+            assert!(kinds.iter().any(|k| k.id() == kind.table), "{} shares a table of nobody", row.kind);
+        }
+        for role in [Role::Namespace, Role::Definition] {
+            assert_eq!(kinds.iter().filter(|k| k.role == role).count(), 1);
+        }
+    }
+}

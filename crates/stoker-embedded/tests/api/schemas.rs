@@ -1,0 +1,40 @@
+//! Rules of the schema over the whole way: transitions, nulls, defaults, real definitions' features.
+
+use crate::setup::*;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+
+#[tokio::test]
+async fn a_transition_rule_compares_with_what_is_stored() {
+    let widgets = widgets(&client());
+    widgets.create(&PostParams::default(), &widget("a", json!({"epoch": 2}))).await.unwrap();
+    let patch = |epoch: serde_json::Value| Patch::Merge(json!({"spec": {"epoch": epoch}}));
+    let params = PatchParams::default();
+    for (epoch, allowed) in
+        [(json!(3), true), (json!(3), true), (json!(2), false), (json!(null), false), (json!(4), true)]
+    {
+        let result = widgets.patch("a", &params, &patch(epoch.clone())).await;
+        assert_eq!(result.is_ok(), allowed, "{epoch}: {result:?}");
+        if let Err(kube::Error::Api(status)) = result {
+            assert!(status.message.contains("epoch may neither fall nor vanish"), "{status:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_default_comes_back_when_its_field_is_taken_away() {
+    let widgets = widgets(&client());
+    widgets.create(&PostParams::default(), &widget("a", json!({"pace": {"parallelism": "20%"}}))).await.unwrap();
+    let patch = Patch::Merge(json!({"spec": {"pace": {"parallelism": null}, "mode": null}}));
+    let patched = widgets.patch("a", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(patched.data["spec"], json!({"mode": "Once", "pace": {"parallelism": 10}}));
+}
+
+#[tokio::test]
+async fn status_is_validated_too() {
+    let widgets = widgets(&client());
+    widgets.create(&PostParams::default(), &widget("a", json!({}))).await.unwrap();
+    let twice = json!({"status": {"conditions": [{"type": "A", "status": "True"}, {"type": "A", "status": "False"}]}});
+    let status = refusal(widgets.patch_status("a", &PatchParams::default(), &Patch::Merge(twice)).await);
+    assert_eq!(status["details"]["causes"][0]["field"], json!("status.conditions[1]"));
+}
