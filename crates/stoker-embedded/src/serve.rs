@@ -239,8 +239,15 @@ fn media_type(headers: &HeaderMap) -> String {
 }
 
 fn read_json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Refusal> {
-    if !matches!(media_type(headers).as_str(), "" | "application/json") {
-        return Err(Refusal::unsupported_media(&["application/json"]));
+    match media_type(headers).as_str() {
+        "" | "application/json" => {}
+        // kubectl's imperative create sends this; only the real server has the tables to read it.
+        "application/vnd.kubernetes.protobuf" => {
+            return Err(Refusal::unsupported_media(&[
+                "application/json (kubectl: write the object to a file and use -f)",
+            ]));
+        }
+        _ => return Err(Refusal::unsupported_media(&["application/json"])),
     }
     serde_json::from_slice(body)
         .map_err(|e| Refusal::bad_request(format!("the object provided is unrecognized: it is not JSON: {e}")))

@@ -1,0 +1,278 @@
+//! Stock kubectl against the API over HTTPS: the commands a user types. Skipped, with a line that says so, where there is no
+//! kubectl 1.28 or later in `$KUBECTL` or on the PATH.
+// Functions that tests share fail as tests do.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use stoker_embedded::{Api, Server, Settings};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+/// kubectl with a home of its own.
+struct Kubectl {
+    program: String,
+    home: tempfile::TempDir,
+}
+
+impl Kubectl {
+    async fn find() -> Option<Self> {
+        let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".to_owned());
+        let kubectl = Self { program, home: tempfile::tempdir().unwrap() };
+        let output = kubectl.command(&["version", "--client", "-o", "json"]).output().await.ok()?;
+        let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+        let number = |field: &str| {
+            let text = version["clientVersion"][field].as_str()?;
+            text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok()
+        };
+        (number("major")? == 1 && number("minor")? >= 28).then_some(kubectl)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.home.path().join(name).to_string_lossy().into_owned()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(args).env("HOME", self.home.path()).env("KUBECONFIG", self.path("kubeconfig"));
+        command.stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    async fn run(&self, line: &str) -> Output {
+        let args = words(line);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        self.command(&args).output().await.unwrap()
+    }
+
+    /// Runs a command that must work, and returns what it printed.
+    async fn ok(&self, line: &str) -> String {
+        let output = self.run(line).await;
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "kubectl {line}\n{out}{err}");
+        out.into_owned()
+    }
+
+    /// Runs a command that must fail, and returns what it complained of.
+    async fn fails(&self, line: &str) -> String {
+        let output = self.run(line).await;
+        assert!(!output.status.success(), "kubectl {line} worked");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(Path::new(&self.path(name)), text).unwrap();
+        self.path(name)
+    }
+}
+
+/// Splits at spaces, but not inside single quotes.
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (at, part) in line.split('\'').enumerate() {
+        match at % 2 {
+            0 => words.extend(part.split_whitespace().map(str::to_owned)),
+            _ => words.push(part.to_owned()),
+        }
+    }
+    words
+}
+
+const WIDGET: &str = "
+apiVersion: example.com/v1
+kind: Widget
+metadata: {name: w}
+spec: {pace: {parallelism: 3}, tags: [a, b]}
+";
+
+#[tokio::test]
+async fn stock_kubectl_works() {
+    let Some(kubectl) = Kubectl::find().await else {
+        println!("SKIPPED: stock_kubectl_works needs kubectl 1.28 or later in $KUBECTL or on the PATH");
+        return;
+    };
+    let crd = serde_json::from_str(include_str!("support/widget.json")).unwrap();
+    let api = Api::new(Settings { crds: vec![crd], clock: Arc::new(jiff::Timestamp::now) }).unwrap();
+    let server = Server::bind(api, "127.0.0.1:0".parse().unwrap()).await.unwrap();
+    kubectl.write("kubeconfig", &server.kubeconfig());
+    let cancel = CancellationToken::new();
+    let task = tokio::spawn(server.run(cancel.clone()));
+
+    discovers(&kubectl).await;
+    applies(&kubectl).await;
+    shows(&kubectl).await;
+    changes(&kubectl).await;
+    refuses(&kubectl).await;
+    watches(&kubectl).await;
+    deletes(&kubectl).await;
+    built_in_kinds(&kubectl).await;
+
+    cancel.cancel();
+    task.await.unwrap().unwrap();
+}
+
+async fn discovers(kubectl: &Kubectl) {
+    let resources = kubectl.ok("api-resources").await;
+    for part in ["widgets", "wd", "example.com/v1", "Widget", "daemonsets", "leases", "nodes"] {
+        assert!(resources.contains(part), "{part} is missing in\n{resources}");
+    }
+    assert!(kubectl.ok("version").await.contains("Server Version: v1.34"));
+    assert!(kubectl.ok("api-versions").await.contains("example.com/v1beta1"));
+    let explained = kubectl.ok("explain widget.spec.pace").await;
+    for part in ["How fast.", "parallelism", "How many at once."] {
+        assert!(explained.contains(part), "{explained}");
+    }
+    assert!(kubectl.ok("explain widget").await.contains("A widget, for tests."));
+    assert!(kubectl.ok("get --raw /readyz").await.contains("ok"));
+}
+
+async fn applies(kubectl: &Kubectl) {
+    let file = kubectl.write("widget.yaml", WIDGET);
+    assert_eq!(kubectl.ok(&format!("apply -f {file}")).await.trim(), "widget.example.com/w created");
+    assert_eq!(kubectl.ok(&format!("apply -f {file}")).await.trim(), "widget.example.com/w unchanged");
+    let file = kubectl.write("widget.yaml", &WIDGET.replace("[a, b]", "[a]"));
+    assert_eq!(kubectl.ok(&format!("apply -f {file}")).await.trim(), "widget.example.com/w configured");
+    assert_eq!(kubectl.ok("get widget w -o jsonpath={.spec.tags}").await, r#"["a"]"#);
+    let file = kubectl.write(
+        "other.json",
+        r#"{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "other"}, "spec": {}}"#,
+    );
+    assert_eq!(kubectl.ok(&format!("create -f {file}")).await.trim(), "widget.example.com/other created");
+    assert!(kubectl.fails(&format!("create -f {file}")).await.contains("AlreadyExists"));
+    let file = kubectl.write(
+        "generated.yaml",
+        "{apiVersion: example.com/v1, kind: Widget, metadata: {generateName: gen-}, spec: {}}",
+    );
+    assert!(kubectl.ok(&format!("create -f {file} -o name")).await.starts_with("widget.example.com/gen-"));
+    let file = kubectl.write("dry.yaml", &WIDGET.replace("name: w", "name: dry"));
+    assert!(kubectl.ok(&format!("apply --dry-run=server -f {file}")).await.contains("created (server dry run)"));
+}
+
+async fn shows(kubectl: &Kubectl) {
+    let table = kubectl.ok("get wd w").await;
+    let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["NAME", "MODE", "READY", "AGE"]);
+    assert_eq!(lines[1][..2], ["w", "Once"]);
+    assert!(kubectl.ok("get widgets w -o wide").await.lines().next().unwrap().contains("PARALLELISM"));
+    let yaml = kubectl.ok("get widget w -o yaml").await;
+    assert!(yaml.contains("parallelism: 3") && yaml.contains("kind: Widget"), "{yaml}");
+    assert!(kubectl.ok("get all -A").await.contains("widget.example.com/w"));
+    assert!(kubectl.ok("get widgets --field-selector spec.mode=Once,metadata.name=w -o name").await.contains("/w"));
+    assert_eq!(kubectl.ok("get widgets -l tier=none -o name").await, "");
+    let uid = kubectl.ok("get widget w -o jsonpath={.metadata.uid}").await;
+    let event = serde_json::json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
+        "type": "Normal", "reason": "Started", "message": "it began",
+        "involvedObject": {"apiVersion": "example.com/v1", "kind": "Widget", "namespace": "default", "name": "w", "uid": uid},
+    });
+    let file = kubectl.write("event.json", &event.to_string());
+    kubectl.ok(&format!("create -f {file}")).await;
+    let described = kubectl.ok("describe widget w").await;
+    for part in ["Name:", "Parallelism:", "Events:", "it began"] {
+        assert!(described.contains(part), "{part} is missing in\n{described}");
+    }
+    assert!(kubectl.ok("get events").await.contains("it began"));
+}
+
+async fn changes(kubectl: &Kubectl) {
+    kubectl.ok(r#"patch widget w --type merge -p '{"spec": {"epoch": 1}}'"#).await;
+    kubectl.ok(r#"patch widget w --type json -p '[{"op": "replace", "path": "/spec/epoch", "value": 2}]'"#).await;
+    assert_eq!(kubectl.ok("get widget w -o jsonpath={.spec.epoch}").await, "2");
+    kubectl.ok("label widget w tier=front").await;
+    kubectl.ok("annotate widget w note=hello").await;
+    assert!(kubectl.ok("get widgets -l tier=front --show-labels").await.contains("tier=front"));
+    kubectl.ok("label widget w tier-").await;
+    let whole = kubectl.ok("get widget w -o json").await.replace(r#""epoch": 2"#, r#""epoch": 3"#);
+    let file = kubectl.write("whole.json", &whole);
+    assert_eq!(kubectl.ok(&format!("replace -f {file}")).await.trim(), "widget.example.com/w replaced");
+    assert!(kubectl.fails(&format!("replace -f {file}")).await.contains("Conflict"));
+    let status = r#"{"status": {"phase": "Done", "conditions": [{"type": "Ready", "status": "True"}]}}"#;
+    kubectl.ok(&format!("patch widget w --subresource status --type merge -p '{status}'")).await;
+    kubectl.ok("wait widget/w --for=condition=Ready --timeout=20s").await;
+    kubectl.ok("wait widget/w --for=jsonpath={.status.phase}=Done --timeout=20s").await;
+    let editor = kubectl.write("editor.sh", "#!/bin/sh\nsed -i 's/epoch: 3/epoch: 4/' \"$1\"\n");
+    let mut edit = kubectl.command(&["edit", "widget", "w"]);
+    let edited = edit.env("KUBE_EDITOR", format!("sh {editor}")).output().await.unwrap();
+    assert!(edited.status.success(), "{}", String::from_utf8_lossy(&edited.stderr));
+    assert_eq!(kubectl.ok("get widget w -o jsonpath={.spec.epoch}").await, "4");
+}
+
+async fn refuses(kubectl: &Kubectl) {
+    let wrong = WIDGET.replace("name: w", "name: wrong");
+    for (text, said) in [
+        (wrong.replace("parallelism: 3", "paralelism: 3"), r#"unknown field "spec.pace.paralelism""#),
+        (wrong.replace("parallelism: 3", "retries: -1"), "spec.pace.retries: Invalid value: -1"),
+        (wrong.replace("tags: [a, b]", "tags: [a, a]"), r#"spec.tags[1]: Duplicate value: "a""#),
+        (wrong.replace("tags: [a, b]", "mode: Continuous, tags: [a]"), "tags are for mode Once"),
+    ] {
+        let file = kubectl.write("wrong.yaml", &text);
+        let error = kubectl.fails(&format!("apply -f {file}")).await;
+        assert!(error.contains(said), "{said} is not in {error}");
+    }
+    let file = kubectl.write("widget.yaml", WIDGET);
+    assert!(kubectl.fails(&format!("apply --server-side -f {file}")).await.contains("server-side apply"));
+    assert!(kubectl.fails("get widget nobody").await.contains("NotFound"));
+    assert!(kubectl.fails("get widgets -n default nobody").await.contains("nobody"));
+}
+
+async fn watches(kubectl: &Kubectl) {
+    let mut child = kubectl.command(&["get", "widgets", "-w", "-o", "name"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        seen.push(lines.next_line().await.unwrap().expect("the watch goes on"));
+    }
+    let file = kubectl.write("late.yaml", &WIDGET.replace("name: w", "name: late"));
+    kubectl.ok(&format!("create -f {file}")).await;
+    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("widget.example.com/late"));
+    child.kill().await.unwrap();
+    let mut child = kubectl.command(&["get", "widgets", "-w"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    while !lines.next_line().await.unwrap().expect("the table goes on").starts_with("w ") {}
+    kubectl.ok("label widget late seen=yes").await;
+    assert!(lines.next_line().await.unwrap().expect("the change is shown").starts_with("late"));
+    child.kill().await.unwrap();
+}
+
+async fn deletes(kubectl: &Kubectl) {
+    kubectl.ok(r#"patch widget late --type merge -p '{"metadata": {"finalizers": ["example.com/hold"]}}'"#).await;
+    kubectl.ok("delete widget late --wait=false").await;
+    let wait = kubectl.command(&["wait", "widget/late", "--for=delete", "--timeout=20s"]).output();
+    let clear = kubectl.ok(r#"patch widget late --type merge -p '{"metadata": {"finalizers": null}}'"#);
+    let (waited, _) = tokio::join!(wait, clear);
+    assert!(waited.unwrap().status.success());
+    assert!(kubectl.ok("delete widget w --cascade=foreground").await.contains("deleted"));
+    kubectl.ok("delete widgets --all").await;
+    assert_eq!(kubectl.ok("get widgets -o name").await, "");
+    assert!(kubectl.fails("delete widget w").await.contains("NotFound"));
+}
+
+async fn built_in_kinds(kubectl: &Kubectl) {
+    // The imperative forms send protobuf, which is refused with the way around.
+    assert!(kubectl.fails("create namespace shop").await.contains("-f"));
+    for (command, file) in [
+        ("create namespace shop", "namespace.yaml"),
+        ("create configmap settings -n shop --from-literal=a=b", "settings.yaml"),
+        ("create secret generic login -n shop --from-literal=user=me", "login.yaml"),
+        ("create deployment web -n shop --image=registry.example/web:v1", "web.yaml"),
+    ] {
+        let manifest = kubectl.ok(&format!("{command} --dry-run=client -o yaml")).await;
+        let file = kubectl.write(file, &manifest);
+        kubectl.ok(&format!("create -f {file}")).await;
+    }
+    kubectl.ok("set image deployment/web -n shop web=registry.example/web:v2").await;
+    let image = "get deployment web -n shop -o jsonpath={.spec.template.spec.containers[0].image}";
+    assert_eq!(kubectl.ok(image).await, "registry.example/web:v2");
+    let manifest = "{apiVersion: v1, kind: ConfigMap, metadata: {name: applied, namespace: shop}, data: {a: b}}";
+    let file = kubectl.write("map.yaml", manifest);
+    kubectl.ok(&format!("apply -f {file}")).await;
+    assert!(kubectl.ok(&format!("apply -f {file}")).await.contains("unchanged"));
+    assert!(kubectl.ok("get configmaps,secrets,deployments -n shop").await.contains("settings"));
+    kubectl.ok("describe deployment web -n shop").await;
+    kubectl.ok("describe namespace shop").await;
+    assert!(kubectl.ok("get crds").await.contains("widgets.example.com"));
+    kubectl.ok("delete namespace shop").await;
+    assert!(kubectl.fails("get namespace shop").await.contains("NotFound"));
+}
