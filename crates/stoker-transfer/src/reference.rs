@@ -132,13 +132,7 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
 /// The first part is a registry only if it cannot be a repository: that is how "team/app" means the Hub.
 fn split_registry(name: &str) -> (&str, &str) {
     match name.split_once('/') {
-        Some((first, rest))
-            if first.contains(['.', ':', '['])
-                || first == "localhost"
-                || first.chars().any(|c| c.is_ascii_uppercase()) =>
-        {
-            (first, rest)
-        }
+        Some((first, rest)) if first.contains(['.', ':', '[']) || first == "localhost" => (first, rest),
         _ => ("", name),
     }
 }
@@ -278,6 +272,7 @@ mod tests {
             ":",
             "@",
             "UPPER",
+            "UPPER/a",
             "a//b",
             "a/",
             "-a",

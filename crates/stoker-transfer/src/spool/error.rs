@@ -49,3 +49,18 @@ impl Error {
         matches!(self, Self::Restarted { .. } | Self::Stopped)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_has_its_own_kind() {
+        const ENOSPC: i32 = 28;
+        let full = Error::disk(Path::new("/spool/x"), "write", &io::Error::from_raw_os_error(ENOSPC));
+        assert_eq!((full.kind(), full.is_retryable()), (Kind::NoSpace, false));
+        assert!(full.to_string().contains("/spool/x"), "{full}");
+        let other = Error::disk(Path::new("/spool/x"), "write", &io::Error::from(io::ErrorKind::PermissionDenied));
+        assert_eq!(other.kind(), Kind::Disk);
+    }
+}

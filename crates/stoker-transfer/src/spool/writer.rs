@@ -54,7 +54,9 @@ impl Writer {
             // Longer than the blob can be: not ours, whatever it is.
             self.file.set_len(0)?;
         }
-        let mut piece = vec![0; PIECE];
+        // Never past the blob's end, whatever the file is.
+        let most = usize::try_from(most.saturating_sub(self.length)).unwrap_or(PIECE);
+        let mut piece = vec![0; most.min(PIECE)];
         let read = self.file.read_at(&mut piece, self.length)?;
         self.hash.update(&piece[..read]);
         self.length += read as u64;

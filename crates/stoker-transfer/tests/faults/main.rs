@@ -1,0 +1,107 @@
+//! The registry's ways to fail, on real sockets, with the bytes counted where they leave.
+
+mod auth;
+mod blobs;
+mod documents;
+mod parsing;
+mod serving;
+mod sharing;
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use stoker_testbed::registry::{self as testbed, Pushed};
+use stoker_transfer::{
+    Descriptor, Digest, Error, Login, MediaType, Reference, Registry, Retry, Settings, Source, Spool, SpoolSettings,
+};
+use tempfile::TempDir;
+
+/// Not a multiple of any buffer.
+const SIZE: usize = 3 * 1024 * 1024 + 17;
+
+/// A registry with one image, and a client that has never seen it.
+struct Bench {
+    registry: testbed::Registry,
+    client: Registry,
+    spool: Spool,
+    dir: TempDir,
+    layer: Bytes,
+    pushed: Pushed,
+}
+
+fn settings() -> Settings {
+    Settings {
+        stall_timeout: Duration::from_millis(300),
+        retry: Retry { attempts: 3, first: Duration::from_millis(10), ..Retry::default() },
+        ..Settings::default()
+    }
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let registry = testbed::Registry::start().await.unwrap();
+        let layer = testbed::noise(SIZE, 7);
+        let pushed = registry.push("team/app", "v1", std::slice::from_ref(&layer));
+        let client = Registry::new(settings()).unwrap();
+        let dir = TempDir::new().unwrap();
+        let spool = open(dir.path(), &client);
+        Self { registry, client, spool, dir, layer, pushed }
+    }
+
+    fn image(&self) -> Reference {
+        format!("{}/team/app:v1", self.registry.host()).parse().unwrap()
+    }
+
+    fn source(&self) -> Source {
+        Source::new(self.image(), None)
+    }
+
+    fn descriptor(&self) -> Descriptor {
+        descriptor(&self.pushed.layers[0], self.layer.len() as u64)
+    }
+
+    /// Fetches the layer and gives what the file holds.
+    async fn fetch(&self) -> Result<Vec<u8>, Error> {
+        self.fetch_as(None).await
+    }
+
+    async fn fetch_as(&self, login: Option<Login>) -> Result<Vec<u8>, Error> {
+        let source = Source::new(self.image(), login);
+        let file = self.spool.blob(source, self.descriptor()).complete().await?;
+        Ok(std::fs::read(file).unwrap())
+    }
+
+    /// Bytes of blobs that left the registry.
+    fn sent(&self) -> u64 {
+        self.registry.body_bytes("/blobs/")
+    }
+
+    fn ranges(&self) -> Vec<Option<String>> {
+        self.registry.requests("/blobs/").into_iter().map(|seen| seen.range).collect()
+    }
+}
+
+fn open(dir: &Path, client: &Registry) -> Spool {
+    Spool::open(dir.to_owned(), client.clone(), SpoolSettings::default()).unwrap()
+}
+
+fn descriptor(digest: &str, size: u64) -> Descriptor {
+    Descriptor::new(MediaType::ImageLayer, size, digest_of(digest))
+}
+
+fn digest_of(text: &str) -> Digest {
+    text.parse().unwrap()
+}
+
+fn login(password: &str) -> Login {
+    Login { username: "ada".into(), password: password.into() }
+}
+
+/// An error's text must help, and must not tell what is secret.
+fn assert_clean(error: &Error) {
+    let text = format!("{error} {error:?}");
+    for secret in ["hunter2", "signed-secret", "X-Signature", "token-"] {
+        assert!(!text.contains(secret), "{text}");
+    }
+}

@@ -1,0 +1,176 @@
+//! One writer, many who wait; parts that outlive their fetch.
+
+use futures::StreamExt;
+use stoker_testbed::registry::{Fault, On};
+use stoker_transfer::{Growing, Kind};
+
+use super::*;
+
+const HALF: u64 = 1_500_000;
+
+/// Starts the fetch and waits until it is held in the middle.
+async fn half(bench: &Bench) -> Growing {
+    bench.registry.fault(On::Blobs, 1, Fault::StallAfter(HALF));
+    let growing = bench.spool.blob(bench.source(), bench.descriptor());
+    let progress = growing.progress();
+    while progress.have() < HALF {
+        progress.changed(progress.have()).await;
+    }
+    growing
+}
+
+/// A bench whose client is patient: the tests hold the server back, and let it go.
+async fn patient() -> Bench {
+    let mut bench = Bench::new().await;
+    bench.client = Registry::new(Settings { stall_timeout: Duration::from_secs(60), ..settings() }).unwrap();
+    bench.spool = open(bench.dir.path(), &bench.client);
+    bench
+}
+
+#[tokio::test]
+async fn a_restart_goes_on_where_the_last_process_stopped() {
+    let mut bench = patient().await;
+    drop(half(&bench).await);
+    bench.spool = open(bench.dir.path(), &bench.client);
+    assert_eq!(bench.fetch().await.unwrap(), bench.layer);
+    assert_eq!(bench.ranges(), vec![None, Some(format!("bytes={HALF}-"))]);
+    assert_eq!(bench.sent(), SIZE as u64, "nothing came twice");
+}
+
+#[tokio::test]
+async fn a_corrupt_part_of_an_earlier_process_is_found_out() {
+    let bench = Bench::new().await;
+    let name = bench.pushed.layers[0].trim_start_matches("sha256:");
+    std::fs::write(bench.dir.path().join(format!("{name}.{SIZE}")), vec![0; 1_000_000]).unwrap();
+    assert_eq!(bench.fetch().await.unwrap(), bench.layer);
+    assert_eq!(bench.ranges(), vec![Some("bytes=1000000-".to_owned()), None]);
+}
+
+#[tokio::test]
+async fn a_whole_file_of_an_earlier_process_needs_no_request() {
+    let mut bench = Bench::new().await;
+    bench.fetch().await.unwrap();
+    bench.spool = open(bench.dir.path(), &bench.client);
+    assert_eq!(bench.fetch().await.unwrap(), bench.layer);
+    assert_eq!(bench.registry.requests("/blobs/").len(), 1);
+}
+
+#[tokio::test]
+async fn two_handles_share_one_fetch_and_one_may_go() {
+    let bench = patient().await;
+    let first = half(&bench).await;
+    let second = bench.spool.blob(bench.source(), bench.descriptor());
+    assert_eq!(second.progress().have(), first.progress().have());
+    drop(first);
+    bench.registry.let_go();
+    let file = second.complete().await.unwrap();
+    assert_eq!(std::fs::read(file).unwrap(), bench.layer);
+    assert_eq!((bench.registry.requests("/blobs/").len(), bench.sent()), (1, SIZE as u64));
+}
+
+#[tokio::test]
+async fn the_last_handle_that_goes_stops_the_fetch_and_the_part_stays() {
+    let bench = patient().await;
+    drop(half(&bench).await);
+    // The next one continues it, in the same spool, though the first may still have a write in hand.
+    assert_eq!(bench.fetch().await.unwrap(), bench.layer);
+    assert_eq!(bench.ranges(), vec![None, Some(format!("bytes={HALF}-"))]);
+    assert_eq!(bench.sent(), SIZE as u64);
+}
+
+#[tokio::test]
+async fn a_follower_reads_while_it_grows() {
+    let bench = patient().await;
+    let growing = half(&bench).await;
+    let mut follower = growing.follow(100);
+    let mut read = Vec::new();
+    while read.len() < HALF as usize - 100 {
+        read.extend_from_slice(&follower.next().await.unwrap().unwrap());
+    }
+    assert_eq!(read, bench.layer[100..HALF as usize], "all that is there is read, before the rest came");
+    drop(growing);
+    bench.registry.let_go();
+    while let Some(bytes) = follower.next().await {
+        read.extend_from_slice(&bytes.unwrap());
+    }
+    assert_eq!(read, bench.layer[100..]);
+    assert_eq!(bench.sent(), SIZE as u64);
+}
+
+#[tokio::test]
+async fn a_follower_never_gets_the_end_of_a_corrupt_blob() {
+    let bench = patient().await;
+    bench.registry.fault(On::Blobs, usize::MAX, Fault::CorruptAt(SIZE as u64 - 1));
+    let growing = half(&bench).await;
+    let mut follower = growing.follow(0);
+    let first = follower.next().await.unwrap().unwrap();
+    bench.registry.let_go();
+    let mut read = first.len();
+    let error = loop {
+        match follower.next().await.unwrap() {
+            Ok(bytes) => read += bytes.len(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), Kind::DigestMismatch, "{error}");
+    assert!(read < SIZE, "{read}");
+    assert!(follower.next().await.is_none());
+    assert_eq!(growing.complete().await.unwrap_err().kind(), Kind::DigestMismatch);
+}
+
+#[tokio::test]
+async fn a_second_caller_brings_a_second_way() {
+    let bench = patient().await;
+    let other = testbed::Registry::start().await.unwrap();
+    other.push("mirror/app", "v1", std::slice::from_ref(&bench.layer));
+    let first = half(&bench).await;
+    let source = Source::new(format!("{}/mirror/app:v1", other.host()).parse().unwrap(), None);
+    let second = bench.spool.blob(source, bench.descriptor());
+    // The first registry goes away in the middle.
+    let Bench { registry, layer, .. } = bench;
+    drop(registry);
+    let file = second.complete().await.unwrap();
+    assert_eq!(std::fs::read(file).unwrap(), layer);
+    assert_eq!(other.body_bytes("/blobs/"), SIZE as u64 - HALF);
+    drop(first);
+}
+
+#[tokio::test]
+async fn a_failed_fetch_can_be_started_again() {
+    let bench = Bench::new().await;
+    bench.registry.fault(On::Blobs, 1, Fault::Status(404, None));
+    let failed = bench.spool.blob(bench.source(), bench.descriptor());
+    failed.complete().await.unwrap_err();
+    assert_eq!(bench.fetch().await.unwrap(), bench.layer);
+}
+
+#[tokio::test]
+async fn a_released_blob_is_gone_and_a_running_one_is_not() {
+    let bench = patient().await;
+    let digest = digest_of(&bench.pushed.layers[0]);
+    let growing = half(&bench).await;
+    bench.spool.release(&digest).await.unwrap();
+    bench.registry.let_go();
+    let file = growing.complete().await.unwrap();
+    bench.spool.release(&digest).await.unwrap();
+    assert!(!file.exists());
+    assert!(bench.spool.held().await.unwrap().is_empty());
+    assert_eq!(bench.fetch().await.unwrap(), bench.layer, "and can be fetched again");
+}
+
+#[tokio::test]
+async fn blobs_wait_for_their_turn() {
+    let bench = patient().await;
+    let settings = SpoolSettings { concurrency: 1, ..SpoolSettings::default() };
+    let spool = Spool::open(bench.dir.path().join("one"), bench.client.clone(), settings).unwrap();
+    bench.registry.fault(On::Blobs, 1, Fault::StallAfter(10));
+    let first = spool.blob(bench.source(), bench.descriptor());
+    bench.registry.wait_for(|seen| seen.iter().any(|seen| seen.body_bytes == 10)).await;
+    let config = descriptor(&bench.pushed.config, 77);
+    let second = spool.blob(bench.source(), config);
+    tokio::task::yield_now().await;
+    assert_eq!(bench.registry.requests("/blobs/").len(), 1);
+    drop(first);
+    let _ = second.complete().await;
+    assert!(bench.registry.requests(&bench.pushed.config).len() == 1);
+}
