@@ -1,0 +1,141 @@
+//! Files that appear whole or not at all.
+//!
+//! Bytes or a file come in; a file under its final name goes out, after a sync and a rename. All of it blocks;
+//! [`beside`] runs it beside the executor.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::Error;
+
+/// What one step of a copy moves.
+const STEP: u64 = 4 * 1024 * 1024;
+const TEMPORARY: &str = ".tmp-";
+/// What a crash left is swept after this; until then it may be another process' work.
+const STALE: Duration = Duration::from_secs(3600);
+
+/// Does a short piece of work beside the executor.
+pub(super) async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Stopped)?
+}
+
+/// Writes a small file, whole or not at all.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let temporary = temporary(path);
+    let written = create(&temporary).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    written.map_err(|e| Error::disk("write", path, &e)).and_then(|()| land(&temporary, path)).inspect_err(|_| {
+        // The error says what happened; what is left is swept later if this fails too.
+        let _ = fs::remove_file(&temporary);
+    })
+}
+
+/// Moves a file to its place if it is on the same filesystem; `false` if it is not.
+pub(super) fn take(from: &Path, to: &Path) -> Result<bool, Error> {
+    let length = |path: &Path| fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len());
+    match (length(from), length(to)) {
+        // Somebody was faster with the same blob.
+        (None, Some(_)) => return Ok(true),
+        (Some(ours), Some(theirs)) if ours == theirs => {
+            fs::remove_file(from).map_err(|e| Error::disk("remove", from, &e))?;
+            return Ok(true);
+        }
+        _ => {}
+    }
+    match fs::rename(from, to) {
+        Ok(()) => sync_dir(to).map(|()| true),
+        Err(e) if e.kind() == io::ErrorKind::CrossesDevices => Ok(false),
+        Err(e) => Err(Error::disk("move here", from, &e)),
+    }
+}
+
+/// A file on its way from another filesystem.
+pub(super) struct Copy {
+    from: PathBuf,
+    to: PathBuf,
+    temporary: PathBuf,
+    files: Option<(File, File)>,
+    done: bool,
+}
+
+impl Copy {
+    pub(super) fn start(from: PathBuf, to: PathBuf) -> Self {
+        let temporary = temporary(&to);
+        Self { from, to, temporary, files: None, done: false }
+    }
+
+    /// Moves one piece more; `false` when all of it is in place.
+    pub(super) fn step(mut self) -> Result<(Self, bool), Error> {
+        let failed = |e: io::Error, path: &Path| Error::disk("copy", path, &e);
+        let (mut source, mut target) = match self.files.take() {
+            Some(files) => files,
+            None => {
+                let source = File::open(&self.from).map_err(|e| failed(e, &self.from))?;
+                (source, create(&self.temporary).map_err(|e| failed(e, &self.to))?)
+            }
+        };
+        let copied = io::copy(&mut (&mut source).take(STEP), &mut target).map_err(|e| failed(e, &self.to))?;
+        if copied == STEP {
+            self.files = Some((source, target));
+            return Ok((self, true));
+        }
+        target.sync_all().map_err(|e| failed(e, &self.to))?;
+        land(&self.temporary, &self.to)?;
+        self.done = true;
+        fs::remove_file(&self.from).map_err(|e| Error::disk("remove", &self.from, &e))?;
+        Ok((self, false))
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        if !self.done {
+            // Given up in the middle: half a file is of no use to anybody.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Removes what a crash left half-written.
+pub(super) fn sweep(dir: &Path) -> Result<(), Error> {
+    let failed = |e: io::Error| Error::disk("list", dir, &e);
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let ours = entry.file_name().to_string_lossy().starts_with(TEMPORARY);
+        let age = entry.metadata().and_then(|meta| meta.modified()).ok().and_then(|time| time.elapsed().ok());
+        if ours && age.is_some_and(|age| age > STALE) {
+            // Another process may sweep at the same time.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn land(temporary: &Path, path: &Path) -> Result<(), Error> {
+    fs::rename(temporary, path).map_err(|e| Error::disk("write", path, &e))?;
+    sync_dir(path)
+}
+
+/// Makes a rename last.
+fn sync_dir(path: &Path) -> Result<(), Error> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::disk("sync", dir, &e))
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// A name that nobody else uses, in the directory of the final one.
+fn temporary(path: &Path) -> PathBuf {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let unique = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), NEXT.fetch_add(1, Ordering::Relaxed));
+    path.with_file_name(format!("{TEMPORARY}{}-{unique:016x}", std::process::id()))
+}
