@@ -144,10 +144,7 @@ impl fmt::Display for Waiting {
                 f.write_str("the job is paused: its parallelism is 0; raise it to go on")
             }
             Waiting::Parallelism { limit } => {
-                write!(
-                    f,
-                    "{limit} nodes are pulling, as many as the job's parallelism allows; it comes when one is done"
-                )
+                write!(f, "as many nodes pull as the job's parallelism allows ({limit}); it comes when one is done")
             }
             Waiting::Unresolved { image, by } => {
                 write!(f, "node {by} is asking the registry for the digest of {image}, so that all nodes get the same")

@@ -8,6 +8,7 @@
 mod demand;
 mod orders;
 mod plan;
+mod refresh;
 mod seat;
 mod view;
 

@@ -77,8 +77,12 @@ impl World {
     pub(super) fn tidy(&mut self, at: usize, changes: &mut Changes) {
         let Some(slot) = self.slots.get(at) else { return };
         let mut edits: Vec<(Key, Option<Order>)> = Vec::new();
+        let mut reports = slot.reports.iter().peekable();
         for (&key, order) in &slot.orders {
-            if answered(order, slot.reports.get(&key)) {
+            // Both maps are sorted: going along them is much cheaper than looking every order up.
+            while reports.next_if(|(at, _)| **at < key).is_some() {}
+            let report = reports.next_if(|(at, _)| **at == key).map(|(_, report)| report);
+            if answered(order, report) {
                 continue;
             }
             let serves: Vec<&Job> =

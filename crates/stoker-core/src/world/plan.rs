@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::demand::answered;
 use super::orders::Changes;
 use super::seat::{self, Entry, Seat, Standing, Wait};
 use super::view::UNKNOWN_NODE;
@@ -67,11 +66,14 @@ impl World {
         let mut changes = Changes::new();
         let mut outcomes = BTreeMap::new();
         let mut expired = Vec::new();
+        // What is taken back first is free for others in the same plan.
+        while let Some(at) = self.dirty_slots.pop_first() {
+            self.tidy(at, &mut changes);
+        }
+        self.start_jobs(now);
+        self.refresh_all(now);
         loop {
-            // What is taken back first is free for others in the same plan.
-            if let Some(at) = self.dirty_slots.pop_first() {
-                self.tidy(at, &mut changes);
-            } else if let Some(id) = self.dirty_jobs.pop_first() {
+            if let Some(id) = self.dirty_jobs.pop_first() {
                 let Some(mut state) = self.jobs.remove(&id) else { continue };
                 if state.job.ended.is_some() {
                     state.retire(now, &mut expired);
@@ -117,10 +119,6 @@ impl World {
     }
 
     fn plan_job(&mut self, state: &mut JobState, now: Timestamp, changes: &mut Changes) -> Outcome {
-        if state.job.started.is_none() && state.job.runs() {
-            state.job.started = Some(self.first_asked(&state.job).unwrap_or(now));
-            state.stale = Stale::All;
-        }
         self.refresh(state, now);
         let taken = self.hand_out_seats(state, now, changes);
         let mut tally = Tally::default();
@@ -183,16 +181,6 @@ impl World {
         taken.min()
     }
 
-    /// When the job first asked a node that is still at work: its start, where a controller stopped after it had
-    /// written orders and before it had written the status.
-    fn first_asked(&self, job: &Job) -> Option<Timestamp> {
-        let unanswered = self.slots.iter().flat_map(|slot| {
-            let orders = job.keys().filter_map(|key| Some((slot.orders.get(&key)?, slot.reports.get(&key))));
-            orders.filter(|(order, report)| order.jobs.contains(&job.id) && !answered(order, *report))
-        });
-        unanswered.map(|(order, _)| order.asked).filter(|asked| *asked >= job.created).min()
-    }
-
     /// The names in a job that no node has, where they are waited for.
     pub(super) fn unknown_names<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = &'a str> + 'a {
         let waited_for = job.names.iter().filter(|_| job.unreachable == Unreachable::Wait).flatten();
@@ -201,20 +189,6 @@ impl World {
 
     fn known(&self, name: &str) -> bool {
         self.by_name.get(name).and_then(|&at| self.slots.get(at)).is_some_and(|slot| slot.node.is_some())
-    }
-
-    /// Looks again at the seats that something touched.
-    fn refresh(&self, state: &mut JobState, now: Timestamp) {
-        state.seats.resize(self.slots.len(), Seat::default());
-        let look = |at: usize, seats: &mut [Seat]| {
-            if let (Some(place), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
-                *place = seat::seat(&state.job, slot, now);
-            }
-        };
-        match std::mem::replace(&mut state.stale, Stale::Some(Default::default())) {
-            Stale::All => (0..self.slots.len()).for_each(|at| look(at, &mut state.seats)),
-            Stale::Some(seats) => seats.into_iter().for_each(|at| look(at, &mut state.seats)),
-        }
     }
 
     fn resolutions(&self, job: &Job, now: Timestamp) -> Vec<Resolution> {

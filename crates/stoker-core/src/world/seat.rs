@@ -80,8 +80,8 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
     let report = slot.reports.get(&reference.key);
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
     // of the places that the job's parallelism allows.
-    let order = slot.orders.get(&reference.key).filter(|order| order.jobs.contains(&job.id));
-    if let Some(order) = order.filter(|order| !answered(order, report)) {
+    let order = slot.orders.get(&reference.key).filter(|order| !answered(order, report));
+    if let Some(order) = order.filter(|order| order.jobs.contains(&job.id)) {
         let silent = silent_from(order, report);
         return match now < silent {
             true => (Entry::Running, Some(silent)),
