@@ -3,5 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
 
 mod build;
+mod digest;
+mod ending;
 mod laws;
+mod pacing;
+mod presence;
+mod scene;
+mod sharing;
 mod sim;
+mod telling;

@@ -1,0 +1,143 @@
+//! How many nodes pull at one time: parallelism, pause, suspension, edits, deletion.
+
+use stoker_core::{Reason, Stage};
+
+use crate::build::{job, pool};
+use crate::scene::{NOTHING, Scene};
+
+/// An image that needs no resolving, so that only the pace decides.
+const WEB: &str = "web@sha256:w";
+
+#[test]
+fn as_many_nodes_pull_as_parallelism_allows() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let mut web = job("web", &[WEB]);
+    web.parallelism = 2;
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w", "n2 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls", "n3 waits: Parallelism"]);
+    scene.progresses("n1", WEB);
+    assert_eq!(scene.plan(), NOTHING, "progress frees no place");
+    scene.succeeds("n2", WEB);
+    assert_eq!(scene.plan(), ["n3 pulls web@sha256:w at sha256:w"]);
+    scene.fails("n1", WEB, Reason::NotFound);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 failed: NotFound", "n2 done", "n3 pulls"]);
+}
+
+#[test]
+fn all_images_of_a_node_are_one_place() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &[WEB, "db@sha256:d"]);
+    web.parallelism = 1;
+    scene.job(web);
+    assert_eq!(scene.plan().len(), 2);
+    scene.succeeds("n1", WEB);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 waits: Parallelism"]);
+    scene.succeeds("n1", "db@sha256:d");
+    assert_eq!(scene.plan().len(), 2);
+    assert_eq!(scene.states("web"), ["n1 done", "n2 pulls"]);
+}
+
+#[test]
+fn zero_pauses_and_a_lower_limit_hands_out_nothing_until_it_is_met() {
+    let mut scene = Scene::of(&["n1", "n2", "n3", "n4"]);
+    let mut web = job("web", &[WEB]);
+    web.parallelism = 3;
+    scene.job(web);
+    assert_eq!(scene.plan().len(), 3);
+    scene.edit("web", |job| job.parallelism = 0);
+    scene.succeeds("n1", WEB);
+    assert_eq!(scene.plan(), NOTHING, "what runs goes on, nothing new is handed out");
+    assert_eq!(scene.states("web"), ["n1 done", "n2 pulls", "n3 pulls", "n4 waits: Parallelism"]);
+    scene.edit("web", |job| job.parallelism = 1);
+    scene.succeeds("n2", WEB);
+    assert_eq!(scene.plan(), NOTHING, "n3 is the one");
+    scene.succeeds("n3", WEB);
+    assert_eq!(scene.plan(), ["n4 pulls web@sha256:w at sha256:w"]);
+}
+
+#[test]
+fn suspend_takes_back_what_runs_and_resume_goes_on() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(job("web", &[WEB]));
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.edit("web", |job| job.suspend = true);
+    assert_eq!(scene.plan(), ["n2 drops web@sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 done", "n2 waits: Suspended"]);
+    assert_eq!(scene.outcome("web").stage, Stage::Suspended);
+    scene.pass(60);
+    scene.edit("web", |job| job.suspend = false);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"], "and n1 is still done");
+    scene.succeeds("n2", WEB);
+    scene.plan();
+    assert_eq!(scene.outcome("web").stage, Stage::Succeeded);
+}
+
+#[test]
+fn a_job_that_was_made_suspended_starts_when_it_is_resumed() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut web = job("web", &[WEB]);
+    web.suspend = true;
+    scene.job(web);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.outcome("web").started, None);
+    scene.pass(100);
+    scene.edit("web", |job| job.suspend = false);
+    scene.plan();
+    assert_eq!(scene.outcome("web").started, Some(scene.now));
+}
+
+#[test]
+fn a_deleted_job_takes_back_what_runs_at_once_and_what_is_finished_with_the_next_write() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(job("web", &[WEB]));
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.delete("web");
+    assert_eq!(scene.plan(), ["n2 drops web@sha256:w"], "n1 is not written to only to be swept");
+    scene.job(job("db", &["db@sha256:d"]));
+    let mut writes = scene.plan();
+    writes.sort();
+    let expected = ["n1 drops web@sha256:w", "n1 pulls db@sha256:d at sha256:d", "n2 pulls db@sha256:d at sha256:d"];
+    assert_eq!(writes, expected);
+}
+
+#[test]
+fn an_ended_job_frees_everything() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &[WEB]);
+    web.completion = stoker_core::Completion::Once { deadline: Some(crate::build::secs(60)), ttl: None };
+    scene.job(web);
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.pass(60);
+    assert_eq!(scene.plan(), NOTHING, "this plan says that the job is over");
+    assert_eq!(scene.plan(), ["n2 drops web@sha256:w"]);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 done"], "results stay until they are swept");
+}
+
+#[test]
+fn edited_images_are_handed_out_and_the_old_ones_taken_back() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("web", &[WEB]));
+    scene.plan();
+    scene.edit("web", |job| job.images = vec![crate::build::image("web@sha256:x")]);
+    let mut writes = scene.plan();
+    writes.sort();
+    assert_eq!(writes, ["n1 drops web@sha256:w", "n1 pulls web@sha256:x at sha256:x"]);
+}
+
+#[test]
+fn an_edited_selector_takes_back_from_the_nodes_it_leaves() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.change_node("n2", |node| node.labels.clear());
+    scene.job(job("web", &[WEB]));
+    assert_eq!(scene.plan().len(), 2);
+    scene.edit("web", |job| job.selector = pool("main"));
+    assert_eq!(scene.plan(), ["n2 drops web@sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 pulls"]);
+}

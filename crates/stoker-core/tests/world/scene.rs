@@ -1,0 +1,186 @@
+//! A cluster in miniature for tables: facts go in by name, and what a plan does comes out as short sentences.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use stoker_core::model::{Job, Node, Order, Report};
+use stoker_core::world::State;
+use stoker_core::{Event, Key, Outcome, Phase, Pin, Plan, Reason, World};
+
+use crate::build::{at, id, key, node, pulling};
+
+pub(crate) struct Scene {
+    pub(crate) world: World,
+    pub(crate) now: Timestamp,
+    jobs: BTreeMap<String, Job>,
+    nodes: BTreeMap<String, Node>,
+    reports: BTreeMap<String, BTreeMap<Key, Report>>,
+    outcomes: BTreeMap<String, Outcome>,
+    images: BTreeMap<Key, String>,
+    /// Whether outcomes come back as the status of the object at once.
+    pub(crate) acknowledge: bool,
+}
+
+impl Scene {
+    /// Ready nodes with agents.
+    pub(crate) fn of(nodes: &[&str]) -> Self {
+        let mut scene = Self {
+            world: World::new(),
+            now: at(0),
+            jobs: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            outcomes: BTreeMap::new(),
+            images: BTreeMap::new(),
+            acknowledge: true,
+        };
+        for name in nodes {
+            scene.node(node(name));
+            scene.agent(name);
+        }
+        scene
+    }
+
+    pub(crate) fn node(&mut self, node: Node) {
+        self.nodes.insert(node.name.to_string(), node.clone());
+        self.world.apply(Event::Node(node));
+    }
+
+    pub(crate) fn change_node(&mut self, name: &str, change: impl FnOnce(&mut Node)) {
+        let mut node = self.nodes[name].clone();
+        change(&mut node);
+        self.node(node);
+    }
+
+    pub(crate) fn agent(&mut self, name: &str) {
+        self.world.apply(Event::Orders(name.into(), BTreeMap::new()));
+    }
+
+    /// A job; its object is as old as the scene, unless it was made to be older.
+    pub(crate) fn job(&mut self, mut job: Job) {
+        job.created = self.now;
+        self.put(job);
+    }
+
+    fn put(&mut self, job: Job) {
+        for image in &job.images {
+            self.images.insert(key(&image.written), image.written.clone());
+        }
+        self.jobs.insert(job.id.name().into(), job.clone());
+        self.world.apply(Event::Job(job));
+    }
+
+    pub(crate) fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Job)) {
+        let mut job = self.jobs[name].clone();
+        job.generation += 1;
+        edit(&mut job);
+        self.put(job);
+    }
+
+    pub(crate) fn delete(&mut self, name: &str) {
+        self.jobs.remove(name);
+        self.world.apply(Event::JobGone(id(name)));
+    }
+
+    pub(crate) fn pass(&mut self, seconds: i64) {
+        self.now = Timestamp::from_second(self.now.as_second() + seconds).unwrap();
+    }
+
+    /// Plans, lets everything be acknowledged, and says what was written.
+    pub(crate) fn plan(&mut self) -> Vec<String> {
+        let before = self.orders();
+        let plan = self.world.plan(self.now);
+        self.acknowledge(&plan);
+        let writes = plan.orders.iter().flat_map(|write| write.changes.iter().map(move |change| (&write.node, change)));
+        let sentence = |(node, (key, order)): (&std::sync::Arc<str>, (&Key, &Option<Order>))| {
+            let image = &self.images[key];
+            let old = before.get(&(node.to_string(), *key));
+            match order {
+                None => format!("{node} drops {image}"),
+                Some(order) if old.is_some_and(|old| old.asked == order.asked) => format!("{node} keeps {image}"),
+                Some(Order { pin: None, .. }) => format!("{node} asks for {image}"),
+                Some(Order { pin: Some(pin), .. }) => format!("{node} pulls {image} at {}", pin.digest),
+            }
+        };
+        writes.map(sentence).collect()
+    }
+
+    fn acknowledge(&mut self, plan: &Plan) {
+        for outcome in &plan.outcomes {
+            let name = outcome.job.name().to_string();
+            self.outcomes.insert(name.clone(), outcome.clone());
+            if let Some(mut job) = self.jobs.get(&name).filter(|_| self.acknowledge).cloned() {
+                (job.started, job.ended) = (outcome.started, outcome.completed);
+                self.put(job);
+            }
+        }
+        for id in &plan.expired {
+            self.delete(id.name());
+        }
+    }
+
+    fn orders(&self) -> BTreeMap<(String, Key), Order> {
+        let mut orders = BTreeMap::new();
+        for node in self.nodes.keys() {
+            for (key, order) in self.world.orders(node).into_iter().flatten() {
+                orders.insert((node.clone(), *key), order.clone());
+            }
+        }
+        orders
+    }
+
+    pub(crate) fn order(&self, node: &str, image: &str) -> Option<&Order> {
+        self.world.orders(node)?.get(&key(image))
+    }
+
+    /// The agent says something new about its order.
+    pub(crate) fn report(&mut self, node: &str, image: &str, change: impl FnOnce(&mut Report)) {
+        let order = self.order(node, image).unwrap_or_else(|| panic!("{node} has no order for {image}")).clone();
+        let reports = self.reports.entry(node.into()).or_default();
+        let earlier = reports.get(&key(image)).filter(|report| report.asked == order.asked).cloned();
+        let mut report = earlier.unwrap_or_else(|| pulling(order.asked, self.now));
+        report.updated = self.now;
+        change(&mut report);
+        reports.insert(key(image), report);
+        self.world.apply(Event::Reports(node.into(), reports.clone()));
+    }
+
+    pub(crate) fn progresses(&mut self, node: &str, image: &str) {
+        self.report(node, image, |_| {});
+    }
+
+    /// The registry told the agent which digest the tag means.
+    pub(crate) fn resolves(&mut self, node: &str, image: &str, digest: &str) {
+        self.report(node, image, |report| report.pin = Some(Pin { asked: report.asked, digest: digest.into() }));
+    }
+
+    pub(crate) fn succeeds(&mut self, node: &str, image: &str) {
+        self.report(node, image, |report| report.phase = Phase::Succeeded);
+    }
+
+    pub(crate) fn fails(&mut self, node: &str, image: &str, reason: Reason) {
+        self.report(node, image, |report| {
+            report.phase = Phase::Failed;
+            report.reason = Some(reason);
+            report.message = format!("{image} went wrong");
+        });
+    }
+
+    pub(crate) fn outcome(&self, name: &str) -> &Outcome {
+        &self.outcomes[name]
+    }
+
+    /// `node: state` for each node of a job.
+    pub(crate) fn states(&self, name: &str) -> Vec<String> {
+        let views = self.world.nodes(&id(name), self.now);
+        let state = |state: &State| match state {
+            State::Succeeded => "done".to_string(),
+            State::Pulling => "pulls".to_string(),
+            State::Waiting(waiting) => format!("waits: {}", waiting.reason()),
+            State::Failed(reason, _) => format!("failed: {reason}"),
+        };
+        views.iter().map(|view| format!("{} {}", view.node, state(&view.state))).collect()
+    }
+}
+
+pub(crate) const NOTHING: [&str; 0] = [];

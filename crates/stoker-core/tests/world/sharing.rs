@@ -1,0 +1,139 @@
+//! One pull and one report serve all jobs that want an image on a node.
+
+use stoker_core::model::{Completion, Policy};
+use stoker_core::{Reason, Stage};
+
+use crate::build::{id, job, secs};
+use crate::scene::{NOTHING, Scene};
+
+const WEB: &str = "web@sha256:w";
+
+#[test]
+fn two_jobs_share_one_pull() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("a", &[WEB]));
+    scene.job(job("b", &[WEB]));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.order("n1", WEB).unwrap().jobs, [id("a"), id("b")].into());
+    scene.succeeds("n1", WEB);
+    scene.plan();
+    assert_eq!((scene.outcome("a").stage, scene.outcome("b").stage), (Stage::Succeeded, Stage::Succeeded));
+}
+
+#[test]
+fn a_job_that_joins_later_counts_only_what_was_asked_since_it_began() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut first = job("first", &[WEB]);
+    first.completion = Completion::Continuous { resync: secs(86_400) };
+    scene.job(first);
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.plan();
+    scene.pass(5);
+    scene.job(job("second", &[WEB]));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "asked again");
+    assert_eq!(scene.order("n1", WEB).unwrap().jobs, [id("second")].into(), "the first has its answer");
+    assert_eq!((scene.states("first"), scene.states("second")), (vec!["n1 done".into()], vec!["n1 pulls".into()]));
+    scene.succeeds("n1", WEB);
+    scene.plan();
+    assert_eq!(scene.outcome("second").stage, Stage::Succeeded);
+}
+
+#[test]
+fn a_job_joins_a_pull_that_is_young_enough_without_asking_again() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut slow = job("slow", &[WEB]);
+    slow.parallelism = 0;
+    scene.job(slow);
+    scene.plan();
+    scene.pass(5);
+    scene.job(job("fast", &[WEB]));
+    scene.plan();
+    let asked = scene.order("n1", WEB).unwrap().asked;
+    scene.pass(5);
+    scene.edit("slow", |job| job.parallelism = 1);
+    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
+    assert_eq!(scene.order("n1", WEB).unwrap().asked, asked);
+    assert_eq!(scene.states("slow"), ["n1 pulls", "n2 waits: Parallelism"]);
+    scene.succeeds("n1", WEB);
+    scene.succeeds("n2", WEB);
+    scene.plan();
+    assert_eq!(scene.outcome("slow").stage, Stage::Succeeded, "n2 was pulled by the other job alone");
+}
+
+#[test]
+fn a_job_that_has_its_answer_does_not_pull_again_for_another() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut first = job("first", &[WEB]);
+    first.parallelism = 1;
+    scene.job(first);
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.plan();
+    scene.pass(5);
+    let mut second = job("second", &[WEB]);
+    second.names = crate::build::names(&["n1"]);
+    scene.job(second);
+    scene.plan();
+    assert_eq!(scene.states("first"), ["n1 done", "n2 pulls"], "one at a time");
+    scene.progresses("n1", WEB);
+    scene.plan();
+    assert_eq!(scene.states("first"), ["n1 waits: Parallelism", "n2 pulls"], "still one at a time");
+    scene.succeeds("n1", WEB);
+    scene.plan();
+    assert_eq!(scene.states("first"), ["n1 done", "n2 pulls"]);
+}
+
+#[test]
+fn a_pull_of_the_last_round_holds_its_place_in_the_next() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &[WEB]);
+    web.parallelism = 1;
+    web.completion = Completion::Continuous { resync: secs(100) };
+    scene.job(web);
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"]);
+    scene.pass(100);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 waits: Parallelism", "n2 pulls"]);
+}
+
+#[test]
+fn the_strictest_terms_hold_and_edits_reach_an_order_in_flight() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut a = job("a", &[WEB]);
+    (a.pull.timeout, a.pull.retries) = (secs(100), 5);
+    let mut b = job("b", &[WEB]);
+    (b.pull.timeout, b.pull.retries, b.pull.policy) = (secs(200), 1, Policy::Always);
+    scene.job(a);
+    scene.job(b);
+    scene.plan();
+    let terms = |scene: &Scene| {
+        let order = scene.order("n1", WEB).unwrap();
+        (order.timeout, order.retries, order.policy)
+    };
+    assert_eq!(terms(&scene), (secs(100), 1, Policy::Always));
+    scene.edit("a", |job| (job.pull.timeout, job.pull.retries) = (secs(50), 0));
+    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
+    assert_eq!(terms(&scene), (secs(50), 0, Policy::Always));
+    scene.delete("a");
+    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"], "the other job still wants it, on its own terms");
+    assert_eq!(terms(&scene), (secs(200), 1, Policy::Always));
+    assert_eq!(scene.order("n1", WEB).unwrap().jobs, [id("b")].into());
+}
+
+#[test]
+fn what_another_job_wants_is_not_taken_back() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("a", &[WEB]));
+    scene.job(job("b", &[WEB]));
+    scene.plan();
+    scene.edit("a", |job| job.suspend = true);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!((scene.states("a"), scene.states("b")), (vec!["n1 waits: Suspended".into()], vec!["n1 pulls".into()]));
+    scene.fails("n1", WEB, Reason::NotFound);
+    scene.plan();
+    assert_eq!(scene.outcome("b").stage, Stage::Failed);
+    assert_eq!(scene.outcome("a").stage, Stage::Suspended);
+}

@@ -1,0 +1,157 @@
+//! What people read: outcomes with their counts, bytes and failures, and a sentence for whoever waits.
+
+use stoker_core::model::{Completion, Image, Unreachable};
+use stoker_core::world::State;
+use stoker_core::{Bytes, Event, Reason, Stage, Waiting};
+
+use crate::build::{at, id, job, names, node, secs};
+use crate::scene::Scene;
+
+#[test]
+fn an_outcome_counts_nodes_and_adds_up_bytes() {
+    let mut scene = Scene::of(&["n1", "n2", "n3", "n4", "n5"]);
+    let mut web = job("web", &["web:1", "db@sha256:d"]);
+    web.parallelism = 3;
+    scene.job(web);
+    scene.plan();
+    scene.resolves("n1", "web:1", "sha256:a");
+    scene.plan();
+    scene.pass(10);
+    for node in ["n1", "n2"] {
+        for image in ["web:1", "db@sha256:d"] {
+            scene.report(node, image, |report| {
+                report.bytes = Bytes { total: 100, done: 50, upstream: 40, peers: 10 };
+            });
+        }
+    }
+    scene.succeeds("n1", "web:1");
+    scene.succeeds("n1", "db@sha256:d");
+    scene.fails("n3", "web:1", Reason::Unauthorized);
+    scene.fails("n3", "db@sha256:d", Reason::NotFound);
+    scene.plan();
+    let outcome = scene.outcome("web");
+    assert_eq!((outcome.stage, outcome.desired), (Stage::Running, 5));
+    assert_eq!((outcome.succeeded, outcome.failed, outcome.pulling, outcome.waiting), (1, 1, 3, 0));
+    assert_eq!(outcome.bytes, Bytes { total: 400, done: 200, upstream: 160, peers: 40 });
+    let digests: Vec<(&str, &str)> = outcome.digests.iter().map(|(i, d)| (i.as_str(), d.as_str())).collect();
+    assert_eq!(digests, [("db@sha256:d", "sha256:d"), ("web:1", "sha256:a")]);
+    let failed = &outcome.failures[0];
+    assert_eq!(
+        (&*failed.node, failed.reason, failed.message.as_str()),
+        ("n3", Reason::Unauthorized, "web:1 went wrong")
+    );
+    assert_eq!(outcome.eta, Some(at(50)), "200 of what will be 1000 in 10 seconds");
+}
+
+#[test]
+fn only_the_first_failures_are_described_but_all_are_named() {
+    let nodes: Vec<String> = (10..40).map(|n| format!("n{n}")).collect();
+    let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    let mut scene = Scene::of(&nodes);
+    let mut web = job("web", &["web@sha256:w"]);
+    web.parallelism = 100;
+    scene.job(web);
+    scene.plan();
+    for node in &nodes {
+        scene.fails(node, "web@sha256:w", Reason::NotFound);
+    }
+    scene.plan();
+    let outcome = scene.outcome("web");
+    assert_eq!((outcome.failed, outcome.failures.len(), outcome.failed_nodes.len()), (30, 20, 30));
+    assert_eq!((&*outcome.failures[0].node, &*outcome.failed_nodes[29]), ("n10", "n39"));
+}
+
+#[test]
+fn an_outcome_is_said_once() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("web", &["web:1"]));
+    assert_eq!(scene.world.plan(at(0)).outcomes.len(), 1);
+    assert!(scene.world.plan(at(1)).is_empty());
+    scene.world.touch_everything();
+    assert!(scene.world.plan(at(2)).is_empty(), "an estimate that moves with the clock is no news");
+}
+
+#[test]
+fn each_reason_to_wait_has_a_sentence() {
+    let unresolved = Waiting::Unresolved { image: "shop/web:v42".into(), by: "node-7".into() };
+    let reasons = [
+        Waiting::Suspended,
+        Waiting::Parallelism { limit: 0 },
+        Waiting::Parallelism { limit: 1 },
+        Waiting::Parallelism { limit: 10 },
+        unresolved,
+        Waiting::NodeNotReady,
+        Waiting::NoAgent,
+        Waiting::NodeUnknown,
+        Waiting::Pending,
+    ];
+    let sentences: Vec<String> = reasons.iter().map(|waiting| format!("{}: {waiting}", waiting.reason())).collect();
+    insta::assert_snapshot!(sentences.join("\n"));
+}
+
+fn told(scene: &Scene, name: &str) -> String {
+    let views = scene.world.nodes(&id(name), scene.now);
+    let lines = views.iter().map(|view| match &view.state {
+        State::Succeeded => format!("{}: has every image", view.node),
+        State::Pulling => format!("{}: pulls", view.node),
+        State::Waiting(waiting) => format!("{}: waits ({}): {waiting}", view.node, waiting.reason()),
+        State::Failed(reason, message) => format!("{}: failed ({reason}): {message}", view.node),
+    });
+    lines.collect::<Vec<String>>().join("\n")
+}
+
+#[test]
+fn every_node_of_a_job_is_told_of() {
+    let mut scene = Scene::of(&["n1", "n2", "n3", "n4", "n5", "n6"]);
+    scene.node(node("n7"));
+    scene.node(node("n8"));
+    scene.agent("n8");
+    scene.change_node("n8", |node| node.ready = false);
+    let mut web = job("web", &["db@sha256:d"]);
+    web.names = names(&["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9"]);
+    web.parallelism = 2;
+    scene.job(web);
+    scene.plan();
+    scene.succeeds("n1", "db@sha256:d");
+    scene.fails("n2", "db@sha256:d", Reason::NotFound);
+    scene.plan();
+    // n3 falls silent, n4 gives a sign of life.
+    scene.pass(400);
+    scene.progresses("n4", "db@sha256:d");
+    scene.pass(200);
+    scene.plan();
+    insta::assert_snapshot!("running", told(&scene, "web"));
+    scene.job(job("tagged", &["web:1"]));
+    scene.plan();
+    insta::assert_snapshot!("unresolved", told(&scene, "tagged"));
+    scene.edit("web", |job| job.parallelism = 0);
+    scene.plan();
+    insta::assert_snapshot!("paused", told(&scene, "web"));
+    scene.edit("web", |job| job.suspend = true);
+    scene.plan();
+    insta::assert_snapshot!("suspended", told(&scene, "web"));
+    scene.edit("web", |job| {
+        job.suspend = false;
+        job.images.push(Image { written: "Web:!".into(), reference: Err("no upper case".into()) });
+        job.completion = Completion::Once { deadline: Some(secs(60)), ttl: None };
+    });
+    scene.acknowledge = false;
+    scene.plan();
+    insta::assert_snapshot!("overdue", told(&scene, "web"));
+}
+
+#[test]
+fn an_ended_job_tells_of_the_nodes_whose_reports_are_there() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &["web@sha256:w"]);
+    web.unreachable = Unreachable::GiveUp;
+    scene.job(web);
+    scene.plan();
+    scene.succeeds("n1", "web@sha256:w");
+    scene.fails("n2", "web@sha256:w", Reason::NoSpace);
+    scene.plan();
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 done", "n2 failed: NoSpace"]);
+    scene.world.apply(Event::Reports("n1".into(), Default::default()));
+    assert_eq!(scene.states("web"), ["n2 failed: NoSpace"]);
+}
