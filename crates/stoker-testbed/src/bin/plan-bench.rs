@@ -46,7 +46,7 @@ impl Fleet {
         let place = |node: usize, job: usize| {
             let done = nodes * job / (jobs + 1);
             match node {
-                node if node < done && (node + job) % 100 == 0 => Place::Failed,
+                node if node < done && (node + job).is_multiple_of(100) => Place::Failed,
                 node if node < done => Place::Done,
                 node if node < done + PARALLELISM => Place::Active,
                 _ => Place::Waiting,
@@ -204,7 +204,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // A walk that comes by all jobs; every second report ends a pull, so that the next node is handed out.
         let job = turn * 7 % fleet.jobs;
         let Some(node) = (0..fleet.nodes).find(|&node| fleet.place(node, job) == Some(Place::Active)) else { continue };
-        let ends = turn % 2 == 0;
+        let ends = turn.is_multiple_of(2);
         if ends {
             fleet.put(node, job, Place::Done);
         }
