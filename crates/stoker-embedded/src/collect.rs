@@ -5,7 +5,7 @@
 use crate::kind::{Kind, Role};
 use crate::object::{Key, Object, finalizers, meta, metadata_mut, object_mut, text};
 use crate::refusal::Refusal;
-use crate::store::{Commit, Place};
+use crate::store::{Commit, Next, Place};
 use crate::write::{Keeper, Target, about, timestamp};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
@@ -91,7 +91,8 @@ impl Keeper {
         let contains = kind.role != Role::Plain && !self.contents(kind, current).is_empty();
         let held = !finalizers(&current.value).is_empty();
         if !held && !wait_for_dependents && !contains {
-            let commit = Commit { place: place.clone(), seen: Some(current.revision), next: None };
+            let commit =
+                Commit { place: place.clone(), seen: Some(current.revision), next: Next::Remove { last: None } };
             let gone = self.store.commit(commit).ok()?;
             work.push_back(Task::Removed(place.table.clone(), gone.clone()));
             return Some(Deleted::Gone(gone));
@@ -130,7 +131,7 @@ impl Keeper {
         if value == current.value {
             return Some(current.clone());
         }
-        let commit = Commit { place: place.clone(), seen: Some(current.revision), next: Some(value) };
+        let commit = Commit { place: place.clone(), seen: Some(current.revision), next: Next::Put(value) };
         self.store.commit(commit).ok()
     }
 
@@ -228,7 +229,7 @@ impl Keeper {
                     metadata.remove("ownerReferences");
                 }
             }
-            let commit = Commit { place: place.clone(), seen: Some(current.revision), next: Some(value) };
+            let commit = Commit { place: place.clone(), seen: Some(current.revision), next: Next::Put(value) };
             if self.store.commit(commit).is_ok() {
                 return;
             }
@@ -243,12 +244,10 @@ impl Keeper {
                 return;
             }
             let left: Vec<&str> = finalizers(&current.value).into_iter().filter(|f| *f != FOREGROUND).collect();
-            let next = (!left.is_empty()).then(|| {
-                let mut value = current.value.clone();
-                metadata_mut(&mut value).insert("finalizers".to_owned(), json!(left));
-                value
-            });
-            let removed = next.is_none();
+            let mut value = current.value.clone();
+            metadata_mut(&mut value).insert("finalizers".to_owned(), json!(left));
+            let removed = left.is_empty();
+            let next = if removed { Next::Remove { last: None } } else { Next::Put(value) };
             let commit = Commit { place: place.clone(), seen: Some(current.revision), next };
             if let Ok(object) = self.store.commit(commit) {
                 if removed {
@@ -270,7 +269,8 @@ impl Keeper {
             if !ready {
                 return;
             }
-            let commit = Commit { place: place.clone(), seen: Some(current.revision), next: None };
+            let commit =
+                Commit { place: place.clone(), seen: Some(current.revision), next: Next::Remove { last: None } };
             if let Ok(gone) = self.store.commit(commit) {
                 work.push_back(Task::Removed(place.table.clone(), gone));
                 return;

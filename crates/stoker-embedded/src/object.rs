@@ -29,9 +29,11 @@ pub(crate) struct Object {
 }
 
 impl Object {
-    /// Stamps the revision into the metadata and seals the object.
+    /// Stamps the revision into the metadata and seals the object. One that was never stored (a dry run) has revision 0.
     pub(crate) fn seal(mut value: Value, revision: u64) -> Self {
-        metadata_mut(&mut value).insert("resourceVersion".to_owned(), json!(revision.to_string()));
+        if revision > 0 {
+            metadata_mut(&mut value).insert("resourceVersion".to_owned(), json!(revision.to_string()));
+        }
         Self { value, revision, json: OnceLock::new() }
     }
 

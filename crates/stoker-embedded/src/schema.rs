@@ -254,7 +254,19 @@ fn limits(map: &Map<String, Value>, path: &str) -> Result<Limits, SchemaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
+
+    proptest! {
+        #[test]
+        fn no_rule_panics(rule in "(self|oldSelf|has|size|all|x|[0-9]{1,20}|'[^']{0,3}'|[-+*/%<>=!&|?:.,()\\[\\]{} \"\\\\é]){0,14}") {
+            let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}},
+                "x-kubernetes-validations": [{"rule": rule, "message": "no"}]});
+            if let Ok(shape) = Shape::compile(&schema, "s") {
+                shape.validate(&json!({"a": i64::MAX}), Some(&json!({"a": i64::MIN})));
+            }
+        }
+    }
 
     #[test]
     fn a_bad_schema_is_refused_with_its_path() {

@@ -26,6 +26,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) revision: u64,
+    pub(crate) key: Key,
     /// The state after; for a removal the last state, with the removal's revision.
     pub(crate) object: Arc<Object>,
     pub(crate) removed: bool,
@@ -38,8 +39,27 @@ pub(crate) struct Commit {
     pub(crate) place: Place,
     /// The revision this change was computed from; `None` if there was no object.
     pub(crate) seen: Option<u64>,
-    /// The new state; `None` removes the object.
-    pub(crate) next: Option<Value>,
+    pub(crate) next: Next,
+}
+
+/// What an object is to become.
+#[derive(Debug)]
+pub(crate) enum Next {
+    Put(Value),
+    /// It goes; `last` is how it is remembered, where that is not the state it had.
+    Remove {
+        last: Option<Value>,
+    },
+}
+
+impl Next {
+    /// The state after, and whether it is the end.
+    pub(crate) fn resolve(self, before: Option<&Object>) -> Option<(Value, bool)> {
+        match self {
+            Next::Put(value) => Some((value, false)),
+            Next::Remove { last } => Some((last.or_else(|| before.map(|b| b.value.clone()))?, true)),
+        }
+    }
 }
 
 /// Why a change was not made. Nothing was written.
@@ -153,19 +173,18 @@ impl Store {
         let state = &mut *guard;
         let before = state.check(&commit)?;
         let revision = state.revision + 1;
-        let removed = commit.next.is_none();
-        let last = || before.as_ref().map(|b| b.value.clone());
-        let Some(value) = commit.next.or_else(last) else { return Err(Lost::Changed) };
+        let (value, removed) = commit.next.resolve(before.as_deref()).ok_or(Lost::Changed)?;
         let object = Arc::new(Object::seal(value, revision));
         state.revision = revision;
         state.index_owners(&commit.place, before.as_deref(), (!removed).then_some(&*object));
         if let Some(table) = state.tables.get_mut(&commit.place.table) {
+            let key = commit.place.key;
             if removed {
-                table.objects.remove(&commit.place.key);
+                table.objects.remove(&key);
             } else {
-                table.objects.insert(commit.place.key, object.clone());
+                table.objects.insert(key.clone(), object.clone());
             }
-            table.publish(Event { revision, object: object.clone(), removed, before });
+            table.publish(Event { revision, key, object: object.clone(), removed, before });
         }
         Ok(object)
     }
@@ -186,7 +205,7 @@ impl Store {
         // Undo what came after, newest first.
         let mut undone: BTreeMap<Key, Option<Arc<Object>>> = BTreeMap::new();
         for event in newer {
-            undone.insert(event.object.key(), event.before.clone());
+            undone.insert(event.key.clone(), event.before.clone());
         }
         let from = Key::new(namespace.unwrap_or_default(), "");
         let present = table.objects.range(from..).take_while(|(key, _)| inside(key));

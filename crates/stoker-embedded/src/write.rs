@@ -11,7 +11,7 @@ use crate::object::{Key, Object, metadata_mut, text};
 use crate::patch::Patch;
 use crate::random;
 use crate::refusal::{About, Cause, Refusal};
-use crate::store::{Commit, Lost, Place, Store};
+use crate::store::{Commit, Lost, Next, Place, Store};
 pub(crate) use admit::{FieldValidation, present};
 use evolve::{Evolved, evolve};
 use jiff::Timestamp;
@@ -97,7 +97,7 @@ impl Keeper {
             warnings = admit::complete(&target.served, &mut value, None, options.validation)?;
             let definition = self.definition(kind, &mut value)?;
             let key = Key::new(&target.namespace, &name);
-            let commit = Commit { place: Place { table: kind.table.clone(), key }, seen: None, next: Some(value) };
+            let commit = Commit { place: Place { table: kind.table.clone(), key }, seen: None, next: Next::Put(value) };
             match self.finish(commit, options.dry_run) {
                 Ok(object) => {
                     if !options.dry_run {
@@ -160,19 +160,14 @@ impl Keeper {
             let (evolved, warnings) = evolve(target, &current, candidate, options.validation)?;
             let (next, definition) = match evolved {
                 Evolved::Same => return Ok(Written { object: current, warnings }),
-                Evolved::Ended(value) => (Err(value), None),
+                Evolved::Ended(value) => (Next::Remove { last: Some(value) }, None),
                 Evolved::Changed(mut value) => {
                     let definition = self.definition(&target.served.kind, &mut value)?;
-                    (Ok(value), definition)
+                    (Next::Put(value), definition)
                 }
             };
-            let ended = next.is_err();
-            let seen = Some(current.revision);
-            let commit = match next {
-                Ok(value) => Commit { place: place.clone(), seen, next: Some(value) },
-                // The last change of a finalized object goes with it.
-                Err(_) => Commit { place: place.clone(), seen, next: None },
-            };
+            let ended = matches!(next, Next::Remove { .. });
+            let commit = Commit { place: place.clone(), seen: Some(current.revision), next };
             match self.finish(commit, options.dry_run) {
                 Ok(object) if options.dry_run => return Ok(Written { object, warnings }),
                 Ok(object) => {
@@ -200,8 +195,7 @@ impl Keeper {
         if before.as_ref().map(|b| b.revision) != commit.seen {
             return Err(Lost::Changed);
         }
-        let last = || before.as_ref().map(|b| b.value.clone());
-        let value = commit.next.or_else(last).ok_or(Lost::Changed)?;
+        let (value, _) = commit.next.resolve(before.as_deref()).ok_or(Lost::Changed)?;
         Ok(Arc::new(Object::seal(value, commit.seen.unwrap_or(0))))
     }
 

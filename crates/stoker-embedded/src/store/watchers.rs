@@ -1,7 +1,7 @@
 //! Who watches a table. In: events, one after another. Out: each watcher's bounded queue. A writer never waits for a watcher:
 //! one whose queue is full is dropped, and its watch ends. A watcher of one name is not even woken for the others.
 
-use super::{Event, HISTORY, Store, Unknown};
+use super::{Event, HISTORY, Store, Table, Unknown};
 use crate::object::{Key, Object};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ pub(super) struct Watchers {
 
 impl Watchers {
     pub(super) fn publish(&mut self, event: &Arc<Event>) {
-        let key = event.object.key();
-        let tell = |watcher: &Watcher| !watcher.scope.covers(&key) || watcher.sender.try_send(event.clone()).is_ok();
+        let key = &event.key;
+        let tell = |watcher: &Watcher| !watcher.scope.covers(key) || watcher.sender.try_send(event.clone()).is_ok();
         self.wide.retain(tell);
         if let Some(watchers) = self.named.get_mut(&key.name) {
             watchers.retain(tell);
@@ -103,6 +103,19 @@ impl Watchers {
     }
 }
 
+impl Table {
+    /// The present objects of a scope. Thousands of agents each ask for one name, so that is a lookup and no walk.
+    fn covered(&self, scope: &Scope) -> Vec<Arc<Object>> {
+        let namespaced = self.objects.keys().next().is_some_and(|key| !key.namespace.is_empty());
+        let namespace = scope.namespace.as_deref().or((!namespaced).then_some(""));
+        if let (Some(name), Some(namespace)) = (&scope.name, namespace) {
+            return self.objects.get(&Key::new(namespace, name)).cloned().into_iter().collect();
+        }
+        let covered = self.objects.iter().filter(|(key, _)| scope.covers(key));
+        covered.map(|(_, object)| object.clone()).collect()
+    }
+}
+
 impl Store {
     /// Begins a watch with no gap: what is returned and what will be queued together are everything.
     pub(crate) fn subscribe(
@@ -116,15 +129,12 @@ impl Store {
         let found = guard.tables.get_mut(table).ok_or(Unknown::NoTable)?;
         let (mut state, mut missed) = (Vec::new(), Vec::new());
         match start {
-            Start::State => {
-                let covered = found.objects.iter().filter(|(key, _)| scope.covers(key));
-                state.extend(covered.map(|(_, object)| object.clone()));
-            }
+            Start::State => state = found.covered(&scope),
             Start::After(after) if after > revision => return Err(Unknown::TooNew(revision)),
             Start::After(after) if after < found.floor => return Err(Unknown::TooOld(found.floor)),
             Start::After(after) => {
                 let from = found.history.partition_point(|event| event.revision <= after);
-                let newer = found.history.range(from..).filter(|e| scope.covers(&e.object.key()));
+                let newer = found.history.range(from..).filter(|e| scope.covers(&e.key));
                 missed.extend(newer.cloned());
             }
         }

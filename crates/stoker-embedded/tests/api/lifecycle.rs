@@ -39,7 +39,8 @@ async fn a_finalizer_holds_an_object() {
     let status = refusal(maps(&client).patch("a", &PatchParams::default(), &more).await);
     assert_eq!(status["details"]["causes"][0]["field"], json!("metadata.finalizers"));
     let clear = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-    maps(&client).patch("a", &PatchParams::default(), &clear).await.unwrap();
+    let last = maps(&client).patch("a", &PatchParams::default(), &clear).await.unwrap();
+    assert_eq!(last.metadata.finalizers, None);
     assert!(maps(&client).get_opt("a").await.unwrap().is_none());
 }
 

@@ -8,7 +8,9 @@ use kube::api::{
 };
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
+use proptest::prelude::*;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::pin::pin;
 
 /// `ADDED a` and so on.
@@ -194,6 +196,82 @@ async fn kube_watches_by_pages() {
 #[tokio::test]
 async fn kube_watches_by_streaming_list() {
     follows(watcher::Config::default().streaming_lists()).await;
+}
+
+/// What a client does to one of a few objects.
+#[derive(Debug, Clone)]
+enum Step {
+    Make(u8, bool),
+    Label(u8, bool),
+    Delete(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..4_u8, any::<bool>()).prop_map(|(name, tier)| Step::Make(name, tier)),
+        (0..4_u8, any::<bool>()).prop_map(|(name, tier)| Step::Label(name, tier)),
+        (0..4_u8).prop_map(Step::Delete),
+    ]
+}
+
+async fn take(client: &Client, step: &Step) {
+    let tier = |x: bool| if x { "x" } else { "y" };
+    let api = widgets(client);
+    // Steps on what is, or is not, there already are refused, which is fine here.
+    match step {
+        Step::Make(name, x) => {
+            let mut object = widget(&format!("w{name}"), json!({}));
+            object.labels_mut().insert("tier".to_owned(), tier(*x).to_owned());
+            let _ = api.create(&PostParams::default(), &object).await;
+        }
+        Step::Label(name, x) => {
+            let patch = Patch::Merge(json!({"metadata": {"labels": {"tier": tier(*x)}}}));
+            let _ = api.patch(&format!("w{name}"), &PatchParams::default(), &patch).await;
+        }
+        Step::Delete(name) => {
+            let _ = api.delete(&format!("w{name}"), &DeleteParams::default()).await;
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever happens, whoever lists at some moment and watches from there ends with what a later list shows, and never hears
+    /// of an object out of turn.
+    #[test]
+    fn list_and_watch_is_the_same_as_listing_later(before in prop::collection::vec(step(), 0..12), after in prop::collection::vec(step(), 0..12)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = client();
+            for step in &before {
+                take(&client, step).await;
+            }
+            let params = ListParams::default().labels("tier=x");
+            let list = widgets(&client).list(&params).await.unwrap();
+            let version = list.metadata.resource_version.unwrap();
+            let mut known: BTreeMap<String, Option<String>> =
+                list.items.iter().map(|o| (o.name_any(), o.resource_version())).collect();
+            for step in &after {
+                take(&client, step).await;
+            }
+            make(&client, "last", "x").await;
+            let watch = WatchParams::default().labels("tier=x");
+            let mut stream = pin!(widgets(&client).watch(&watch, &version).await.unwrap());
+            while !known.contains_key("last") {
+                match stream.next().await.unwrap().unwrap() {
+                    WatchEvent::Added(o) => assert!(known.insert(o.name_any(), o.resource_version()).is_none()),
+                    WatchEvent::Modified(o) => assert!(known.insert(o.name_any(), o.resource_version()).is_some()),
+                    WatchEvent::Deleted(o) => assert!(known.remove(&o.name_any()).is_some()),
+                    other => panic!("{other:?}"),
+                }
+            }
+            let now = widgets(&client).list(&params).await.unwrap();
+            let now: BTreeMap<String, Option<String>> =
+                now.items.iter().map(|o| (o.name_any(), o.resource_version())).collect();
+            assert_eq!(known, now);
+        });
+    }
 }
 
 #[tokio::test]
