@@ -31,6 +31,15 @@ pub struct Layout {
     dir: Arc<PathBuf>,
 }
 
+/// An image that is all there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// What its name stands for: a manifest or an index.
+    pub root: Descriptor,
+    /// The bytes of its configuration and layers.
+    pub size: u64,
+}
+
 impl Layout {
     /// Opens the directory, and makes it an empty layout where it is none. It blocks: call it when starting.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, Error> {
@@ -55,11 +64,11 @@ impl Layout {
 
     /// The image recorded under this full reference, if it is all there: each blob of at least one platform, with the right
     /// length. One whose blob somebody deleted is not there.
-    pub async fn find(&self, name: &str) -> Result<Option<Descriptor>, Error> {
+    pub async fn find(&self, name: &str) -> Result<Option<Found>, Error> {
         let (layout, name) = (self.clone(), name.to_owned());
         disk::beside(move || {
             let root = index::read(&layout.dir)?.into_iter().find(|entry| index::name(entry) == Some(&name));
-            Ok(root.filter(|root| present::is_whole(&layout, root)))
+            Ok(root.and_then(|root| present::whole_size(&layout, &root).map(|size| Found { root, size })))
         })
         .await
     }

@@ -5,4 +5,4 @@
 
 pub mod layout;
 
-pub use layout::{Layout, Verified};
+pub use layout::{Error, Found, Layout, Verified};

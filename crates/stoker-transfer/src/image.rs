@@ -81,7 +81,7 @@ pub(crate) enum Bad {
 /// A document, read.
 #[derive(Debug)]
 pub(crate) enum Parsed {
-    Index(ImageIndex),
+    Index(Box<ImageIndex>),
     Manifest(Box<ImageManifest>),
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn parse(bytes: &[u8], served_as: Option<&MediaType>) -> Result<(Medi
     };
     match (shape(&media_type), index) {
         (Some(Shape::Index), true) => {
-            let index: ImageIndex = serde_json::from_slice(bytes).map_err(broken)?;
+            let index: Box<ImageIndex> = serde_json::from_slice(bytes).map_err(broken)?;
             if index.manifests().len() > MOST_ENTRIES {
                 return Err(Bad::Bound("1000 entries of an index"));
             }

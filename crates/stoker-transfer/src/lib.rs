@@ -2,7 +2,7 @@
 //!
 //! An image [`Reference`] comes in; verified manifests ([`Image`]) and verified files (a [`Growing`]
 //! blob's path) go out. A [`Registry`] speaks to registries, a [`Spool`] turns what it says into files
-//! that survive a cut connection and a restart, a [`Server`](serve::Server) offers an OCI layout to
+//! that survive a cut connection and a restart, a [`Server`] offers an OCI layout to
 //! others. Nothing here knows Kubernetes, and no secret or signed address reaches a log or an error.
 //!
 //! ```no_run

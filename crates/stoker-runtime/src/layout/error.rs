@@ -28,6 +28,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether the disk is full.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::NoSpace { .. })
+    }
+
     pub(crate) fn disk(action: &'static str, path: &Path, cause: &io::Error) -> Self {
         let path = path.to_owned();
         match cause.kind() {

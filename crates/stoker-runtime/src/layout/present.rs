@@ -1,6 +1,8 @@
 //! Whether an image is all there.
 //!
-//! A root comes in; yes or no goes out. An index is there if one of its platforms is: a node has only its own.
+//! A root comes in; its size goes out, if all of it is there. An index is there if one of its platforms is: a node has only its own.
+
+use std::collections::BTreeMap;
 
 use oci_spec::image::Descriptor;
 use serde::Deserialize;
@@ -18,20 +20,23 @@ struct Document {
     layers: Option<Vec<Descriptor>>,
 }
 
-pub(super) fn is_whole(layout: &Layout, root: &Descriptor) -> bool {
+/// The bytes of its configuration and layers, each blob once; `None` where anything is missing.
+pub(super) fn whole_size(layout: &Layout, root: &Descriptor) -> Option<u64> {
     within(layout, root, MOST_INDEXES)
 }
 
-fn within(layout: &Layout, descriptor: &Descriptor, indexes: usize) -> bool {
-    let Some(bytes) = layout.document(descriptor) else { return false };
-    let Ok(document) = serde_json::from_slice::<Document>(&bytes) else { return false };
-    match document {
-        Document { manifests: Some(entries), .. } => {
-            indexes > 0 && entries.iter().any(|entry| within(layout, entry, indexes - 1))
+fn within(layout: &Layout, descriptor: &Descriptor, indexes: usize) -> Option<u64> {
+    match serde_json::from_slice(&layout.document(descriptor)?).ok()? {
+        Document { manifests: Some(entries), .. } if indexes > 0 => {
+            entries.iter().find_map(|entry| within(layout, entry, indexes - 1))
         }
         Document { config: Some(config), layers: Some(layers), .. } => {
-            std::iter::once(&config).chain(&layers).all(|blob| layout.holds(blob.digest(), blob.size()))
+            let blobs: BTreeMap<String, u64> = std::iter::once(&config)
+                .chain(&layers)
+                .map(|blob| layout.holds(blob.digest(), blob.size()).then(|| (blob.digest().to_string(), blob.size())))
+                .collect::<Option<_>>()?;
+            Some(blobs.values().sum())
         }
-        _ => false,
+        _ => None,
     }
 }

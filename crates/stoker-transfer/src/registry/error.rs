@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use crate::error::Kind;
-use crate::platform::Platform;
 
 /// A failed conversation with a registry. `registry` is its name, `what` the image or blob it was about.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -46,7 +45,7 @@ pub enum Error {
     #[error(
         "{what} at {registry} is not there for {platform}, only for {offered}; build it for this platform, or leave these nodes out"
     )]
-    PlatformMissing { registry: String, what: String, platform: Platform, offered: String },
+    PlatformMissing { registry: String, what: String, platform: String, offered: String },
     /// Our own settings are wrong.
     #[error("cannot set up the registry client: {why}")]
     Setup { why: String },

@@ -178,6 +178,8 @@ fn refuse(question: &Question<'_>, bad: image::Bad) -> Error {
     match bad {
         image::Bad::Bound(bound) => Error::TooLarge { registry, what, bound },
         image::Bad::Content(why) => Error::InvalidContent { registry, what, why },
-        image::Bad::Platform { platform, offered } => Error::PlatformMissing { registry, what, platform, offered },
+        image::Bad::Platform { platform, offered } => {
+            Error::PlatformMissing { registry, what, platform: platform.to_string(), offered }
+        }
     }
 }

@@ -80,7 +80,7 @@ async fn a_blob_that_stays_corrupt_is_a_clear_failure() {
 
 #[tokio::test]
 async fn a_stall_is_noticed_and_resumed() {
-    let bench = Bench::new().await;
+    let bench = Bench::impatient().await;
     bench.registry.fault(On::Blobs, 1, Fault::StallAfter(700_000));
     assert_eq!(bench.fetch().await.unwrap(), bench.layer);
     assert_eq!(bench.sent(), SIZE as u64);
@@ -89,7 +89,7 @@ async fn a_stall_is_noticed_and_resumed() {
 
 #[tokio::test]
 async fn a_stall_that_lasts_is_a_failure() {
-    let bench = Bench::new().await;
+    let bench = Bench::impatient().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::StallAfter(0));
     let error = bench.fetch().await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (Kind::Stalled, true));

@@ -19,17 +19,9 @@ async fn half(bench: &Bench) -> Growing {
     growing
 }
 
-/// A bench whose client is patient: the tests hold the server back, and let it go.
-async fn patient() -> Bench {
-    let mut bench = Bench::new().await;
-    bench.client = Registry::new(Settings { stall_timeout: Duration::from_secs(60), ..settings() }).unwrap();
-    bench.spool = open(bench.dir.path(), &bench.client);
-    bench
-}
-
 #[tokio::test]
 async fn a_restart_goes_on_where_the_last_process_stopped() {
-    let mut bench = patient().await;
+    let mut bench = Bench::new().await;
     drop(half(&bench).await);
     bench.spool = open(bench.dir.path(), &bench.client);
     assert_eq!(bench.fetch().await.unwrap(), bench.layer);
@@ -57,7 +49,7 @@ async fn a_whole_file_of_an_earlier_process_needs_no_request() {
 
 #[tokio::test]
 async fn two_handles_share_one_fetch_and_one_may_go() {
-    let bench = patient().await;
+    let bench = Bench::new().await;
     let first = half(&bench).await;
     let second = bench.spool.blob(bench.source(), bench.descriptor());
     assert_eq!(second.progress().have(), first.progress().have());
@@ -70,7 +62,7 @@ async fn two_handles_share_one_fetch_and_one_may_go() {
 
 #[tokio::test]
 async fn the_last_handle_that_goes_stops_the_fetch_and_the_part_stays() {
-    let bench = patient().await;
+    let bench = Bench::new().await;
     drop(half(&bench).await);
     // The next one continues it, in the same spool, though the first may still have a write in hand.
     assert_eq!(bench.fetch().await.unwrap(), bench.layer);
@@ -80,7 +72,7 @@ async fn the_last_handle_that_goes_stops_the_fetch_and_the_part_stays() {
 
 #[tokio::test]
 async fn a_follower_reads_while_it_grows() {
-    let bench = patient().await;
+    let bench = Bench::new().await;
     let growing = half(&bench).await;
     let mut follower = growing.follow(100);
     let mut read = Vec::new();
@@ -99,7 +91,7 @@ async fn a_follower_reads_while_it_grows() {
 
 #[tokio::test]
 async fn a_follower_never_gets_the_end_of_a_corrupt_blob() {
-    let bench = patient().await;
+    let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::CorruptAt(SIZE as u64 - 1));
     let growing = half(&bench).await;
     let mut follower = growing.follow(0);
@@ -120,7 +112,7 @@ async fn a_follower_never_gets_the_end_of_a_corrupt_blob() {
 
 #[tokio::test]
 async fn a_second_caller_brings_a_second_way() {
-    let bench = patient().await;
+    let bench = Bench::new().await;
     let other = testbed::Registry::start().await.unwrap();
     other.push("mirror/app", "v1", std::slice::from_ref(&bench.layer));
     let first = half(&bench).await;
@@ -146,7 +138,7 @@ async fn a_failed_fetch_can_be_started_again() {
 
 #[tokio::test]
 async fn a_released_blob_is_gone_and_a_running_one_is_not() {
-    let bench = patient().await;
+    let bench = Bench::new().await;
     let digest = digest_of(&bench.pushed.layers[0]);
     let growing = half(&bench).await;
     bench.spool.release(&digest).await.unwrap();
@@ -160,7 +152,7 @@ async fn a_released_blob_is_gone_and_a_running_one_is_not() {
 
 #[tokio::test]
 async fn blobs_wait_for_their_turn() {
-    let bench = patient().await;
+    let bench = Bench::new().await;
     let settings = SpoolSettings { concurrency: 1, ..SpoolSettings::default() };
     let spool = Spool::open(bench.dir.path().join("one"), bench.client.clone(), settings).unwrap();
     bench.registry.fault(On::Blobs, 1, Fault::StallAfter(10));
