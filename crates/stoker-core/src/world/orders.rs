@@ -119,22 +119,26 @@ impl World {
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.reports.get(&key)));
         let running = old.filter(|old| !answered(old, report) && now < silent_from(old, report));
-        let others: Vec<&Job> = self
+        let since = job.since(now);
+        let young = |old: &&Order| old.asked >= since && old.pin.as_ref().is_none_or(|pin| pin.asked >= since);
+        let joined = running.filter(young);
+        let (asked, pin) = match joined {
+            Some(joined) => (joined.asked, joined.pin.clone()),
+            None => {
+                // Never before the start of the job, whatever the clocks of API server and controller say.
+                let asked = old.map_or(now, |old| old.asked.max(now)).max(since);
+                let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
+                let named = reference.digest.clone().map(|digest| Pin { asked, digest });
+                (asked, named.or_else(known))
+            }
+        };
+        // A digest that is too old for another job would be a wrong answer to it: that one asks by itself.
+        let serves = |other: &Job| joined.is_some() || pin.as_ref().is_none_or(|pin| pin.asked >= other.since(now));
+        let others = self
             .wanted_by(at, key)
-            .filter(|other| other.runs() && other.id != job.id)
-            .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)))
-            .collect();
-        let jobs: Vec<&Job> = others.into_iter().chain([job]).collect();
-        let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
-        // Never before the start of any job it serves, whatever the clocks of API server and controller say.
-        let asked = match running {
-            Some(running) => running.asked.max(since),
-            None => old.map_or(now, |old| old.asked.max(now)).max(since),
-        };
-        let pin = match &reference.digest {
-            Some(digest) => Some(Pin { asked, digest: digest.clone() }),
-            None => self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned(),
-        };
+            .filter(|other| other.runs() && other.id != job.id && serves(other))
+            .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)));
+        let jobs: Vec<&Job> = others.chain([job]).collect();
         let Terms { policy, timeout, retries } = Terms::of(jobs.iter().copied()).unwrap_or(Terms {
             policy: job.pull.policy,
             timeout: job.pull.timeout,

@@ -120,3 +120,22 @@ fn each_round_of_a_continuous_job_asks_anew() {
     scene.resolves("n1", "web:1", "sha256:b");
     assert_eq!(scene.plan(), ["n2 pulls web:1 at sha256:b"]);
 }
+
+#[test]
+fn a_job_that_joins_a_pull_does_not_make_a_second_node_ask() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut rounds = job("rounds", &["web:1"]);
+    rounds.parallelism = 1;
+    rounds.completion = stoker_core::Completion::Continuous { resync: secs(3600) };
+    scene.job(rounds);
+    scene.plan();
+    scene.pass(601);
+    scene.job(job("web", &["web:1"]));
+    assert_eq!(scene.plan(), ["n2 asks for web:1"], "n1 is silent");
+    scene.pass(3700);
+    assert_eq!(scene.plan(), ["n1 asks for web:1"], "a new round, and n2 is silent too");
+    // The answer is good enough for the one job and too old for the round of the other.
+    scene.resolves("n2", "web:1", "sha256:late");
+    assert_eq!(scene.plan(), ["n1 keeps web:1", "n2 keeps web:1"]);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls"]);
+}
