@@ -9,6 +9,7 @@ mod documents;
 mod parsing;
 mod serving;
 mod sharing;
+mod tls;
 
 use std::path::Path;
 use std::time::Duration;
