@@ -1,2 +1,65 @@
-//! The project's chores.
-fn main() {}
+//! The project's chores: `cargo xtask test | gen | check | bench`. Links none of the product's crates: it runs them.
+
+mod bench;
+mod generate;
+mod shell;
+mod test;
+mod walls;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+The project's chores.
+
+Usage: cargo xtask COMMAND
+
+  test [--all]     the quick tests; with --all the long ones too. Installs the Debian packages it needs when root
+  gen [--check]    write what is generated from code into deploy/; with --check only say whether it is up to date
+  check            what the compiler does not see: the walls between crates
+  ci               everything that must pass before a change lands
+  bench [NAME]     measure; without a name everything";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args.as_slice() {
+        ["test"] => test::run(false),
+        ["test", "--all"] => test::run(true),
+        ["gen"] => generate::run(false),
+        ["gen", "--check"] => generate::run(true),
+        ["check"] => walls::check(),
+        ["ci"] => ci(),
+        ["bench"] => bench::run(None),
+        ["bench", name] => bench::run(Some(name)),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(anyhow::anyhow!("unknown command: {}\n\n{USAGE}", args.join(" "))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("error: {problem:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn ci() -> anyhow::Result<()> {
+    let steps: [(&str, &[&str]); 3] = [
+        ("format", &["fmt", "--all", "--check"]),
+        ("clippy", &["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
+        ("documentation", &["doc", "--workspace", "--no-deps", "--locked"]),
+    ];
+    for (name, args) in steps {
+        println!("== {name}");
+        shell::cargo(args, &[("RUSTDOCFLAGS", "-D warnings")])?;
+    }
+    println!("== walls");
+    walls::check()?;
+    println!("== generated files");
+    generate::run(true)?;
+    println!("== tests");
+    test::run(false)
+}

@@ -1,1 +1,12 @@
-//! The agent's shell: orders become pulls, outcomes become reports.
+//! The agent's shell: orders of one node become pulls into its image store, outcomes become reports.
+//!
+//! What to do next is core's `step`; how bytes come is `stoker-transfer`; where they go is `stoker-runtime`. This
+//! crate watches one object, performs, and writes that object's status with one write in flight.
+
+mod meter;
+mod pull;
+mod register;
+mod report;
+mod run;
+
+pub use run::{Error, Settings, run};

@@ -23,6 +23,27 @@ pub struct Dialect {
     pub job: fn(&DynamicObject) -> Result<Job, NotReadable>,
     /// What its outcome changes in the object.
     pub project: fn(&DynamicObject, &Outcome, Timestamp) -> Option<Write>,
+    /// What the object's status says, for lists of jobs of all dialects.
+    pub summary: fn(&DynamicObject) -> Summary,
+}
+
+/// The status of a job of any dialect, as far as all have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// How far it is, in a word.
+    pub phase: String,
+    /// Nodes that shall have the images.
+    pub desired: u32,
+    /// Nodes that have them.
+    pub succeeded: u32,
+    /// Nodes at work.
+    pub pulling: u32,
+    /// Nodes that gave up.
+    pub failed: u32,
+    /// Whether it ended, for the object as it is now.
+    pub ended: bool,
+    /// All this in a sentence.
+    pub message: String,
 }
 
 /// Every dialect; the native API is the first.
@@ -32,12 +53,14 @@ pub const DIALECTS: &[Dialect] = &[
         resource: || ApiResource::erase::<native::Preheat>(&()),
         job: native::to_core::job,
         project: native::from_core::project,
+        summary: native::to_core::summary,
     },
     Dialect {
         kind: "ImagePullJob",
         resource: || ApiResource::erase::<kruise::ImagePullJob>(&()),
         job: kruise::job,
         project: kruise::project,
+        summary: kruise::summary,
     },
 ];
 

@@ -13,7 +13,7 @@ mod write;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
 
-pub use dialect::{DIALECTS, Dialect, NotReadable};
+pub use dialect::{DIALECTS, Dialect, NotReadable, Summary};
 pub use image::image;
 pub use span::{NotASpan, Span};
 pub use write::{Target, Write};

@@ -1,2 +1,59 @@
-//! The one binary.
-fn main() {}
+//! The one binary. Exit codes: 0 done, 1 it failed, 2 wrong usage, 130 interrupted.
+
+mod cli;
+mod clock;
+mod connect;
+mod delete;
+mod demo;
+mod follow;
+mod get;
+mod jobs;
+mod logs;
+mod pull;
+mod roles;
+mod screen;
+mod system;
+mod table;
+mod up;
+mod why;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser as _};
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logs::start(&cli.logs, cli.command.default_log_level());
+    let result = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => {
+            let result = runtime.block_on(run(cli));
+            // Work that was cut off (a blocking read, a lookup) is not waited for.
+            runtime.shutdown_background();
+            result
+        }
+        Err(problem) => Err(anyhow::Error::new(problem).context("cannot start the async runtime")),
+    };
+    result.unwrap_or_else(|problem| {
+        eprintln!("error: {problem:#}");
+        ExitCode::FAILURE
+    })
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    match cli.command {
+        Command::Demo(args) => demo::run(args).await,
+        Command::Up(args) => up::run(args).await,
+        Command::Controller(args) => roles::controller(&cli.cluster, args).await,
+        Command::Agent(args) => roles::agent(&cli.cluster, args).await,
+        Command::Pull(args) => pull::run(&cli.cluster, args).await,
+        Command::Get(args) => get::run(&cli.cluster, args).await,
+        Command::Why(args) => why::run(&cli.cluster, args).await,
+        Command::Delete(args) => delete::run(&cli.cluster, args).await,
+        Command::Crds => roles::crds(),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "stoker", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

@@ -7,7 +7,7 @@ mod to_core;
 mod types;
 
 pub use from_core::project;
-pub use to_core::job;
+pub use to_core::{job, summary};
 pub use types::{
     CompletionPolicy, CompletionType, ImagePullJob, ImagePullJobSpec, ImagePullJobStatus, NodeSelector, PullPolicy,
 };

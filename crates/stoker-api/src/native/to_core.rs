@@ -12,7 +12,7 @@ use stoker_core::reason::Reason;
 use super::{
     CompletionMode, PreheatSpec, PreheatStatus, PullPolicy, WireBytes, WireOrder, WirePhase, WirePin, WireReport,
 };
-use crate::dialect::{NotReadable, created, part};
+use crate::dialect::{NotReadable, Summary, created, part};
 use crate::{image, labels};
 
 const ROUND: Duration = Duration::from_secs(24 * 3600);
@@ -56,6 +56,21 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         started: status.start_time.filter(|_| current || status.completion_time.is_none()),
         ended: status.completion_time.filter(|_| current),
     })
+}
+
+/// What a Preheat's status says.
+pub fn summary(object: &DynamicObject) -> Summary {
+    let status: PreheatStatus = part(object, "status").unwrap_or_default();
+    let current = status.observed_generation == object.metadata.generation.unwrap_or_default();
+    Summary {
+        phase: status.phase,
+        desired: status.desired,
+        succeeded: status.succeeded,
+        pulling: status.pulling,
+        failed: status.failed,
+        ended: current && status.completion_time.is_some(),
+        message: status.message,
+    }
 }
 
 pub(crate) fn policy(policy: PullPolicy) -> model::Policy {

@@ -8,7 +8,7 @@ use stoker_core::model::{Completion, Job, JobId, Pull, Unreachable};
 use stoker_core::select::{Operator, Requirement, Selector};
 
 use super::types::{CompletionType, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
-use crate::dialect::{NotReadable, created, part};
+use crate::dialect::{NotReadable, Summary, created, part};
 use crate::labels::{self, LabelSelector};
 use crate::{image, native};
 
@@ -51,6 +51,28 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         // Once ended, edits change nothing.
         ended: status.completion_time,
     })
+}
+
+/// What an ImagePullJob's status says. It has no phase of its own; these are the words of the others.
+pub fn summary(object: &DynamicObject) -> Summary {
+    let status: ImagePullJobStatus = part(object, "status").unwrap_or_default();
+    let count = |nodes: i32| u32::try_from(nodes).unwrap_or(0);
+    let ended = status.completion_time.is_some();
+    let phase = match (ended, status.failed, status.start_time) {
+        (true, 0, _) => "Succeeded",
+        (true, ..) => "Failed",
+        (false, _, Some(_)) => "Running",
+        (false, _, None) => "",
+    };
+    Summary {
+        phase: phase.into(),
+        desired: count(status.desired),
+        succeeded: count(status.succeeded),
+        pulling: count(status.active),
+        failed: count(status.failed),
+        ended,
+        message: status.message,
+    }
 }
 
 /// Virtual kubelets have no images; upstream leaves them out.

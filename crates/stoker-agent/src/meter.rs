@@ -1,0 +1,82 @@
+//! How far an attempt is: counters that it moves and the agent's loop reads whenever it likes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stoker_core::{Bytes, Pin, Report};
+use stoker_transfer::Progress;
+use tokio::sync::Notify;
+
+/// Shared between one attempt and the loop.
+#[derive(Clone)]
+pub(crate) struct Meter {
+    state: Arc<Mutex<State>>,
+    /// Rung when the registry has answered, which all other nodes wait for.
+    news: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct State {
+    digest: Option<String>,
+    pin: Option<Pin>,
+    total: u64,
+    present: u64,
+    /// Blobs under way, each with whether its bytes over the wire are counted here.
+    blobs: Vec<(Progress, bool)>,
+}
+
+impl Meter {
+    pub(crate) fn new(news: Arc<Notify>) -> Self {
+        Self { state: Arc::default(), news }
+    }
+
+    /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The digest is known without having asked.
+    pub(crate) fn digest(&self, digest: String) {
+        self.state().digest = Some(digest);
+    }
+
+    /// The registry has answered.
+    pub(crate) fn resolved(&self, pin: Pin) {
+        let mut state = self.state();
+        state.digest = Some(pin.digest.clone());
+        state.pin = Some(pin);
+        drop(state);
+        self.news.notify_one();
+    }
+
+    /// The size of the image, and how much of it is there already.
+    pub(crate) fn sized(&self, total: u64, present: u64) {
+        let mut state = self.state();
+        (state.total, state.present) = (total, present);
+    }
+
+    /// A blob is on its way. `counted`: no other attempt counts what of it comes over the wire.
+    pub(crate) fn blob(&self, progress: Progress, counted: bool) {
+        self.state().blobs.push((progress, counted));
+    }
+
+    /// The byte counts of this attempt.
+    pub(crate) fn bytes(&self) -> Bytes {
+        let state = self.state();
+        let have = state.blobs.iter().map(|(progress, _)| progress.have()).sum::<u64>();
+        let upstream = state.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress.upstream());
+        Bytes { total: state.total, done: state.present + have, upstream: upstream.sum(), peers: 0 }
+    }
+
+    /// Brings a report up to date; `earlier` is what earlier attempts received.
+    pub(crate) fn read(&self, report: &mut Report, earlier: Bytes) {
+        report.bytes = self.bytes();
+        report.bytes.upstream += earlier.upstream;
+        let state = self.state();
+        if state.digest.is_some() {
+            report.digest.clone_from(&state.digest);
+        }
+        if state.pin.is_some() {
+            report.pin.clone_from(&state.pin);
+        }
+    }
+}

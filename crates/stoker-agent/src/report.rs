@@ -1,0 +1,132 @@
+//! What the agent says in its NodePreheat's status, and when: ends at once, progress at the pace that its orders
+//! set, one write in flight with the newest state next.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use stoker_api::native::from_core::Saying;
+use stoker_core::model::{Key, Order, Report, after};
+use stoker_core::pace::SIGN_OF_LIFE;
+use stoker_core::step::Task;
+
+/// What the API server has of this agent.
+#[derive(Default)]
+pub(crate) struct Said {
+    pub(crate) reports: BTreeMap<Key, Report>,
+}
+
+impl Said {
+    /// A write was acknowledged.
+    pub(crate) fn acknowledge(&mut self, saying: &Saying) {
+        for (key, report) in &saying.reports {
+            match report {
+                Some(report) => self.reports.insert(*key, report.clone()),
+                None => self.reports.remove(key),
+            };
+        }
+    }
+
+    /// When the next write is due: now for an end, a retry or an answer of the registry; later for progress.
+    pub(crate) fn due(
+        &self,
+        tasks: &BTreeMap<Key, Task>,
+        orders: &BTreeMap<Key, Order>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let due = tasks.iter().filter_map(|(key, task)| {
+            let report = &task.report;
+            let said = self.reports.get(key);
+            if urgent(said, report) {
+                return Some(now);
+            }
+            if report.ended() {
+                return None;
+            }
+            let pace = orders.get(key).map_or(SIGN_OF_LIFE, |order| order.progress);
+            let moved = said.is_none_or(|said| said.bytes != report.bytes);
+            let last = said.map_or(report.started, |said| said.updated.max(report.started));
+            Some(after(last, if moved { pace } else { SIGN_OF_LIFE.max(pace) }))
+        });
+        due.min()
+    }
+
+    /// Everything that is new, and what is to be forgotten along with it.
+    pub(crate) fn saying(&self, tasks: &BTreeMap<Key, Task>) -> Saying {
+        let new = tasks.iter().filter(|(key, task)| self.reports.get(key) != Some(&task.report));
+        let new = new.map(|(key, task)| (*key, Some(task.report.clone())));
+        let gone = self.reports.keys().filter(|key| !tasks.contains_key(key)).map(|key| (*key, None));
+        Saying { reports: new.chain(gone).collect(), agent: None, disk: None }
+    }
+}
+
+fn urgent(said: Option<&Report>, report: &Report) -> bool {
+    let answered = report.pin.is_some() && said.is_none_or(|said| said.pin != report.pin);
+    let failed = report.reason.is_some()
+        && said.is_none_or(|said| (said.reason, said.attempt) != (report.reason, report.attempt));
+    let ended = report.ended() && said.is_none_or(|said| (said.phase, said.asked) != (report.phase, report.asked));
+    answered || failed || ended
+}
+
+/// How long the loop may sleep.
+pub(crate) fn until(due: Option<Timestamp>, now: Timestamp) -> Option<Duration> {
+    due.map(|due| Duration::try_from(due.duration_since(now)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use stoker_core::model::{Bytes, Pin, Policy};
+    use stoker_core::step::{begin, succeed};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn order() -> Order {
+        Order {
+            image: "r/i:1".into(),
+            pin: None,
+            policy: Policy::IfNotPresent,
+            timeout: Duration::from_secs(600),
+            retries: 2,
+            progress: Duration::from_secs(20),
+            jobs: BTreeSet::new(),
+            asked: at(0),
+            needs: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn a_pull_without_trouble_is_one_write_and_an_answer_one_more() {
+        let key = Key::of("r/i:1");
+        let orders = BTreeMap::from([(key, order())]);
+        let mut said = Said::default();
+        let mut task = begin(&order(), 1, None, at(0));
+        let mut tasks = BTreeMap::from([(key, task.clone())]);
+        assert_eq!(said.due(&tasks, &orders, at(1)), Some(at(20)), "a start is no news, progress comes at its pace");
+        task.report.pin = Some(Pin { asked: at(0), digest: "sha256:a".into() });
+        tasks.insert(key, task.clone());
+        assert_eq!(said.due(&tasks, &orders, at(1)), Some(at(1)), "others wait for the answer");
+        said.acknowledge(&said.saying(&tasks));
+        let done = succeed(&order(), &task, "sha256:a".into(), Bytes::default(), at(2));
+        tasks.insert(key, done);
+        assert_eq!(said.due(&tasks, &orders, at(2)), Some(at(2)), "an end is told at once");
+        said.acknowledge(&said.saying(&tasks));
+        assert_eq!(said.due(&tasks, &orders, at(3)), None);
+        tasks.clear();
+        assert_eq!(said.due(&tasks, &orders, at(4)), None, "forgetting is no reason to write");
+        assert_eq!(said.saying(&tasks).reports, BTreeMap::from([(key, None)]), "but goes along with the next one");
+    }
+
+    #[test]
+    fn a_pull_that_does_not_move_gives_a_sign_of_life() {
+        let key = Key::of("r/i:1");
+        let orders = BTreeMap::from([(key, order())]);
+        let tasks = BTreeMap::from([(key, begin(&order(), 1, None, at(0)))]);
+        let mut said = Said::default();
+        said.acknowledge(&said.saying(&tasks));
+        assert_eq!(said.due(&tasks, &orders, at(9)), Some(at(300)));
+    }
+}

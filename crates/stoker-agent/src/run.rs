@@ -1,0 +1,324 @@
+//! The agent's one loop: orders and ends of attempts in, core's step, attempts and reports out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, OptionFuture};
+use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::core::ApiResource;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use stoker_api::Write;
+use stoker_api::native::from_core::{self, Saying};
+use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
+use stoker_core::model::{Bytes, Key, Order, after};
+use stoker_core::step::{self, Action, Failure, Task, TaskState};
+use stoker_core::{Clock, Reason};
+use stoker_runtime::Layout;
+use stoker_transfer::{Platform, Registry, Spool};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::meter::Meter;
+use crate::pull::Tools;
+use crate::register::register;
+use crate::report::{Said, until};
+
+/// What an agent needs.
+#[derive(Clone)]
+pub struct Settings {
+    /// The API server, embedded or real.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// The name of its Node.
+    pub node: String,
+    /// For whom it pulls.
+    pub platform: Platform,
+    /// Where bytes come from.
+    pub registry: Registry,
+    /// Where they are while they come.
+    pub spool: Spool,
+    /// Where they go.
+    pub store: Layout,
+}
+
+/// Why an agent ended unasked.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The stream of its orders did.
+    #[error("the agent's watch of NodePreheat {0} ended unasked; this is a bug, restart it and report the log")]
+    WatchEnded(String),
+}
+
+/// The end of an attempt.
+type Ended = (Key, Result<String, Failure>);
+
+struct Running {
+    meter: Meter,
+    /// What earlier attempts at the same order had received.
+    earlier: Bytes,
+    abort: AbortHandle,
+}
+
+struct Agent {
+    settings: Settings,
+    tools: Tools,
+    salt: u64,
+    orders: BTreeMap<Key, Order>,
+    tasks: BTreeMap<Key, Task>,
+    running: BTreeMap<Key, Running>,
+    attempts: JoinSet<Ended>,
+    news: Arc<Notify>,
+    said: Said,
+    /// Whether its object was read, with what an earlier life of this agent had said there.
+    adopted: bool,
+    /// The first write says what agent this is.
+    introduced: bool,
+    /// After a failed write, not before this time.
+    quiet_until: Option<Timestamp>,
+    pause: Duration,
+}
+
+/// Runs until it is cancelled.
+pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
+    tokio::select! {
+        () = cancel.cancelled() => Ok(()),
+        result = Agent::new(settings).run() => result,
+    }
+}
+
+impl Agent {
+    fn new(settings: Settings) -> Self {
+        let tools = Tools {
+            registry: settings.registry.clone(),
+            spool: settings.spool.clone(),
+            store: settings.store.clone(),
+            platform: settings.platform.clone(),
+            counted: Arc::default(),
+        };
+        let salt = settings.node.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into()));
+        Self {
+            settings,
+            tools,
+            salt,
+            orders: BTreeMap::new(),
+            tasks: BTreeMap::new(),
+            running: BTreeMap::new(),
+            attempts: JoinSet::new(),
+            news: Arc::default(),
+            said: Said::default(),
+            adopted: false,
+            introduced: false,
+            quiet_until: None,
+            pause: Duration::ZERO,
+        }
+    }
+
+    async fn run(mut self) -> Result<(), Error> {
+        let (client, node) = (self.settings.client.clone(), self.settings.node.clone());
+        register(&client, &node).await;
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<NodePreheat>(&()));
+        let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+        let mut watch = watcher(api.clone(), config).default_backoff().boxed();
+        let mut writing: Option<BoxFuture<'static, (Saying, Result<DynamicObject, kube::Error>)>> = None;
+        let mut listed = false;
+        loop {
+            let now = (self.settings.clock)();
+            let step = step::step(&self.orders, &self.tasks, &BTreeSet::new(), now);
+            step.actions.into_iter().for_each(|action| self.act(action, now));
+            self.read_meters(now);
+            if writing.is_none() {
+                writing = self.next_write(&api, now);
+            }
+            let due = self.write_due(now).filter(|_| writing.is_none());
+            let nap = until([due, step.wake].into_iter().flatten().min(), now);
+            tokio::select! {
+                event = watch.try_next() => match event {
+                    Ok(None) => return Err(Error::WatchEnded(node)),
+                    Ok(Some(Event::Apply(object) | Event::InitApply(object))) => {
+                        listed = true;
+                        self.take_orders(&object);
+                    }
+                    Ok(Some(Event::Init)) => listed = false,
+                    // Gone: with it all orders. It is made anew, as at the start.
+                    Ok(Some(Event::InitDone)) if listed => {}
+                    Ok(Some(Event::InitDone | Event::Delete(_))) => {
+                        self.forget_all();
+                        register(&client, &node).await;
+                    }
+                    Err(problem) => tracing::warn!(node, "watch interrupted, trying again: {problem}"),
+                },
+                Some(ended) = self.attempts.join_next(), if !self.attempts.is_empty() => {
+                    // An aborted attempt has nothing to say.
+                    if let Ok((key, result)) = ended {
+                        self.conclude(key, result);
+                    }
+                }
+                Some((saying, result)) = OptionFuture::from(writing.as_mut()) => {
+                    writing = None;
+                    self.written(&saying, result);
+                }
+                () = self.news.notified() => {}
+                () = tokio::time::sleep(nap.unwrap_or_default().max(Duration::from_millis(1))), if nap.is_some() => {}
+            }
+        }
+    }
+
+    fn take_orders(&mut self, object: &DynamicObject) {
+        let (orders, broken) = to_core::orders(object);
+        for problem in broken {
+            tracing::warn!("an order cannot be read and is left out: {problem}");
+        }
+        if !std::mem::replace(&mut self.adopted, true) {
+            // What an earlier life of this agent finished need not be done again.
+            let (reports, _) = to_core::reports(object);
+            for (key, report) in &reports {
+                if report.ended() && orders.contains_key(key) {
+                    let task = Task { report: report.clone(), state: TaskState::Ended };
+                    self.tasks.entry(*key).or_insert(task);
+                }
+            }
+            self.said = Said { reports };
+        }
+        self.orders = orders;
+    }
+
+    fn forget_all(&mut self) {
+        self.orders.clear();
+        self.said = Said::default();
+        (self.adopted, self.introduced) = (false, false);
+    }
+
+    fn act(&mut self, action: Action, now: Timestamp) {
+        match action {
+            Action::Start { key, attempt } => self.start(key, attempt, now),
+            Action::Refuse { key, missing } => {
+                if let Some(order) = self.orders.get(&key) {
+                    self.tasks.insert(key, step::refuse(order, &missing, now));
+                }
+            }
+            Action::Forget { key } => {
+                self.tasks.remove(&key);
+                if let Some(running) = self.running.remove(&key) {
+                    tracing::info!(node = self.settings.node, order = %key, "taken back, stopping");
+                    running.abort.abort();
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, key: Key, attempt: u32, now: Timestamp) {
+        let Some(order) = self.orders.get(&key).cloned() else { return };
+        tracing::info!(node = self.settings.node, image = order.image, attempt, "pulling");
+        let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
+        let earlier = task.report.bytes;
+        self.tasks.insert(key, task);
+        let meter = Meter::new(self.news.clone());
+        let (tools, its_meter) = (self.tools.clone(), meter.clone());
+        let abort = self.attempts.spawn(async move {
+            let attempt = tokio::time::timeout(order.timeout, tools.attempt(&order, &its_meter)).await;
+            let result = attempt.unwrap_or_else(|_| {
+                Err(Failure {
+                    reason: Reason::Timeout,
+                    message: format!(
+                        "{}: not done after {} s, the longest that the job allows for one attempt; \
+                         the next one goes on where this one stopped",
+                        order.image,
+                        order.timeout.as_secs()
+                    ),
+                    retryable: true,
+                    pause: None,
+                })
+            });
+            (key, result)
+        });
+        self.running.insert(key, Running { meter, earlier, abort });
+    }
+
+    fn conclude(&mut self, key: Key, result: Result<String, Failure>) {
+        let now = (self.settings.clock)();
+        self.read_meters(now);
+        self.running.remove(&key);
+        let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { return };
+        let node = &self.settings.node;
+        let task = match result {
+            Ok(digest) => {
+                let bytes = task.report.bytes;
+                tracing::info!(node, image = order.image, digest, upstream = bytes.upstream, "there");
+                step::succeed(order, task, digest, bytes, now)
+            }
+            Err(failure) => {
+                tracing::warn!(node, image = order.image, reason = %failure.reason, "{}", failure.message);
+                step::fail(order, task, failure, self.salt, now)
+            }
+        };
+        self.tasks.insert(key, task);
+    }
+
+    fn read_meters(&mut self, now: Timestamp) {
+        for (key, running) in &self.running {
+            if let Some(task) = self.tasks.get_mut(key).filter(|task| task.state == TaskState::Running) {
+                running.meter.read(&mut task.report, running.earlier);
+                task.report.updated = now;
+            }
+        }
+    }
+
+    fn write_due(&self, now: Timestamp) -> Option<Timestamp> {
+        let due = match (self.adopted, self.introduced) {
+            (false, _) => None,
+            (true, false) => Some(now),
+            (true, true) => self.said.due(&self.tasks, &self.orders, now),
+        };
+        due.map(|due| self.quiet_until.map_or(due, |quiet| quiet.max(due)))
+    }
+
+    /// The write that is due now, begun.
+    fn next_write(
+        &self,
+        api: &Api<DynamicObject>,
+        now: Timestamp,
+    ) -> Option<BoxFuture<'static, (Saying, Result<DynamicObject, kube::Error>)>> {
+        self.write_due(now).filter(|due| *due <= now)?;
+        let mut saying = self.said.saying(&self.tasks);
+        if !self.introduced {
+            saying.agent = Some(AgentInfo {
+                version: env!("CARGO_PKG_VERSION").into(),
+                runtime: "layout".into(),
+                platform: self.settings.platform.to_string(),
+                features: Vec::new(),
+            });
+        }
+        let (api, node, store) = (api.clone(), self.settings.node.clone(), self.settings.store.clone());
+        let write = async move {
+            saying.disk = store.space().await.ok().map(|(total, free)| Disk { total, free });
+            let Write::Status(_, patch) = from_core::saying(&node, &saying) else {
+                return std::future::pending().await;
+            };
+            let result = api.patch_status(&node, &PatchParams::default(), &Patch::Merge(patch)).await;
+            (saying, result)
+        };
+        Some(write.boxed())
+    }
+
+    fn written(&mut self, saying: &Saying, result: Result<DynamicObject, kube::Error>) {
+        match result {
+            Ok(_) => {
+                self.said.acknowledge(saying);
+                self.introduced = true;
+                (self.quiet_until, self.pause) = (None, Duration::ZERO);
+            }
+            Err(problem) => {
+                tracing::warn!(node = self.settings.node, "cannot report, trying again: {problem}");
+                self.pause = (self.pause * 2).clamp(Duration::from_millis(200), Duration::from_secs(30));
+                self.quiet_until = Some(after((self.settings.clock)(), self.pause));
+            }
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The command line: what a user may say, with the help that they read first.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use stoker_api::Span;
+use stoker_api::labels::{self, LabelSelector};
+
+/// Puts container images on the nodes that will need them, before they need them.
+#[derive(Parser)]
+#[command(
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "Examples:\n  \
+        stoker demo                                  see it work, on this machine alone\n  \
+        stoker up --data ./stoker                    the whole system, no Kubernetes needed\n  \
+        stoker pull registry.example/shop/web:v42    onto all nodes of the current cluster\n  \
+        stoker why web                               what each node is waiting for\n\n\
+        Exit codes: 0 done, 1 it failed, 2 wrong usage, 130 interrupted."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    #[command(flatten)]
+    pub(crate) logs: Logs,
+}
+
+/// Which cluster a command talks to.
+#[derive(Args)]
+pub(crate) struct Cluster {
+    /// The kubeconfig to use [default: $KUBECONFIG, then ~/.kube/config, then the pod's own]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Cluster")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig [default: its current one]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
+    pub(crate) context: Option<String>,
+    /// The namespace [default: that of the context]
+    #[arg(short, long, global = true, value_name = "NAME", help_heading = "Cluster")]
+    pub(crate) namespace: Option<String>,
+}
+
+/// What is said on standard error.
+#[derive(Args)]
+pub(crate) struct Logs {
+    /// How logs are written
+    #[arg(long, global = true, value_enum, default_value_t, env = "STOKER_LOG_FORMAT", help_heading = "Logs")]
+    pub(crate) log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, or a tracing filter [default: depends on the command]
+    #[arg(long, global = true, value_name = "LEVEL", env = "STOKER_LOG", help_heading = "Logs")]
+    pub(crate) log: Option<String>,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// For machines, one object a line
+    Json,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Demo(Demo),
+    Up(Up),
+    Pull(Pull),
+    Get(Get),
+    Why(Why),
+    Delete(Delete),
+    Controller(Controller),
+    Agent(Agent),
+    /// Print the CustomResourceDefinitions, for `kubectl apply -f -`
+    Crds,
+    /// Print a completion script for a shell, e.g. `source <(stoker completions bash)`
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+impl Command {
+    pub(crate) fn default_log_level(&self) -> &'static str {
+        match self {
+            Command::Up(_) | Command::Controller(_) | Command::Agent(_) => "info",
+            _ => "warn",
+        }
+    }
+}
+
+/// See the whole system work on this machine: a registry, three nodes, one Preheat, verified
+#[derive(Args)]
+#[command(
+    after_help = "Needs nothing but this binary. Prints what every node received and re-hashes every byte of it."
+)]
+pub(crate) struct Demo {
+    /// Leave it running at the end and print how to reach it
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Where it keeps its data [default: a new directory below the system's temporary one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+}
+
+/// Run the whole system on this machine, without Kubernetes: API, controller, nodes
+#[derive(Args)]
+#[command(after_help = "Each node's images are an OCI image layout: DIR/nodes/NAME/images.\n\
+    The kubeconfig is DIR/kubeconfig; kubectl and every stoker command work with it.\n\n\
+    Example:\n  stoker up --data ./stoker --nodes 3")]
+pub(crate) struct Up {
+    /// Where everything is kept
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+    /// How many nodes: node-1, node-2, …
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) nodes: u16,
+    /// Where the API listens, with HTTPS and a bearer token
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7443")]
+    pub(crate) listen: SocketAddr,
+}
+
+/// Put images on nodes now, and follow it
+#[derive(Args)]
+#[command(after_help = "Makes a Preheat and follows it. Ctrl-C stops following, not the Preheat.\n\
+    Exit code 0 only if every node has every image.\n\n\
+    Examples:\n  \
+    stoker pull registry.example/shop/web:v42\n  \
+    stoker pull web:v42 cart:v7 -l pool=edge --parallelism 20 --timeout 30m\n  \
+    stoker pull web:v42 --node shop-17 --name web --no-wait")]
+pub(crate) struct Pull {
+    /// registry/repository:tag or registry/repository@sha256:…
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+    /// Only this node; may be given more than once
+    #[arg(long = "node", value_name = "NAME")]
+    pub(crate) nodes: Vec<String>,
+    /// Only nodes with these labels, e.g. pool=edge,zone in (a,b)
+    #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = labels::parse)]
+    pub(crate) selector: Option<LabelSelector>,
+    /// How many nodes pull at one time
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) parallelism: i32,
+    /// Give up on nodes that are not done by then, e.g. 30m
+    #[arg(long, value_name = "TIME", value_parser = str::parse::<Span>)]
+    pub(crate) timeout: Option<Span>,
+    /// The name of the Preheat; without it one is made up and the Preheat goes an hour after its end
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Do not follow it
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+/// Show jobs, one job node by node, or nodes
+#[derive(Args)]
+#[command(after_help = "NAME is a Preheat; kind/name another project's job, e.g. imagepulljob/base.\n\n\
+    Examples:\n  stoker get\n  stoker get web\n  stoker get nodes\n  stoker get imagepulljob/base -o yaml")]
+pub(crate) struct Get {
+    /// A job, or `nodes`; without it all jobs
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// How it is printed
+    #[arg(short, long, value_enum, default_value_t)]
+    pub(crate) output: Output,
+    /// Go on, and print what changes
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Jobs of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "name")]
+    pub(crate) all_namespaces: bool,
+}
+
+/// How objects are printed.
+#[derive(Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A table
+    #[default]
+    Table,
+    /// A table with more columns
+    Wide,
+    /// The raw objects
+    Json,
+    /// The raw objects
+    Yaml,
+}
+
+/// Say what each node of a job is waiting for
+#[derive(Args)]
+#[command(after_help = "Computed from the cluster's objects with the controller's own rules, not stored.\n\n\
+    Examples:\n  stoker why web\n  stoker why web shop-17\n  stoker why imagepulljob/base")]
+pub(crate) struct Why {
+    /// A Preheat, or kind/name
+    pub(crate) name: String,
+    /// Only this node
+    pub(crate) node: Option<String>,
+}
+
+/// Delete a job: its pulls stop, images stay
+#[derive(Args)]
+pub(crate) struct Delete {
+    /// A Preheat, or kind/name
+    pub(crate) name: String,
+}
+
+/// Run the controller against a cluster
+#[derive(Args)]
+pub(crate) struct Controller {
+    /// Never ask more writes a second than this of the API server
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_writes_per_second: u32,
+}
+
+/// Run the agent of one node against a cluster
+#[derive(Args)]
+pub(crate) struct Agent {
+    /// The name of the Node that this agent serves
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    pub(crate) node: String,
+    /// Where images go (an OCI image layout) and where they are while they come
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn every_help_text_reads_well() {
+        let mut cli = Cli::command().term_width(100);
+        let mut text = cli.render_long_help().to_string();
+        for command in cli.clone().get_subcommands_mut() {
+            if command.get_name() != "help" {
+                text += &format!("\n=== {}\n{}", command.get_name(), command.render_help());
+            }
+        }
+        cli.debug_assert();
+        insta::assert_snapshot!(text);
+    }
+}

@@ -1,0 +1,45 @@
+//! From the command line to a client: the current kubeconfig, or the one that is named.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::cli::Cluster;
+
+/// A client of the cluster, and the namespace that commands mean.
+pub(crate) struct Connection {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+}
+
+/// Reads the kubeconfig; does not yet speak to the API server.
+pub(crate) async fn connect(cluster: &Cluster) -> anyhow::Result<Connection> {
+    let options = KubeConfigOptions { context: cluster.context.clone(), cluster: None, user: None };
+    let config = match &cluster.kubeconfig {
+        Some(file) => {
+            let kubeconfig = Kubeconfig::read_from(file).with_context(|| unreadable(file))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(|| unusable(file))?
+        }
+        None if cluster.context.is_some() => {
+            let problem = "the current kubeconfig cannot be used; check --context, or give --kubeconfig FILE";
+            Config::from_kubeconfig(&options).await.context(problem)?
+        }
+        None => Config::infer().await.context(
+            "no cluster: there is no usable kubeconfig here. Give --kubeconfig FILE, \
+             or start a cluster on this machine with `stoker up --data DIR`",
+        )?,
+    };
+    let namespace = cluster.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config).context("the kubeconfig's TLS or login settings cannot be used")?;
+    Ok(Connection { client, namespace })
+}
+
+fn unreadable(file: &Path) -> String {
+    format!("the kubeconfig {} cannot be read; check --kubeconfig", file.display())
+}
+
+fn unusable(file: &Path) -> String {
+    format!("the kubeconfig {} cannot be used; check it and --context", file.display())
+}

@@ -1,0 +1,160 @@
+//! `stoker demo`: the main job on embedded defaults, from a registry of its own to verified images on three nodes.
+
+mod samples;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use kube::api::{Api, PostParams};
+use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec};
+use stoker_runtime::Layout;
+use stoker_transfer::{Platform, ServeSettings, Server};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::Demo;
+use crate::follow::{End, follow};
+use crate::screen::Screen;
+use crate::system::{Options, System};
+use crate::{clock, table, up};
+
+/// Slow enough to watch, fast enough to wait for.
+const REGISTRY_BYTES_PER_SECOND: u64 = 40 << 20;
+
+/// Runs the demo; exit code 0 only if every byte on every node was verified.
+pub(crate) async fn run(args: Demo) -> anyhow::Result<ExitCode> {
+    let data = data_directory(args.data.as_ref())?;
+    println!("Data directory: {}", data.display());
+    let stop = CancellationToken::new();
+    let demo = act(data.clone(), args.keep, stop.clone());
+    tokio::select! {
+        result = demo => result,
+        signal = up::stopped(), if !args.keep => {
+            signal?;
+            stop.cancel();
+            eprintln!("\nstopped; what it made is in {}", data.display());
+            Ok(ExitCode::from(130))
+        }
+    }
+}
+
+fn data_directory(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    match given {
+        Some(data) => {
+            std::fs::create_dir_all(data).with_context(|| format!("cannot make {}", data.display()))?;
+            if std::fs::read_dir(data)?.next().is_some() {
+                bail!("{} is not empty; the demo wants a directory of its own", data.display());
+            }
+            Ok(data.clone())
+        }
+        None => Ok(tempfile::Builder::new().prefix("stoker-demo-").tempdir()?.keep()),
+    }
+}
+
+async fn act(data: PathBuf, keep: bool, stop: CancellationToken) -> anyhow::Result<ExitCode> {
+    let platform = platform();
+    println!("Making three sample images …");
+    let library = Layout::open(data.join("registry"))?;
+    let names = samples::make(&library, &data).await?;
+    let settings = ServeSettings { bytes_per_second: Some(REGISTRY_BYTES_PER_SECOND) };
+    let server = Server::bind(([127, 0, 0, 1], 0).into(), data.join("registry"), settings).await?;
+    let (registry, sent) = (server.addr(), server.sent());
+    let serving = tokio::spawn(server.run(stop.clone()));
+    let listen = ([127, 0, 0, 1], 0).into();
+    let options = Options { data, nodes: 3, listen, platform, clock: clock::system() };
+    let mut system = System::start(options).await?;
+    println!(
+        "Registry at {registry}, API at https://{}, nodes node-1 … node-3, two of them at one time:\n",
+        system.addr
+    );
+    let images: Vec<String> = names.iter().map(|name| format!("{registry}/{name}")).collect();
+    let client = system.client.clone();
+    let preheat = preheat(&images);
+    let followed = async {
+        Api::<Preheat>::namespaced(client.clone(), "default").create(&PostParams::default(), &preheat).await?;
+        let mut screen = Screen::new();
+        let end = follow(&client, "default", "demo", &clock::system(), &mut screen).await;
+        screen.close();
+        end
+    };
+    let end = system.run_until(followed).await??;
+    let good = show(&end) & prove(&system).await?;
+    let sent = sent.load(Ordering::Relaxed);
+    println!("\n{} left the registry.", table::bytes(sent));
+    if keep {
+        println!("\nThe registry at {registry} has: {}\n{}", names.join(", "), up::greeting(&system));
+        system.run_until(up::stopped()).await??;
+        eprintln!("stopping");
+    }
+    stop.cancel();
+    system.stop().await?;
+    serving.await??;
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The samples exist for two platforms; a host that is neither pretends.
+fn platform() -> Platform {
+    let host = Platform::host();
+    match samples::PLATFORMS.contains(&host.architecture.as_str()) {
+        true => host,
+        false => Platform::new("linux", "amd64", None),
+    }
+}
+
+fn preheat(images: &[String]) -> Preheat {
+    let images = images.iter().map(|image| ImageSpec { image: image.clone() }).collect();
+    let spec = PreheatSpec {
+        images,
+        nodes: NodesSpec::default(),
+        pace: PaceSpec { parallelism: 2 },
+        pull: PullSpec::default(),
+        completion: CompletionSpec::default(),
+        suspend: false,
+    };
+    Preheat::new("demo", spec)
+}
+
+/// The table of results; true if every node has every image.
+fn show(end: &End) -> bool {
+    let rows: Vec<Vec<String>> = end
+        .rows
+        .iter()
+        .map(|row| {
+            let report = &row.report;
+            let took = report.finished.map(|finished| finished.duration_since(report.started));
+            let took = took.and_then(|took| Duration::try_from(took).ok()).unwrap_or_default();
+            let result = match report.reason {
+                Some(reason) => format!("{reason}: {}", report.message),
+                None => format!("{:?}", report.phase),
+            };
+            vec![
+                row.node.clone(),
+                row.image.clone(),
+                report.digest.as_deref().map(table::short_digest).unwrap_or_default(),
+                table::bytes(report.bytes.done),
+                format!("{:.1} s", took.as_secs_f64()),
+                result,
+            ]
+        })
+        .collect();
+    println!("\n{}", table::render(&["NODE", "IMAGE", "DIGEST", "BYTES", "TIME", "RESULT"], &rows));
+    println!("{}", end.summary.message);
+    end.summary.failed == 0 && end.summary.succeeded == end.summary.desired && end.summary.desired > 0
+}
+
+/// Re-hashes every blob on every node.
+async fn prove(system: &System) -> anyhow::Result<bool> {
+    let mut good = true;
+    for (name, store) in &system.nodes {
+        let proof = store.verify().await?;
+        let bad = match proof.bad.is_empty() {
+            true => "every sha256 is right".to_string(),
+            false => format!("WRONG: {:?}", proof.bad),
+        };
+        println!("{name}: {} blobs re-hashed, {}, {bad}", proof.blobs, table::bytes(proof.bytes));
+        good &= proof.bad.is_empty() && proof.blobs > 0;
+    }
+    Ok(good)
+}

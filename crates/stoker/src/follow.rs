@@ -1,0 +1,119 @@
+//! Follows one Preheat to its end: its own object, and where few enough nodes take part their reports too.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, bail};
+use futures::future::OptionFuture;
+use futures::stream::BoxStream;
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::ApiResource;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, ResourceExt as _};
+use stoker_api::Summary;
+use stoker_api::native::{NodePreheat, Preheat, to_core};
+use stoker_core::Clock;
+use stoker_core::model::{Job, Key, Report};
+
+use crate::jobs;
+use crate::screen::Screen;
+
+/// With more nodes than this only the job's sums are shown: a watch of every node's reports is not free.
+const NODES_IN_DETAIL: u32 = 20;
+
+/// One image on one node.
+#[derive(Clone)]
+pub(crate) struct Row {
+    pub(crate) node: String,
+    pub(crate) image: String,
+    pub(crate) report: Report,
+}
+
+/// How it ended.
+pub(crate) struct End {
+    pub(crate) summary: Summary,
+    pub(crate) object: DynamicObject,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Shows progress until the Preheat has ended.
+pub(crate) async fn follow(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    clock: &Clock,
+    screen: &mut Screen,
+) -> anyhow::Result<End> {
+    let preheats: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Preheat>(&()));
+    let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<NodePreheat>(&()));
+    let mine = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut watch = watcher(preheats, mine).default_backoff().boxed();
+    let mut watch_nodes: Option<BoxStream<'_, _>> = None;
+    let mut reports: BTreeMap<String, BTreeMap<Key, Report>> = BTreeMap::new();
+    let mut current: Option<(Job, Summary)> = None;
+    loop {
+        tokio::select! {
+            event = watch.try_next() => match event.map_err(|problem| tracing::warn!("watch interrupted: {problem}")) {
+                Ok(Some(Event::Apply(object) | Event::InitApply(object))) => {
+                    let (job, summary) = (to_core::job(&object)?, to_core::summary(&object));
+                    if summary.ended {
+                        let all = nodes.list(&ListParams::default()).await.map_err(jobs::explain)?;
+                        all.items.iter().for_each(|node| take(node, &mut reports));
+                        let rows = rows(&job, &reports, clock);
+                        screen.show(&summary, &rows);
+                        return Ok(End { summary, object, rows });
+                    }
+                    if watch_nodes.is_none() && (1..=NODES_IN_DETAIL).contains(&summary.desired) {
+                        let all = watcher::Config::default();
+                        watch_nodes = Some(watcher(nodes.clone(), all).default_backoff().boxed());
+                    }
+                    current = Some((job, summary));
+                }
+                Ok(Some(Event::Delete(_))) => bail!("Preheat {name} was deleted by somebody; its pulls stopped"),
+                Ok(Some(Event::InitDone)) if current.is_none() => bail!("Preheat {name} is gone"),
+                Ok(Some(Event::Init | Event::InitDone)) | Err(()) => {}
+                Ok(None) => bail!("the watch of Preheat {name} ended; `stoker get {name}` shows how it goes on"),
+            },
+            Some(event) = OptionFuture::from(watch_nodes.as_mut().map(|watch| watch.try_next())) => {
+                let event = event.unwrap_or_default();
+                if let Some(Event::Apply(node) | Event::InitApply(node)) = event {
+                    take(&node, &mut reports);
+                }
+            }
+        }
+        if let Some((job, summary)) = &current {
+            screen.show(summary, &rows(job, &reports, clock));
+        }
+    }
+}
+
+fn take(node: &DynamicObject, reports: &mut BTreeMap<String, BTreeMap<Key, Report>>) {
+    // What was said stays known when the agent sweeps it.
+    reports.entry(node.name_any()).or_default().extend(to_core::reports(node).0);
+}
+
+/// The reports that count for this job, by node and in the order of its images.
+fn rows(job: &Job, reports: &BTreeMap<String, BTreeMap<Key, Report>>, clock: &Clock) -> Vec<Row> {
+    let since = job.since(clock());
+    let mut rows = Vec::new();
+    for (node, reports) in reports {
+        for image in &job.images {
+            let report = image.reference.as_ref().ok().and_then(|reference| reports.get(&reference.key));
+            if let Some(report) = report.filter(|report| report.asked >= since) {
+                rows.push(Row { node: node.clone(), image: image.written.clone(), report: report.clone() });
+            }
+        }
+    }
+    rows
+}
+
+/// The failed nodes of a Preheat with their reasons, a line each.
+pub(crate) fn failures(object: &DynamicObject) -> anyhow::Result<Vec<String>> {
+    let status = object.data.get("status").cloned().unwrap_or_default();
+    let status: stoker_api::native::PreheatStatus =
+        serde_json::from_value(status).context("the Preheat's status cannot be read")?;
+    let lines = status.failed_nodes.iter().map(|node| format!("{}: {}: {}", node.node, node.reason, node.message));
+    Ok(lines.collect())
+}

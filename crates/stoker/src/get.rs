@@ -1,0 +1,214 @@
+//! `stoker get`: jobs, one job node by node, or nodes.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use futures::stream::SelectAll;
+use futures::{StreamExt as _, TryStreamExt as _};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+use stoker_api::{DIALECTS, Dialect, native};
+use stoker_controller::snapshot;
+
+use crate::cli::{Cluster, Get, Output};
+use crate::connect::{Connection, connect};
+use crate::jobs::{self, Job};
+use crate::{clock, table, why};
+
+/// Prints what the user asked for.
+pub(crate) async fn run(cluster: &Cluster, args: Get) -> anyhow::Result<ExitCode> {
+    let connection = connect(cluster).await?;
+    match args.name.as_deref() {
+        Some("nodes" | "node") if args.watch => {
+            bail!("nodes cannot be watched here; use `kubectl get nodepreheats -w`")
+        }
+        Some("nodes" | "node") => nodes(&connection.client, args.output).await?,
+        name if args.watch => return watch(&connection, name, &args).await,
+        None => {
+            let namespace = (!args.all_namespaces).then_some(connection.namespace.as_str());
+            let jobs = jobs::list(&connection.client, namespace).await?;
+            match args.output {
+                Output::Json | Output::Yaml => print_objects(jobs.into_iter().map(|job| job.object), args.output)?,
+                _ if jobs.is_empty() => eprintln!("no jobs{}; make one with `stoker pull IMAGE`", place(namespace)),
+                _ => print!("{}", job_table(&jobs, &args)),
+            }
+        }
+        Some(name) => {
+            let job = jobs::find(&connection, name).await?;
+            match args.output {
+                Output::Json | Output::Yaml => print_value(&serde_json::to_value(&job.object)?, args.output)?,
+                output => one_job(&connection.client, &job, output).await?,
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn place(namespace: Option<&str>) -> String {
+    namespace.map(|namespace| format!(" in namespace {namespace}")).unwrap_or_default()
+}
+
+fn print_objects(objects: impl Iterator<Item = DynamicObject>, output: Output) -> anyhow::Result<()> {
+    let items: Vec<Value> = objects.map(|object| serde_json::to_value(&object)).collect::<Result<_, _>>()?;
+    print_value(&json!({ "apiVersion": "v1", "kind": "List", "items": items }), output)
+}
+
+fn print_value(value: &Value, output: Output) -> anyhow::Result<()> {
+    match output {
+        Output::Yaml => print!("{}", serde_saphyr::to_string(value)?),
+        _ => println!("{value:#}"),
+    }
+    Ok(())
+}
+
+fn header(args: &Get) -> Vec<&'static str> {
+    let mut header = vec!["NAME", "PHASE", "NODES", "DONE", "PULLING", "FAILED", "AGE"];
+    if args.all_namespaces {
+        header.insert(0, "NAMESPACE");
+    }
+    if args.output == Output::Wide {
+        header.push("MESSAGE");
+    }
+    header
+}
+
+fn job_row(dialect: &Dialect, object: &DynamicObject, args: &Get, now: Timestamp) -> Vec<String> {
+    let summary = (dialect.summary)(object);
+    let phase = if summary.phase.is_empty() { "-".into() } else { summary.phase };
+    let age = table::age(object.metadata.creation_timestamp.as_ref().map(|time| time.0), now);
+    let mut row = vec![jobs::spoken(dialect, &object.name_any()), phase];
+    row.extend([summary.desired, summary.succeeded, summary.pulling, summary.failed].map(|nodes| nodes.to_string()));
+    row.push(age);
+    if args.all_namespaces {
+        row.insert(0, object.namespace().unwrap_or_default());
+    }
+    if args.output == Output::Wide {
+        row.push(summary.message);
+    }
+    row
+}
+
+fn job_table(jobs: &[Job], args: &Get) -> String {
+    let now = clock::system()();
+    let rows: Vec<Vec<String>> = jobs.iter().map(|job| job_row(job.dialect, &job.object, args, now)).collect();
+    table::render(&header(args), &rows)
+}
+
+/// One job: what it says of itself, then node by node.
+async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<()> {
+    let summary = (job.dialect.summary)(&job.object);
+    println!("{} {}: {}", job.dialect.kind, job.object.name_any(), summary.message);
+    let mut snapshot = snapshot::take(client).await.map_err(jobs::explain)?;
+    let rows = why::rows(&mut snapshot.world, &job.id(), clock::system()());
+    if rows.is_empty() {
+        if summary.ended && summary.desired > 0 {
+            println!("It has ended; what each node did is no longer kept.");
+        }
+        return Ok(());
+    }
+    let mut header = vec!["NODE", "STATE", "IMAGE", "DIGEST", "DONE", "SIZE", "WHY"];
+    if output == Output::Wide {
+        header.splice(6..6, ["RECEIVED", "ATTEMPT"]);
+    }
+    let mut lines = Vec::new();
+    for row in &rows {
+        for (number, image) in row.images.iter().enumerate() {
+            let first = number == 0;
+            let bytes = image.report.as_ref().map(|report| report.bytes).unwrap_or_default();
+            let digest = image.report.as_ref().and_then(|report| report.digest.as_deref());
+            let mut line = vec![
+                if first { row.node.clone() } else { String::new() },
+                if first { why::word(&row.state).into() } else { String::new() },
+                image.image.clone(),
+                digest.map(table::short_digest).unwrap_or_else(|| "-".into()),
+                table::bytes(bytes.done),
+                table::bytes(bytes.total),
+            ];
+            if output == Output::Wide {
+                let attempt = image.report.as_ref().map_or(0, |report| report.attempt);
+                line.extend([table::bytes(bytes.upstream), attempt.to_string()]);
+            }
+            let sentence = if first && row.state != stoker_core::world::State::Succeeded {
+                why::sentence(row)
+            } else {
+                String::new()
+            };
+            line.push(sentence);
+            lines.push(line);
+        }
+    }
+    print!("{}", table::render(&header, &lines));
+    Ok(())
+}
+
+async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
+    let resource = kube::core::ApiResource::erase::<native::NodePreheat>(&());
+    let preheats: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let preheats = preheats.list(&ListParams::default()).await.map_err(jobs::explain)?.items;
+    if matches!(output, Output::Json | Output::Yaml) {
+        return print_objects(preheats.into_iter(), output);
+    }
+    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.map_err(jobs::explain)?.items;
+    if nodes.is_empty() {
+        eprintln!("this cluster has no nodes");
+        return Ok(());
+    }
+    let rows: Vec<Vec<String>> = nodes
+        .iter()
+        .map(|node| {
+            let name = node.name_any();
+            let preheat = preheats.iter().find(|preheat| preheat.name_any() == name);
+            let status = preheat.and_then(|preheat| preheat.data.get("status"));
+            let text = |pointer: &str| {
+                let text = status.and_then(|status| status.pointer(pointer)).and_then(Value::as_str);
+                text.unwrap_or("-").to_string()
+            };
+            let free = status.and_then(|status| status.pointer("/disk/free")).and_then(Value::as_u64);
+            let ready = if stoker_api::node::to_core(node).ready { "Ready" } else { "NotReady" };
+            let agent = if preheat.is_some() { text("/agent/version") } else { "none".into() };
+            let free = free.map(table::bytes).unwrap_or_else(|| "-".into());
+            vec![name, ready.into(), text("/agent/runtime"), text("/agent/platform"), free, agent]
+        })
+        .collect();
+    print!("{}", table::render(&["NODE", "STATUS", "RUNTIME", "PLATFORM", "FREE DISK", "AGENT"], &rows));
+    Ok(())
+}
+
+/// Prints a line for every change, until Ctrl-C.
+async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyhow::Result<ExitCode> {
+    let namespace = (!args.all_namespaces).then_some(connection.namespace.as_str());
+    let mut all = SelectAll::new();
+    let (dialects, config): (&[Dialect], _) = match name {
+        None => (DIALECTS, watcher::Config::default()),
+        Some(name) => {
+            let job = jobs::find(connection, name).await?;
+            let config = watcher::Config::default().fields(&format!("metadata.name={}", job.object.name_any()));
+            (std::slice::from_ref(job.dialect), config)
+        }
+    };
+    for dialect in dialects {
+        let api = jobs::api(&connection.client, dialect, namespace);
+        let stream = watcher(api, config.clone()).default_backoff().applied_objects();
+        all.push(stream.map_ok(move |object| (dialect, object)).boxed());
+    }
+    if matches!(args.output, Output::Table | Output::Wide) {
+        println!("{}", header(args).join("\t"));
+    }
+    let stop = std::pin::pin!(tokio::signal::ctrl_c());
+    let mut all = all.take_until(stop);
+    while let Some(event) = all.next().await {
+        match event {
+            Err(problem) => tracing::debug!("watch interrupted: {problem}"),
+            Ok((dialect, object)) => match args.output {
+                Output::Json | Output::Yaml => print_value(&serde_json::to_value(&object)?, args.output)?,
+                _ => println!("{}", job_row(dialect, &object, args, clock::system()()).join("\t")),
+            },
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

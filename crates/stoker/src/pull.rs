@@ -1,0 +1,128 @@
+//! `stoker pull`: a new Preheat, followed to its end.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec};
+use stoker_api::{Span, image};
+
+use crate::cli::{Cluster, Pull};
+use crate::connect::connect;
+use crate::follow::{End, failures, follow};
+use crate::screen::Screen;
+use crate::{clock, jobs, table};
+
+/// A Preheat without a name of its own goes this long after its end.
+const TTL: Span = Span(std::time::Duration::from_secs(3600));
+
+/// Makes the Preheat, and follows it unless told otherwise.
+pub(crate) async fn run(cluster: &Cluster, args: Pull) -> anyhow::Result<ExitCode> {
+    for written in &args.images {
+        if let Err(problem) = image(written).reference {
+            bail!("{written}: {problem}");
+        }
+    }
+    let connection = connect(cluster).await?;
+    check_nodes(&connection.client, &args.nodes).await?;
+    let preheats: Api<Preheat> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let made = preheats.create(&PostParams::default(), &preheat(&args)).await;
+    let name = made.map_err(|problem| refused(problem, args.name.as_deref()))?.name_any();
+    if args.no_wait {
+        println!("Preheat {name} made; `stoker get {name}` shows how it goes, `stoker why {name}` what it waits for");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut screen = Screen::new();
+    let clock = clock::system();
+    let end = tokio::select! {
+        end = follow(&connection.client, &connection.namespace, &name, &clock, &mut screen) => end,
+        _ = tokio::signal::ctrl_c() => {
+            screen.close();
+            eprintln!("\nno longer following; Preheat {name} goes on. `stoker get {name}` shows how, `stoker delete {name}` stops it");
+            return Ok(ExitCode::from(130));
+        }
+    };
+    screen.close();
+    conclude(&end?)
+}
+
+/// Nodes that are named must exist: a misspelt one would be waited for.
+async fn check_nodes(client: &Client, names: &[String]) -> anyhow::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.map_err(jobs::explain)?;
+    let there: Vec<String> = nodes.items.iter().map(|node| node.name_any()).collect();
+    let unknown: Vec<&str> = names.iter().filter(|name| !there.contains(name)).map(String::as_str).collect();
+    if !unknown.is_empty() {
+        let some: Vec<&str> = there.iter().take(10).map(String::as_str).collect();
+        bail!("no node {}; there are: {} (`stoker get nodes` shows all)", unknown.join(", "), some.join(", "));
+    }
+    Ok(())
+}
+
+fn preheat(args: &Pull) -> Preheat {
+    let mut images: Vec<ImageSpec> = Vec::new();
+    for image in &args.images {
+        if !images.iter().any(|known| known.image == *image) {
+            images.push(ImageSpec { image: image.clone() });
+        }
+    }
+    let spec = PreheatSpec {
+        images,
+        nodes: NodesSpec {
+            names: (!args.nodes.is_empty()).then(|| args.nodes.clone()),
+            selector: args.selector.clone(),
+        },
+        pace: PaceSpec { parallelism: args.parallelism },
+        pull: PullSpec::default(),
+        completion: CompletionSpec {
+            deadline: args.timeout,
+            ttl: args.name.is_none().then_some(TTL),
+            ..CompletionSpec::default()
+        },
+        suspend: false,
+    };
+    let mut preheat = Preheat::new(args.name.as_deref().unwrap_or_default(), spec);
+    if args.name.is_none() {
+        preheat.metadata.name = None;
+        preheat.metadata.generate_name = Some("pull-".into());
+    }
+    preheat
+}
+
+fn refused(problem: kube::Error, name: Option<&str>) -> anyhow::Error {
+    match (&problem, name) {
+        (kube::Error::Api(status), Some(name)) if status.code == 409 => anyhow::anyhow!(
+            "there is a Preheat {name} already; follow it with `stoker get {name} -w`, delete it, or choose another --name"
+        ),
+        _ => jobs::explain(problem),
+    }
+}
+
+/// What came of it, for people, and the exit code.
+fn conclude(end: &End) -> anyhow::Result<ExitCode> {
+    let End { summary, object, rows } = end;
+    let name = object.name_any();
+    if summary.failed > 0 {
+        eprintln!("Preheat {name}: {} of {} nodes failed:", summary.failed, summary.desired);
+        let lines = failures(object)?;
+        let more = usize::try_from(summary.failed)?.saturating_sub(lines.len());
+        lines.iter().for_each(|line| eprintln!("  {line}"));
+        if more > 0 {
+            eprintln!("  and {more} more; `stoker get {name}` shows all");
+        }
+        return Ok(ExitCode::FAILURE);
+    }
+    let upstream: u64 = object.data.pointer("/status/bytes/upstream").and_then(|bytes| bytes.as_u64()).unwrap_or(0);
+    match (summary.desired, upstream) {
+        (0, _) => println!("Preheat {name}: {}", summary.message),
+        (nodes, 0) if !rows.is_empty() => println!("Preheat {name}: already on all {nodes} nodes, nothing was fetched"),
+        (nodes, upstream) => {
+            println!("Preheat {name}: on all {nodes} nodes, {} received from the registry", table::bytes(upstream));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

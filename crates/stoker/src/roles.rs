@@ -1,0 +1,55 @@
+//! The parts of the system as processes of their own, against any cluster; and what a cluster needs first.
+
+use std::process::ExitCode;
+
+use stoker_transfer::{Platform, Registry};
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::{Agent, Cluster, Controller};
+use crate::connect::connect;
+use crate::{clock, system, up};
+
+/// `stoker controller`.
+pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::Result<ExitCode> {
+    let client = connect(cluster).await?.client;
+    let limits = stoker_controller::Limits { writes_per_second: args.max_writes_per_second, ..Default::default() };
+    let settings = stoker_controller::Settings { client, clock: clock::system(), limits };
+    let cancel = CancellationToken::new();
+    until_stopped(stoker_controller::run(settings, cancel.clone()), cancel.clone()).await
+}
+
+/// `stoker agent`.
+pub(crate) async fn agent(cluster: &Cluster, args: Agent) -> anyhow::Result<ExitCode> {
+    let client = connect(cluster).await?.client;
+    let registry = Registry::new(Default::default())?;
+    let settings = system::agent(&args.node, &args.data, &client, &registry, &Platform::host(), &clock::system())?;
+    let cancel = CancellationToken::new();
+    until_stopped(stoker_agent::run(settings, cancel.clone()), cancel.clone()).await
+}
+
+async fn until_stopped<E>(
+    role: impl Future<Output = Result<(), E>>,
+    cancel: CancellationToken,
+) -> anyhow::Result<ExitCode>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
+    let mut role = std::pin::pin!(role);
+    tokio::select! {
+        result = &mut role => result?,
+        stop = up::stopped() => {
+            stop?;
+            cancel.cancel();
+            role.await?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `stoker crds`.
+pub(crate) fn crds() -> anyhow::Result<ExitCode> {
+    for (name, crd) in stoker_api::crds() {
+        println!("---\n# {name}.yaml\n{}", serde_saphyr::to_string(&crd)?.trim_end());
+    }
+    Ok(ExitCode::SUCCESS)
+}

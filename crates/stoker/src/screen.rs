@@ -1,0 +1,138 @@
+//! Progress for people: bars on a terminal, plain lines elsewhere.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use stoker_api::Summary;
+use stoker_core::Phase;
+use tokio::time::Instant;
+
+use crate::follow::Row;
+use crate::table;
+
+/// Where progress is drawn.
+pub(crate) enum Screen {
+    /// A terminal.
+    Bars(Bars),
+    /// Anything else.
+    Lines(Lines),
+}
+
+impl Screen {
+    /// Bars if standard error is a terminal.
+    pub(crate) fn new() -> Self {
+        match std::io::stderr().is_terminal() {
+            true => Screen::Bars(Bars { all: MultiProgress::new(), bars: BTreeMap::new(), sums: None }),
+            false => Screen::Lines(Lines { said: BTreeMap::new(), summary: String::new(), next: Instant::now() }),
+        }
+    }
+
+    /// Draws the present state.
+    pub(crate) fn show(&mut self, summary: &Summary, rows: &[Row]) {
+        match self {
+            Screen::Bars(bars) => bars.show(summary, rows),
+            Screen::Lines(lines) => lines.show(summary, rows),
+        }
+    }
+
+    /// Leaves the bars as they are and gives the terminal back.
+    pub(crate) fn close(self) {
+        if let Screen::Bars(bars) = self {
+            for bar in bars.bars.into_values().chain(bars.sums) {
+                bar.abandon();
+            }
+        }
+    }
+}
+
+/// One bar an image and node.
+pub(crate) struct Bars {
+    all: MultiProgress,
+    bars: BTreeMap<(String, String), ProgressBar>,
+    sums: Option<ProgressBar>,
+}
+
+impl Bars {
+    fn show(&mut self, summary: &Summary, rows: &[Row]) {
+        for row in rows {
+            let key = (row.node.clone(), row.image.clone());
+            let bar = match self.bars.get(&key) {
+                Some(bar) => bar,
+                None => {
+                    let before = self.bars.range(..key.clone()).next_back().map(|(_, bar)| bar.clone());
+                    let bar = ProgressBar::new(0).with_style(style());
+                    let bar = match before {
+                        Some(before) => self.all.insert_after(&before, bar),
+                        None => self.all.insert(0, bar),
+                    };
+                    bar.set_prefix(format!("{} {}", row.node, row.image));
+                    self.bars.entry(key).or_insert(bar)
+                }
+            };
+            bar.set_length(row.report.bytes.total.max(1));
+            bar.set_position(row.report.bytes.done);
+            bar.set_message(word(row));
+        }
+        let sums = self.sums.get_or_insert_with(|| {
+            let template = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
+            self.all.add(ProgressBar::new(1).with_style(template))
+        });
+        sums.set_message(summary.message.clone());
+    }
+}
+
+fn style() -> ProgressStyle {
+    let template = "{prefix:<44} {bar:24.green} {binary_bytes:>11} of {binary_total_bytes:<11} {msg}";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━━ ")
+}
+
+fn word(row: &Row) -> String {
+    let report = &row.report;
+    match (report.phase, report.reason) {
+        (Phase::Succeeded, _) if report.bytes.upstream == 0 => "was there".into(),
+        (Phase::Succeeded, _) => "done".into(),
+        (Phase::Failed, Some(reason)) => format!("failed: {reason}"),
+        (Phase::Failed, None) => "failed".into(),
+        (Phase::Pulling, Some(reason)) => format!("attempt {} after {reason}", report.attempt),
+        (Phase::Pulling, None) => String::new(),
+    }
+}
+
+/// A line for every end and every trouble, and now and then one for the whole.
+pub(crate) struct Lines {
+    said: BTreeMap<(String, String), String>,
+    summary: String,
+    next: Instant,
+}
+
+impl Lines {
+    const PAUSE: Duration = Duration::from_secs(2);
+
+    fn show(&mut self, summary: &Summary, rows: &[Row]) {
+        for row in rows {
+            let word = word(row);
+            let key = (row.node.clone(), row.image.clone());
+            if !word.is_empty() && self.said.get(&key) != Some(&word) {
+                eprintln!("{} {}: {word}, {}", row.node, row.image, table::bytes(row.report.bytes.done));
+                self.said.insert(key, word);
+            }
+        }
+        if Instant::now() >= self.next && !summary.message.is_empty() {
+            let (done, total) = rows
+                .iter()
+                .fold((0, 0), |(done, total), row| (done + row.report.bytes.done, total + row.report.bytes.total));
+            let bytes = match total {
+                0 => String::new(),
+                _ => format!(" ({} of {})", table::bytes(done), table::bytes(total)),
+            };
+            let line = format!("{}{bytes}", summary.message);
+            if line != self.summary {
+                eprintln!("{line}");
+                self.summary = line;
+            }
+            self.next = Instant::now() + Self::PAUSE;
+        }
+    }
+}

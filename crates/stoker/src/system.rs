@@ -1,0 +1,179 @@
+//! The whole system in this process: embedded API over HTTPS, controller, nodes. What `up` and `demo` share.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::json;
+use stoker_core::Clock;
+use stoker_embedded as embedded;
+use stoker_runtime::Layout;
+use stoker_transfer::{Platform, Registry, Spool, SpoolSettings};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// What to run.
+pub(crate) struct Options {
+    pub(crate) data: PathBuf,
+    pub(crate) nodes: u16,
+    pub(crate) listen: SocketAddr,
+    pub(crate) platform: Platform,
+    pub(crate) clock: Clock,
+}
+
+/// The running system.
+pub(crate) struct System {
+    /// In process, without a socket.
+    pub(crate) client: Client,
+    pub(crate) addr: SocketAddr,
+    /// Written when everything is ready.
+    pub(crate) kubeconfig: PathBuf,
+    /// Names and image stores of the nodes.
+    pub(crate) nodes: Vec<(String, Layout)>,
+    cancel: CancellationToken,
+    tasks: JoinSet<anyhow::Result<()>>,
+    /// Held as long as the data directory is in use.
+    _lock: File,
+}
+
+impl System {
+    /// Starts everything; ready when it returns.
+    pub(crate) async fn start(options: Options) -> anyhow::Result<Self> {
+        let Options { data, nodes, listen, platform, clock } = options;
+        std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
+        let lock = lock(&data)?;
+        let crds: Result<_, _> = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd)).collect();
+        let api = embedded::Api::new(embedded::Settings { crds: crds?, clock: clock.clone() })?;
+        let server = embedded::Server::bind(api.clone(), listen).await?;
+        let client = api.client("default");
+        let mut system = System {
+            client: client.clone(),
+            addr: server.addr(),
+            kubeconfig: data.join("kubeconfig"),
+            nodes: Vec::new(),
+            cancel: CancellationToken::new(),
+            tasks: JoinSet::new(),
+            _lock: lock,
+        };
+        let kubeconfig = server.kubeconfig();
+        let cancel = system.cancel.clone();
+        system.tasks.spawn(async move { Ok(server.run(cancel).await?) });
+        let settings = stoker_controller::Settings {
+            client: client.clone(),
+            clock: clock.clone(),
+            limits: stoker_controller::Limits::default(),
+        };
+        let cancel = system.cancel.clone();
+        system.tasks.spawn(async move { Ok(stoker_controller::run(settings, cancel).await?) });
+        let registry = Registry::new(Default::default())?;
+        for number in 1..=nodes {
+            let name = format!("node-{number}");
+            let agent = agent(&name, &data.join("nodes").join(&name), &client, &registry, &platform, &clock)?;
+            make_node(&client, &name, &platform, &clock).await?;
+            system.nodes.push((name, agent.store.clone()));
+            let cancel = system.cancel.clone();
+            system.tasks.spawn(async move { Ok(stoker_agent::run(agent, cancel).await?) });
+        }
+        write_private(&system.kubeconfig, &kubeconfig)?;
+        Ok(system)
+    }
+
+    /// Runs until `stop` is done, or a part ends unasked; then everything stops.
+    pub(crate) async fn run_until<T>(&mut self, stop: impl Future<Output = T>) -> anyhow::Result<T> {
+        tokio::select! {
+            result = stop => Ok(result),
+            Some(ended) = self.tasks.join_next() => {
+                ended??;
+                bail!("a part of the system ended unasked; see the log above")
+            }
+        }
+    }
+
+    /// Stops every part and waits for it.
+    pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
+        self.cancel.cancel();
+        while let Some(ended) = self.tasks.join_next().await {
+            ended??;
+        }
+        Ok(())
+    }
+}
+
+/// The settings of an agent whose images and spool are below `home`.
+pub(crate) fn agent(
+    node: &str,
+    home: &Path,
+    client: &Client,
+    registry: &Registry,
+    platform: &Platform,
+    clock: &Clock,
+) -> anyhow::Result<stoker_agent::Settings> {
+    let spool = Spool::open(home.join("spool"), registry.clone(), SpoolSettings::default())?;
+    Ok(stoker_agent::Settings {
+        client: client.clone(),
+        clock: clock.clone(),
+        node: node.into(),
+        platform: platform.clone(),
+        registry: registry.clone(),
+        spool,
+        store: Layout::open(home.join("images"))?,
+    })
+}
+
+/// The Node object that a kubelet would make.
+async fn make_node(client: &Client, name: &str, platform: &Platform, clock: &Clock) -> anyhow::Result<()> {
+    let labels = json!({
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": platform.os,
+        "kubernetes.io/arch": platform.architecture,
+    });
+    let node = serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } }))?;
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.create(&PostParams::default(), &node).await?;
+    let now = clock().to_string();
+    let ready = json!({
+        "type": "Ready",
+        "status": "True",
+        "reason": "AgentRuns",
+        "message": "Stoker's agent runs in this process",
+        "lastHeartbeatTime": now,
+        "lastTransitionTime": now,
+    });
+    let status = Patch::Merge(json!({ "status": { "conditions": [ready] } }));
+    nodes.patch_status(name, &PatchParams::default(), &status).await?;
+    Ok(())
+}
+
+fn lock(data: &Path) -> anyhow::Result<File> {
+    let file = data.join("lock");
+    let lock = File::options().create(true).append(true).open(&file).with_context(|| unwritable(data))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(std::fs::TryLockError::WouldBlock) => {
+            bail!("{} is in use by another stoker; stop that one, or give another --data directory", data.display())
+        }
+        Err(std::fs::TryLockError::Error(problem)) => Err(problem).with_context(|| unwritable(data)),
+    }
+}
+
+fn unwritable(data: &Path) -> String {
+    format!("the data directory {} cannot be written; check --data and its permissions", data.display())
+}
+
+/// Readable by its owner only, and never half-written.
+fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let part = file.with_extension("part");
+    let _ = std::fs::remove_file(&part);
+    let write = || {
+        let mut out = File::options().create_new(true).write(true).mode(0o600).open(&part)?;
+        out.write_all(text.as_bytes())?;
+        std::fs::rename(&part, file)
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))
+}

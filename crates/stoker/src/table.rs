@@ -1,0 +1,74 @@
+//! Plain tables and short texts for numbers, as people expect them from a command line.
+
+use jiff::Timestamp;
+
+/// Columns aligned to the left, two spaces between, nothing after the last.
+pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        padded.join("  ").trim_end().to_string() + "\n"
+    };
+    let mut text = line(&mut header.iter().copied());
+    for row in rows {
+        text += &line(&mut row.iter().map(String::as_str));
+    }
+    text
+}
+
+/// `1.5 MiB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 || unit == "TiB" {
+            return match unit {
+                "B" => format!("{bytes} B"),
+                _ => format!("{value:.1} {unit}"),
+            };
+        }
+        value /= 1024.0;
+    }
+    String::new()
+}
+
+/// The time since, as kubectl shows ages: `42s`, `7m`, `3h`, `5d`.
+pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
+    let Some(since) = since else { return "-".into() };
+    let seconds = (now.as_second() - since.as_second()).max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// Enough of a digest to recognise it.
+pub(crate) fn short_digest(digest: &str) -> String {
+    digest.chars().take("sha256:".len() + 12).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_and_numbers() {
+        let rows = vec![vec!["a".to_string(), "1".into()], vec!["long".into(), "".into()]];
+        assert_eq!(render(&["NAME", "N"], &rows), "NAME  N\na     1\nlong\n");
+        for (n, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (60 << 20, "60.0 MiB"), (u64::MAX, "16777216.0 TiB")]
+        {
+            assert_eq!(bytes(n), text);
+        }
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for (seconds, text) in [(5, "5s"), (119, "119s"), (180, "3m"), (7200, "2h"), (200_000, "2d"), (-5, "0s")] {
+            assert_eq!(age(Some(at(0)), at(seconds)), text);
+        }
+    }
+}

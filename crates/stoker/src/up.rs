@@ -1,0 +1,54 @@
+//! `stoker up`: the whole system in the foreground.
+
+use std::process::ExitCode;
+
+use stoker_transfer::Platform;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cli::Up;
+use crate::system::{Options, System};
+
+/// Runs until Ctrl-C or SIGTERM.
+pub(crate) async fn run(args: Up) -> anyhow::Result<ExitCode> {
+    let options = Options {
+        data: args.data,
+        nodes: args.nodes,
+        listen: args.listen,
+        platform: Platform::host(),
+        clock: crate::clock::system(),
+    };
+    let mut system = System::start(options).await?;
+    print!("{}", greeting(&system));
+    system.run_until(stopped()).await??;
+    eprintln!("stopping");
+    system.stop().await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends at Ctrl-C or SIGTERM.
+pub(crate) async fn stopped() -> std::io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        result = tokio::signal::ctrl_c() => result,
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+/// How to reach it, with the first commands to try.
+pub(crate) fn greeting(system: &System) -> String {
+    let kubeconfig = system.kubeconfig.display();
+    let nodes = match system.nodes.as_slice() {
+        [(only, _)] => only.clone(),
+        [(first, _), .., (last, _)] => format!("{first} … {last}"),
+        [] => String::new(),
+    };
+    format!(
+        "Stoker is up at https://{} with {nodes}. In another terminal:\n\n  \
+         export KUBECONFIG={kubeconfig}\n  \
+         stoker pull IMAGE        put an image on all nodes, and follow it\n  \
+         stoker get               jobs; `stoker get nodes` for nodes\n  \
+         kubectl get preheats     kubectl works too\n\n\
+         Ctrl-C stops it.\n",
+        system.addr
+    )
+}

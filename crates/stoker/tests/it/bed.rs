@@ -1,0 +1,171 @@
+//! A running `stoker up` and the commands that talk to it.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use kube::api::{Api, DynamicObject, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ApiResource;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Config};
+
+/// Nothing here takes this long; a test that waits for it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary under test, without the user's own settings.
+pub(crate) fn stoker() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stoker"));
+    command.env_remove("KUBECONFIG").env_remove("STOKER_LOG").env("HOME", "/nonexistent").stdin(Stdio::null());
+    command
+}
+
+/// `stoker up` on a directory of its own; killed when dropped.
+pub(crate) struct Up {
+    child: Child,
+    data: tempfile::TempDir,
+}
+
+impl Up {
+    pub(crate) fn start(nodes: u16) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let nodes = nodes.to_string();
+        let mut child = stoker()
+            .args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes, "--data"])
+            .arg(data.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert!(line.starts_with("Stoker is up at https://127.0.0.1:"), "{line}");
+        Self { child, data }
+    }
+
+    pub(crate) fn data(&self) -> &Path {
+        self.data.path()
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.data.path().join("kubeconfig")
+    }
+
+    /// The image store of a node.
+    pub(crate) fn images(&self, node: &str) -> PathBuf {
+        self.data.path().join("nodes").join(node).join("images")
+    }
+
+    /// A command against this cluster.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = stoker();
+        command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
+        command
+    }
+
+    /// Runs a command, away from the executor.
+    pub(crate) async fn run(&self, args: &[&str]) -> Ran {
+        let mut command = self.command(args);
+        Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap())
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).unwrap();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(config).unwrap()
+    }
+
+    /// Makes an object of a manifest.
+    pub(crate) async fn create(&self, manifest: &str) -> DynamicObject {
+        let object: DynamicObject = serde_saphyr::from_str(manifest).unwrap();
+        self.api(&object.types.as_ref().unwrap().kind).await.create(&PostParams::default(), &object).await.unwrap()
+    }
+
+    pub(crate) async fn api(&self, kind: &str) -> Api<DynamicObject> {
+        let resource: ApiResource = match stoker_api::DIALECTS.iter().find(|dialect| dialect.kind == kind) {
+            Some(dialect) => (dialect.resource)(),
+            None => ApiResource::erase::<stoker_api::native::NodePreheat>(&()),
+        };
+        match kind {
+            "NodePreheat" => Api::all_with(self.client().await, &resource),
+            _ => Api::default_namespaced_with(self.client().await, &resource),
+        }
+    }
+
+    /// Waits until an object is as the test wants it, and returns it.
+    pub(crate) async fn wait(&self, kind: &str, name: &str, wanted: impl Fn(&DynamicObject) -> bool) -> DynamicObject {
+        let api = self.api(kind).await;
+        let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let mut objects = watcher(api, config).default_backoff().applied_objects().boxed();
+        let mut last = None;
+        let found = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let object = objects.next().await.unwrap().unwrap();
+                if wanted(&object) {
+                    return object;
+                }
+                last = Some(object);
+            }
+        });
+        match found.await {
+            Ok(object) => object,
+            Err(_) => panic!("{kind} {name} did not become as wanted; last seen: {last:#?}"),
+        }
+    }
+
+    /// Sends a signal and waits for the end.
+    pub(crate) fn stop(mut self, signal: &str) -> std::process::ExitStatus {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a command said.
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Ran {
+    pub(crate) fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+
+    /// The exit code, with everything that was said where it is another.
+    #[track_caller]
+    pub(crate) fn exits(&self, code: i32) -> &Self {
+        assert_eq!(self.code, Some(code), "out:\n{}\nerr:\n{}", self.out, self.err);
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn says(&self, text: &str) -> &Self {
+        let all = format!("{}{}", self.out, self.err);
+        assert!(all.contains(text), "no `{text}` in:\n{all}");
+        self
+    }
+}
+
+/// Everything that a child writes to one of its pipes, once it ended.
+pub(crate) fn rest(mut pipe: impl std::io::Read) -> String {
+    let mut text = String::new();
+    pipe.read_to_string(&mut text).unwrap();
+    text
+}
