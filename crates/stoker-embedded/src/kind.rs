@@ -2,6 +2,7 @@
 //! data. In: rows of [`crate::rows`] and definitions of [`crate::crd`]. Out: lookups. Nothing here names a kind.
 
 use crate::object::NameRule;
+use crate::protobuf;
 use crate::schema::Shape;
 use crate::table::jsonpath::JsonPath;
 use serde_json::Value;
@@ -85,6 +86,8 @@ pub(crate) struct Kind {
     pub(crate) born_with: Option<Value>,
     /// Text fields that are stored encoded under another name: (written, stored).
     pub(crate) encoded: Option<(&'static str, &'static str)>,
+    /// How a protobuf body of this kind is read; empty where it is not.
+    pub(crate) wire: &'static [protobuf::Field],
     /// The table its objects are in, `plural.group`; two kinds may share one.
     pub(crate) table: String,
     /// The `apiVersion` in that table.

@@ -26,6 +26,7 @@ mod kind;
 mod object;
 mod openapi;
 mod patch;
+mod protobuf;
 mod random;
 mod read;
 mod refusal;

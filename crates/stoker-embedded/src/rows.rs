@@ -3,6 +3,7 @@
 
 use crate::kind::{Column, Field, Kind, Role, StatusUse, Version, api_version, table_id};
 use crate::object::NameRule;
+use crate::protobuf::{self, METADATA, Wire};
 use crate::table::jsonpath::{JsonPath, PathError};
 use serde_json::Value;
 
@@ -22,6 +23,8 @@ struct Row {
     blind_update: bool,
     born_with: &'static str,
     encoded: Option<(&'static str, &'static str)>,
+    /// How kubectl's imperative forms write it.
+    wire: &'static [protobuf::Field],
     /// Selectable fields besides name and namespace: (label, path in the stored form).
     fields: &'static [(&'static str, &'static str)],
     /// Columns between NAME and AGE: (name, type, priority, path).
@@ -46,6 +49,7 @@ const ROW: Row = Row {
     blind_update: true,
     born_with: "",
     encoded: None,
+    wire: &[],
     fields: &[],
     columns: &[],
     shares: None,
@@ -74,6 +78,11 @@ const ROWS: &[Row] = &[
         name_rule: NameRule::Label,
         role: Role::Namespace,
         born_with: r#"{"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}"#,
+        wire: &[
+            (1, "metadata", Wire::Message(METADATA)),
+            (2, "spec", Wire::Message(&[(1, "finalizers", Wire::Texts)])),
+            (3, "status", Wire::Ignored),
+        ],
         fields: &[("status.phase", ".status.phase")],
         columns: &[("Status", "string", 0, ".status.phase")],
         ..ROW
@@ -100,12 +109,40 @@ const ROWS: &[Row] = &[
         plural: "secrets",
         born_with: r#"{"type": "Opaque"}"#,
         encoded: Some(("stringData", "data")),
+        wire: &[
+            (1, "metadata", Wire::Message(METADATA)),
+            (2, "data", Wire::BytesMap),
+            (3, "type", Wire::Text),
+            (4, "stringData", Wire::TextMap),
+            (5, "immutable", Wire::Flag),
+        ],
         fields: &[("type", ".type")],
         columns: &[("Type", "string", 0, ".type")],
         ..ROW
     },
-    Row { kind: "ConfigMap", plural: "configmaps", short: &["cm"], ..ROW },
-    Row { kind: "ServiceAccount", plural: "serviceaccounts", short: &["sa"], ..ROW },
+    Row {
+        kind: "ConfigMap",
+        plural: "configmaps",
+        short: &["cm"],
+        wire: &[
+            (1, "metadata", Wire::Message(METADATA)),
+            (2, "data", Wire::TextMap),
+            (3, "binaryData", Wire::BytesMap),
+            (4, "immutable", Wire::Flag),
+        ],
+        ..ROW
+    },
+    Row {
+        kind: "ServiceAccount",
+        plural: "serviceaccounts",
+        short: &["sa"],
+        wire: &[
+            (1, "metadata", Wire::Message(METADATA)),
+            (3, "imagePullSecrets", Wire::Messages(&[(1, "name", Wire::Text)])),
+            (4, "automountServiceAccountToken", Wire::Flag),
+        ],
+        ..ROW
+    },
     Row {
         kind: "Event",
         plural: "events",
@@ -295,6 +332,7 @@ fn kind(row: &Row) -> Result<Kind, PathError> {
         role: row.role,
         born_with: serde_json::from_str::<Value>(row.born_with).ok(),
         encoded: row.encoded,
+        wire: row.wire,
         table: table_id(plural, group),
         stored_api_version: api_version(group, version),
         versions: vec![Version {

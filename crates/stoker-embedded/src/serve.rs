@@ -5,7 +5,9 @@ mod answer;
 
 use crate::collect::{DeleteOptions, Deleted};
 use crate::encode::Encoder;
+use crate::kind::Kind;
 use crate::patch::Patch;
+use crate::protobuf;
 use crate::read;
 use crate::refusal::Refusal;
 use crate::request::{self, Form, Query};
@@ -156,11 +158,11 @@ impl Service {
                 Ok(Answer::object(200, encoder.list(&page)))
             }
             (&Method::POST, false) if !all_namespaces => {
-                let value = read_json(&parts.headers, body)?;
+                let value = read_body(&parts.headers, body, &target.served.kind)?;
                 Ok(written(201, &encoder, self.keeper.create(target, value, options)?))
             }
             (&Method::PUT, true) => {
-                let value = read_json(&parts.headers, body)?;
+                let value = read_body(&parts.headers, body, &target.served.kind)?;
                 Ok(written(200, &encoder, self.keeper.update(target, value, options)?))
             }
             (&Method::PATCH, true) => {
@@ -238,15 +240,10 @@ fn media_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-fn read_json(headers: &HeaderMap, body: &[u8]) -> Result<Value, Refusal> {
+fn read_body(headers: &HeaderMap, body: &[u8], kind: &Kind) -> Result<Value, Refusal> {
     match media_type(headers).as_str() {
         "" | "application/json" => {}
-        // kubectl's imperative create sends this; only the real server has the tables to read it.
-        "application/vnd.kubernetes.protobuf" => {
-            return Err(Refusal::unsupported_media(&[
-                "application/json (kubectl: write the object to a file and use -f)",
-            ]));
-        }
+        protobuf::MEDIA => return protobuf::decode(body, kind.wire),
         _ => return Err(Refusal::unsupported_media(&["application/json"])),
     }
     serde_json::from_slice(body)
