@@ -92,6 +92,7 @@ pub(crate) fn kind(definition: &Value) -> Result<Kind, CrdError> {
         role: Role::Plain,
         born_with: None,
         encoded: None,
+        keep: None,
         wire: &[],
         table: wanted,
         stored_api_version,

@@ -86,6 +86,8 @@ pub(crate) struct Kind {
     pub(crate) born_with: Option<Value>,
     /// Text fields that are stored encoded under another name: (written, stored).
     pub(crate) encoded: Option<(&'static str, &'static str)>,
+    /// How many objects are kept; past it the oldest go. `None` keeps all.
+    pub(crate) keep: Option<usize>,
     /// How a protobuf body of this kind is read; empty where it is not.
     pub(crate) wire: &'static [protobuf::Field],
     /// The table its objects are in, `plural.group`; two kinds may share one.

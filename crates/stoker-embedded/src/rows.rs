@@ -23,6 +23,7 @@ struct Row {
     blind_update: bool,
     born_with: &'static str,
     encoded: Option<(&'static str, &'static str)>,
+    keep: Option<usize>,
     /// How kubectl's imperative forms write it.
     wire: &'static [protobuf::Field],
     /// Selectable fields besides name and namespace: (label, path in the stored form).
@@ -49,6 +50,7 @@ const ROW: Row = Row {
     blind_update: true,
     born_with: "",
     encoded: None,
+    keep: None,
     wire: &[],
     fields: &[],
     columns: &[],
@@ -57,6 +59,9 @@ const ROW: Row = Row {
 };
 
 const APP: Row = Row { group: "apps", generation: true, status: StatusUse::Dropped, categories: &["all"], ..ROW };
+
+/// A real server drops events by age; a bound on their number needs no clock and holds in a storm of them too.
+const EVENTS_KEPT: usize = 5000;
 
 const EVENT_COLUMNS: &[(&str, &str, i64, &str)] = &[
     ("Last Seen", "date", 0, ".lastTimestamp"),
@@ -161,6 +166,7 @@ const ROWS: &[Row] = &[
             ("type", ".type"),
         ],
         columns: EVENT_COLUMNS,
+        keep: Some(EVENTS_KEPT),
         ..ROW
     },
     // The same events under their newer name: what a client publishes here, `kubectl describe` reads there.
@@ -179,6 +185,7 @@ const ROWS: &[Row] = &[
             ("type", ".type"),
         ],
         columns: EVENT_COLUMNS,
+        keep: Some(EVENTS_KEPT),
         shares: Some(("", "v1", "events")),
         renames: &[
             ("regarding", "involvedObject"),
@@ -332,6 +339,7 @@ fn kind(row: &Row) -> Result<Kind, PathError> {
         role: row.role,
         born_with: serde_json::from_str::<Value>(row.born_with).ok(),
         encoded: row.encoded,
+        keep: row.keep,
         wire: row.wire,
         table: table_id(plural, group),
         stored_api_version: api_version(group, version),

@@ -247,6 +247,20 @@ impl Store {
         keys.map(|key| Place { table: table.to_owned(), key: key.clone() }).collect()
     }
 
+    /// What must go so that a table holds no more than `keep`, the least recently written first. A tenth of leeway, so that
+    /// the search is not done on every write.
+    pub(crate) fn surplus(&self, table: &str, keep: usize) -> Vec<(Place, u64)> {
+        let state = self.lock();
+        let Some(found) = state.tables.get(table).filter(|t| t.objects.len() > keep + keep / 10) else {
+            return Vec::new();
+        };
+        let mut oldest: Vec<_> = found.objects.iter().map(|(key, object)| (object.revision, key)).collect();
+        oldest.sort_unstable();
+        oldest.truncate(found.objects.len() - keep);
+        let place = |(revision, key): (u64, &Key)| (Place { table: table.to_owned(), key: key.clone() }, revision);
+        oldest.into_iter().map(place).collect()
+    }
+
     /// Rewrites what is stored without a new revision: new defaults of a changed definition show up on read.
     pub(crate) fn refresh(&self, table: &str, change: impl Fn(&mut Value)) {
         let mut state = self.lock();

@@ -103,6 +103,7 @@ impl Keeper {
                     if !options.dry_run {
                         self.install(definition);
                         self.settle_arrival(&object, kind);
+                        self.trim(kind);
                     }
                     return Ok(Written { object, warnings });
                 }
@@ -220,6 +221,16 @@ impl Keeper {
             value["status"] = crd::accepted(value, (self.clock)());
         }
         Ok(Some(defined))
+    }
+
+    /// Drops the oldest objects of a kind that keeps only so many.
+    fn trim(&self, kind: &Kind) {
+        for (place, revision) in kind.keep.map(|keep| self.store.surplus(&kind.table, keep)).unwrap_or_default() {
+            let commit = Commit { place, seen: Some(revision), next: Next::Remove { last: None } };
+            if let Ok(gone) = self.store.commit(commit) {
+                self.settle_removal(&kind.table, gone);
+            }
+        }
     }
 
     fn install(&self, definition: Option<Kind>) {

@@ -90,6 +90,19 @@ async fn events_are_the_same_under_both_names() {
 }
 
 #[tokio::test]
+async fn only_so_many_events_are_kept() {
+    let events: Api<Event> = Api::default_namespaced(client());
+    for number in 0..5600 {
+        let event = json!({"metadata": {"name": format!("e{number}")}, "involvedObject": {}, "message": "x"});
+        events.create(&PostParams::default(), &serde_json::from_value(event).unwrap()).await.unwrap();
+    }
+    let kept = events.list(&ListParams::default()).await.unwrap().items.len();
+    assert!((5000..=5500).contains(&kept), "{kept}");
+    assert!(events.get_opt("e0").await.unwrap().is_none());
+    assert!(events.get_opt("e5599").await.unwrap().is_some());
+}
+
+#[tokio::test]
 async fn pods_are_found_by_node() {
     let pods: Api<Pod> = Api::default_namespaced(client());
     for (name, node) in [("a", "n1"), ("b", "n2")] {
