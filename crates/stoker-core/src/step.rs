@@ -144,10 +144,11 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
     Task { report, state: TaskState::Running }
 }
 
-/// The task after an attempt that brought the image, or found it there.
+/// The task after an attempt that brought the image, or found it there. It answers the ask that the attempt began
+/// with: one that came meanwhile, from a later job or under a stricter policy, wants an attempt of its own.
 pub fn succeed(order: &Order, task: &Task, digest: String, bytes: Bytes, now: Timestamp) -> Task {
     let report = Report {
-        asked: order.asked,
+        asked: task.report.asked.min(order.asked),
         phase: Phase::Succeeded,
         digest: Some(digest),
         bytes,
@@ -161,11 +162,12 @@ pub fn succeed(order: &Order, task: &Task, digest: String, bytes: Bytes, now: Ti
 }
 
 /// The task after an attempt that failed: a rest before the next one, or the end. `salt` differs from node to
-/// node, so that a fleet does not come back to a broken registry all at once.
+/// node, so that a fleet does not come back to a broken registry all at once. The order is the present one, so that
+/// an edit of its retries counts; the ask that is answered is the one that the attempt began with.
 pub fn fail(order: &Order, task: &Task, failure: Failure, salt: u64, now: Timestamp) -> Task {
     let attempt = task.report.attempt;
     let report = Report {
-        asked: order.asked,
+        asked: task.report.asked.min(order.asked),
         reason: Some(failure.reason),
         message: failure.message,
         updated: now,
@@ -268,6 +270,19 @@ mod tests {
         assert_eq!(next(&BTreeMap::from([(key(1), order(0))]), &tasks, 2), Step::default());
         let again = next(&BTreeMap::from([(key(1), order(2))]), &tasks, 2);
         assert_eq!(again.actions, [Action::Start { key: key(1), attempt: 1 }]);
+    }
+
+    #[test]
+    fn an_ask_that_came_during_an_attempt_is_not_answered_by_it() {
+        let task = begin(&order(0), 1, None, at(0));
+        let newer = BTreeMap::from([(key(1), order(5))]);
+        let done = succeed(&order(5), &task, "sha256:a".into(), Bytes::default(), at(6));
+        let failed = fail(&order(5), &task, failure(false), 0, at(6));
+        for ended in [done, failed] {
+            assert_eq!(ended.report.asked, at(0));
+            let step = next(&newer, &BTreeMap::from([(key(1), ended)]), 6);
+            assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 1 }]);
+        }
     }
 
     #[test]

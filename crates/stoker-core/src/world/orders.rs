@@ -74,7 +74,7 @@ impl World {
 
     /// Takes back the unfinished orders of a node that nobody wants any more, and brings those up to date whose
     /// jobs were edited. Finished ones stay until [`World::sweep`].
-    pub(super) fn tidy(&mut self, at: usize, changes: &mut Changes) {
+    pub(super) fn tidy(&mut self, at: usize, now: Timestamp, changes: &mut Changes) {
         let Some(slot) = self.slots.get(at) else { return };
         let mut edits: Vec<(Key, Option<Order>)> = Vec::new();
         let mut reports = slot.reports.iter().peekable();
@@ -92,7 +92,9 @@ impl World {
                 Some(Terms { policy, timeout, retries }) => {
                     if (policy, timeout, retries) != (order.policy, order.timeout, order.retries) {
                         let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        let order = Order { policy, timeout, retries, jobs, ..order.clone() };
+                        // Under a stricter policy the agent's present work is no answer.
+                        let asked = if policy > order.policy { order.asked.max(now) } else { order.asked };
+                        let order = Order { policy, timeout, retries, jobs, asked, ..order.clone() };
                         edits.push((key, Some(order)));
                     }
                 }
@@ -105,7 +107,7 @@ impl World {
     }
 
     /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was
-    /// asked before the job began; else it is an ask of its own. Jobs that have their answer are not listed again: a
+    /// asked before the job began or under a weaker policy; else it is an ask of its own. Jobs that have their answer are not listed again: a
     /// repeated pull would hold a place of theirs that their parallelism did not allow.
     pub(super) fn hand_out(
         &mut self,
@@ -121,7 +123,7 @@ impl World {
         let running = old.filter(|old| !answered(old, report) && now < silent_from(old, report));
         let since = job.since(now);
         let young = |old: &&Order| old.asked >= since && old.pin.as_ref().is_none_or(|pin| pin.asked >= since);
-        let joined = running.filter(young);
+        let joined = running.filter(young).filter(|old| old.policy >= job.pull.policy);
         let (asked, pin) = match joined {
             Some(joined) => (joined.asked, joined.pin.clone()),
             None => {

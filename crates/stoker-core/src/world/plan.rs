@@ -68,7 +68,7 @@ impl World {
         let mut expired = Vec::new();
         // What is taken back first is free for others in the same plan.
         while let Some(at) = self.dirty_slots.pop_first() {
-            self.tidy(at, &mut changes);
+            self.tidy(at, now, &mut changes);
         }
         self.start_jobs(now);
         self.refresh_all(now);

@@ -80,8 +80,9 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
     let report = slot.reports.get(&reference.key);
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
     // of the places that the job's parallelism allows.
-    let order = slot.orders.get(&reference.key).filter(|order| !answered(order, report));
-    if let Some(order) = order.filter(|order| order.jobs.contains(&job.id)) {
+    let order = slot.orders.get(&reference.key);
+    let running = order.filter(|order| !answered(order, report) && order.jobs.contains(&job.id));
+    if let Some(order) = running {
         let silent = silent_from(order, report);
         return match now < silent {
             true => (Entry::Running, Some(silent)),
@@ -89,7 +90,9 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
             false => (Entry::Open, None),
         };
     }
-    match report.filter(|report| report.asked >= since) {
+    // What another job was content with may not be enough: a node that had the tag has not asked the registry.
+    let enough = order.is_none_or(|order| order.policy >= job.pull.policy);
+    match report.filter(|report| report.asked >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
         Some(report @ Report { phase: Phase::Failed, .. }) => {
             let again = match job.completion {

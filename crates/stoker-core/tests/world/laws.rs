@@ -151,6 +151,7 @@ proptest! {
     fn a_restarted_controller_plans_the_same(history in history()) {
         let mut sim = each_plan(&history, |_, _, _| {});
         // With every write acknowledged, and then again and again while it goes on.
+        sim.plan();
         for _ in 0..4 {
             sim.deliver_all();
             let mut restarted = sim.restarted();

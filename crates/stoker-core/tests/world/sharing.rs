@@ -137,3 +137,36 @@ fn what_another_job_wants_is_not_taken_back() {
     assert_eq!(scene.outcome("b").stage, Stage::Failed);
     assert_eq!(scene.outcome("a").stage, Stage::Suspended);
 }
+
+#[test]
+fn who_wants_the_registry_asked_is_not_content_with_less() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut content = job("a-content", &["web:1"]);
+    content.completion = Completion::Continuous { resync: secs(3600) };
+    let mut strict = job("b-strict", &["web:1"]);
+    (strict.pull.policy, strict.parallelism) = (Policy::Always, 0);
+    scene.job(content);
+    scene.job(strict);
+    scene.plan();
+    scene.succeeds("n1", "web:1"); // it had the tag
+    assert_eq!(scene.plan(), ["n2 asks for web:1"]);
+    assert_eq!(scene.states("b-strict"), ["n1 waits: Parallelism", "n2 waits: Parallelism"]);
+    scene.resolves("n2", "web:1", "sha256:a");
+    scene.pass(1);
+    scene.edit("b-strict", |job| job.parallelism = 2);
+    assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:a", "n2 pulls web:1 at sha256:a"], "asked again, both");
+    assert_eq!(scene.order("n2", "web:1").unwrap().policy, Policy::Always);
+}
+
+#[test]
+fn a_stricter_policy_is_a_new_ask_of_what_runs_and_of_what_is_done() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(job("web", &[WEB]));
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.pass(5);
+    scene.edit("web", |job| job.pull.policy = Policy::Always);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w", "n2 pulls web@sha256:w at sha256:w"]);
+    scene.edit("web", |job| job.pull.policy = Policy::IfNotPresent);
+    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w", "n2 keeps web@sha256:w"], "a weaker one is not");
+}

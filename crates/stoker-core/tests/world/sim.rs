@@ -278,9 +278,10 @@ impl Sim {
             Some(Write::Status(outcome)) => {
                 let Some(name) = JOBS.into_iter().find(|name| id(name) == outcome.job) else { return };
                 let Some(mut job) = self.jobs.get(name).cloned() else { return };
-                job.started = outcome.started;
-                // The end of an older generation is not that of this one.
-                job.ended = outcome.completed.filter(|_| outcome.generation == job.generation);
+                if outcome.generation != job.generation {
+                    return; // what is said of an edited job comes after what was said of it before
+                }
+                (job.started, job.ended) = (outcome.started, outcome.completed);
                 self.put_job(name, job);
             }
             None => {}
