@@ -62,7 +62,10 @@ async fn manifest(shared: &Shared, repository: &str, name: &str, head: bool) -> 
         return error(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", "no such tag or manifest here");
     };
     let length = manifest.bytes.len();
-    let body = if head || !shared.pass(length).await { Body::empty() } else { Body::from(manifest.bytes) };
+    if !head && !shared.pass(length).await {
+        return error(StatusCode::SERVICE_UNAVAILABLE, "UNAVAILABLE", "this registry is stopping");
+    }
+    let body = if head { Body::empty() } else { Body::from(manifest.bytes) };
     let mut response = Response::new(body);
     set(&mut response, CONTENT_TYPE, manifest.media_type.as_ref());
     set(&mut response, CONTENT_LENGTH, &length.to_string());
