@@ -237,7 +237,8 @@ mod tests {
         let mut text = cli.render_long_help().to_string();
         for command in cli.clone().get_subcommands_mut() {
             if command.get_name() != "help" {
-                text += &format!("\n=== {}\n{}", command.get_name(), command.render_help());
+                let name = command.get_name().to_string();
+                text += &format!("\n=== {name}\n{}", command.render_help());
             }
         }
         cli.debug_assert();

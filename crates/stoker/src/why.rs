@@ -65,14 +65,15 @@ pub(crate) fn sentence(row: &Row) -> String {
 fn pulling(image: &ImageRow) -> String {
     match &image.report {
         None => format!("{}: ordered, the agent has not reported yet", image.image),
-        Some(report) if report.bytes.total == 0 => format!("{}: asking the registry", image.image),
+        Some(report) if report.reason.is_some() => {
+            let reason = report.reason.map(|reason| reason.as_str()).unwrap_or_default();
+            format!("attempt {} failed with {reason}, trying again: {}", report.attempt, report.message)
+        }
+        Some(report) if report.digest.is_none() => format!("{}: asking the registry for its digest", image.image),
+        Some(report) if report.bytes.total == 0 => format!("{}: the digest is known, beginning to fetch", image.image),
         Some(report) => {
             let (done, total) = (table::bytes(report.bytes.done), table::bytes(report.bytes.total));
-            let trouble = match (&report.reason, report.attempt) {
-                (Some(reason), attempt) => format!(", attempt {attempt} after {reason}: {}", report.message),
-                _ => String::new(),
-            };
-            format!("{}: {done} of {total}{trouble}", image.image)
+            format!("{}: {done} of {total}", image.image)
         }
     }
 }

@@ -14,7 +14,7 @@ fn the_demo_brings_three_images_to_three_nodes_and_proves_it() {
     assert_eq!(ran.out.matches(" Succeeded\n").count(), 9, "{}", ran.out);
     assert_eq!(ran.out.matches("every sha256 is right").count(), 3, "{}", ran.out);
     for node in ["node-1", "node-2", "node-3"] {
-        assert_eq!(hash_again(&data.join("nodes").join(node).join("images/blobs/sha256")), 13);
+        assert_eq!(hash_again(&data.join("nodes").join(node).join("images/blobs/sha256")), 14);
         let spool = data.join("nodes").join(node).join("spool");
         let left: Vec<_> = std::fs::read_dir(spool).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert!(left.iter().all(|path| path.is_dir() || path.metadata().unwrap().len() == 0), "{left:?}");

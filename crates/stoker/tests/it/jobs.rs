@@ -21,7 +21,7 @@ async fn why_says_what_each_node_waits_for_and_delete_stops_it() {
     })
     .await;
     let why = up.run(&["why", "web"]).await;
-    why.exits(0).says("as many as the job's parallelism allows");
+    why.exits(0).says("the job's parallelism allows (1)");
     assert_eq!(why.out.matches("Waiting").count(), 2, "{}", why.out);
     assert_eq!(why.out.matches("Pulling").count(), 1, "{}", why.out);
     up.run(&["why", "web", "node-1"]).await.exits(0).says("node-1");

@@ -64,15 +64,8 @@ fn one() -> Value {
 }
 
 fn parallelism_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "x-kubernetes-int-or-string": true,
-        "default": 1,
-        "maxLength": 9,
-        "x-kubernetes-validations": [{
-            "rule": "type(self) == int ? self >= 0 : self.matches('^[0-9]+$')",
-            "message": "must be a whole number of nodes, not negative and not a percentage",
-        }],
-    })
+    // As a number not negative, as a string a number: upstream refuses percentages too.
+    json_schema!({ "x-kubernetes-int-or-string": true, "default": 1, "minimum": 0, "maxLength": 9, "pattern": "^[0-9]+$" })
 }
 
 /// Nodes by name or by label, not both.
