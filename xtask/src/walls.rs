@@ -11,7 +11,7 @@ use crate::shell;
 /// Direct dependencies, without those of tests, that each crate may have.
 const WALLS: &[(&str, &[&str])] = &[
     // No tokio, kube, http: core cannot do IO.
-    ("stoker-core", &["jiff", "serde", "sha2", "thiserror"]),
+    ("stoker-core", &["jiff", "sha2", "thiserror"]),
     // Types of Kubernetes, never a client.
     (
         "stoker-api",
@@ -39,10 +39,10 @@ const WALLS: &[(&str, &[&str])] = &[
             "http",
             "http-body",
             "http-body-util",
+            "httpdate",
             "hyper",
             "hyper-rustls",
             "hyper-util",
-            "jiff",
             "oci-spec",
             "rustls",
             "serde",
@@ -51,14 +51,11 @@ const WALLS: &[(&str, &[&str])] = &[
             "thiserror",
             "tokio",
             "tokio-util",
-            "tower",
             "tracing",
+            "webpki-roots",
         ],
     ),
-    (
-        "stoker-runtime",
-        &["bytes", "futures", "oci-spec", "rustix", "serde", "serde_json", "sha2", "thiserror", "tokio", "tracing"],
-    ),
+    ("stoker-runtime", &["oci-spec", "rustix", "serde", "serde_json", "sha2", "thiserror", "tokio"]),
     (
         "stoker-controller",
         &[
@@ -98,9 +95,9 @@ const WALLS: &[(&str, &[&str])] = &[
     (
         "stoker-embedded",
         &[
-            "axum",
             "base64",
             "bytes",
+            "form_urlencoded",
             "futures",
             "http",
             "http-body",
@@ -109,12 +106,16 @@ const WALLS: &[(&str, &[&str])] = &[
             "hyper-util",
             "jiff",
             "json-patch",
+            "k8s-openapi",
             "kube",
             "kube-cel",
+            "percent-encoding",
             "rcgen",
+            "regex",
             "rustls",
             "serde",
             "serde_json",
+            "subtle",
             "thiserror",
             "tokio",
             "tokio-rustls",

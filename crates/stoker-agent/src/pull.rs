@@ -86,13 +86,9 @@ impl Tools {
         let growing = self.spool.blob(Source::new(reference.clone(), None), blob.clone());
         let claim = Claim::of(&self.counted, blob.digest());
         meter.blob(growing.progress(), claim.is_some());
-        let file = growing.complete().await.map_err(|problem| transfer_failure(problem.into()))?;
-        if let Err(problem) = self.store.adopt(blob.digest(), &file).await {
-            // Another image with the same layer may have brought it in first.
-            if !self.store.has(blob.digest(), blob.size()).await {
-                return Err(store_failure(problem));
-            }
-        }
+        let file = growing.complete().await.map_err(transfer_failure)?;
+        // Another image with the same layer may have brought it in first; that is as good.
+        self.store.adopt(blob.digest(), &file).await.map_err(store_failure)?;
         self.spool.release(blob.digest()).await.map_err(transfer_failure)
     }
 }

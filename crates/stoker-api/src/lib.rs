@@ -2,6 +2,9 @@
 //!
 //! Only this crate knows a foreign field name. Everything is a pure function over objects; nothing holds a client.
 
+// Printer columns of one type look like a repeated attribute to clippy.
+#![allow(clippy::duplicated_attributes)]
+
 pub mod dialect;
 mod image;
 pub mod labels;

@@ -1,6 +1,8 @@
 //! Every manifest below `tests/fixtures/` becomes a job and a status: drop a file in and you have a test.
 //! The snapshots say what the core sees of it, and what its user sees of the outcome.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::path::Path;
 
 use jiff::Timestamp;

@@ -1,15 +1,9 @@
 //! From API objects to core's events: the one place where both the watches and `why` translate.
 
-use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use stoker_api::{Dialect, native, node};
+use stoker_api::{Dialect, native};
 use stoker_core::Event;
-
-/// The events of a Node that is there.
-pub(crate) fn node(object: &Node) -> Event {
-    Event::Node(node::to_core(object))
-}
 
 /// The orders of a NodePreheat; entries that cannot be read are logged and left out.
 pub(crate) fn orders(object: &DynamicObject) -> Event {

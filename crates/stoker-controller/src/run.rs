@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use kube::{Client, ResourceExt as _};
-use stoker_api::{DIALECTS, Dialect, Write, native};
-use stoker_core::{Clock, Event, JobId, World};
+use stoker_api::{DIALECTS, Dialect, Write, native, node};
+use stoker_core::{Clock, Event, JobId, World, model};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +40,7 @@ pub enum Error {
 
 /// What the loop hears from its watches.
 enum Input {
-    Node(Fact<Node>),
+    Node(Fact<model::Node>),
     NodePreheat(Fact<DynamicObject>),
     Job(&'static Dialect, Fact<DynamicObject>),
 }
@@ -91,9 +91,10 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
 }
 
 fn watch_all(client: &Client, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&'static str>) {
-    let (nodes, to) = (Api::all(client.clone()), input.clone());
+    let (nodes, to) = (Api::<Node>::all(client.clone()), input.clone());
     tasks.spawn(async move {
-        watch(nodes, "Node", to, Input::Node).await;
+        // Translated at once: of a Node's kilobytes little is wanted.
+        watch(nodes, "Node", to, |fact| Input::Node(fact.map(|node| node::to_core(&node)))).await;
         "watch of Nodes"
     });
     let resource = ApiResource::erase::<native::NodePreheat>(&());
@@ -141,7 +142,7 @@ struct Shell {
 impl Shell {
     fn hear(&mut self, input: Input) {
         match input {
-            Input::Node(Fact::There(object)) => self.world.apply(facts::node(&object)),
+            Input::Node(Fact::There(node)) => self.world.apply(Event::Node(node)),
             Input::Node(Fact::Gone((_, name))) => self.world.apply(Event::NodeGone(name.into())),
             Input::Node(Fact::Listed) => self.listed("Node"),
             Input::NodePreheat(Fact::There(object)) => self.see_node(object, false),

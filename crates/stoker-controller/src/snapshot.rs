@@ -5,8 +5,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
-use stoker_api::{DIALECTS, native};
-use stoker_core::World;
+use stoker_api::{DIALECTS, native, node};
+use stoker_core::{Event, World};
 
 use crate::facts;
 
@@ -26,7 +26,7 @@ pub async fn take(client: &Client) -> Result<Snapshot, kube::Error> {
     let mut world = World::new();
     let nodes = Api::<Node>::all(client.clone()).list(&all).await?.items;
     for node in &nodes {
-        world.apply(facts::node(node));
+        world.apply(Event::Node(node::to_core(node)));
     }
     let resource = ApiResource::erase::<native::NodePreheat>(&());
     let node_preheats = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await?.items;

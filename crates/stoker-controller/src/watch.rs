@@ -23,6 +23,16 @@ pub(crate) enum Fact<K> {
     Listed,
 }
 
+impl<K> Fact<K> {
+    pub(crate) fn map<T>(self, change: impl FnOnce(K) -> T) -> Fact<T> {
+        match self {
+            Fact::There(object) => Fact::There(change(object)),
+            Fact::Gone(name) => Fact::Gone(name),
+            Fact::Listed => Fact::Listed,
+        }
+    }
+}
+
 /// Namespace (empty for cluster-scoped kinds) and name.
 pub(crate) type ObjectName = (String, String);
 
