@@ -1,12 +1,13 @@
 //! The orders of a node: how one is made from the jobs it serves, when it is taken back, when it is swept.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::World;
 use super::demand::{answered, silent_from};
-use crate::model::{Job, JobId, Key, Order, Pin, Policy, Reference, Report};
+use crate::model::{Job, JobId, Key, Order, Pin, Policy, Reference, Report, after};
 use crate::pace;
 use crate::select::selects;
 
@@ -17,7 +18,7 @@ pub(super) type Changes = BTreeMap<usize, BTreeMap<Key, Option<Order>>>;
 #[derive(PartialEq)]
 struct Terms {
     policy: Policy,
-    timeout: std::time::Duration,
+    timeout: Duration,
     retries: u32,
 }
 
@@ -92,8 +93,9 @@ impl World {
                 Some(Terms { policy, timeout, retries }) => {
                     if (policy, timeout, retries) != (order.policy, order.timeout, order.retries) {
                         let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        // Under a stricter policy the agent's present work is no answer.
-                        let asked = if policy > order.policy { order.asked.max(now) } else { order.asked };
+                        // Under a stricter policy the agent's present work is no answer. A silent node stays silent.
+                        let alive = now < silent_from(order, report);
+                        let asked = if policy > order.policy && alive { next(order.asked, now) } else { order.asked };
                         let order = Order { policy, timeout, retries, jobs, asked, ..order.clone() };
                         edits.push((key, Some(order)));
                     }
@@ -128,7 +130,8 @@ impl World {
             Some(joined) => (joined.asked, joined.pin.clone()),
             None => {
                 // Never before the start of the job, whatever the clocks of API server and controller say.
-                let asked = old.map_or(now, |old| old.asked.max(now)).max(since);
+                let last = old.map(|old| old.asked).max(report.map(|report| report.asked));
+                let asked = last.map_or(now, |last| next(last, now)).max(since);
                 let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
                 let named = reference.digest.clone().map(|digest| Pin { asked, digest });
                 (asked, named.or_else(known))
@@ -178,6 +181,11 @@ impl World {
         }
         swept
     }
+}
+
+/// The time of a new ask: later than the last one, or the old answer would pass for the new.
+fn next(last: Timestamp, now: Timestamp) -> Timestamp {
+    now.max(after(last, Duration::from_millis(1)))
 }
 
 /// The keys at which two maps differ.

@@ -170,3 +170,31 @@ fn a_stricter_policy_is_a_new_ask_of_what_runs_and_of_what_is_done() {
     scene.edit("web", |job| job.pull.policy = Policy::IfNotPresent);
     assert_eq!(scene.plan(), ["n1 keeps web@sha256:w", "n2 keeps web@sha256:w"], "a weaker one is not");
 }
+
+#[test]
+fn a_stricter_policy_does_not_wake_a_silent_node() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("web", &[WEB]));
+    scene.plan();
+    scene.acknowledge = false;
+    scene.pass(601);
+    scene.edit("web", |job| (job.pull.policy, job.parallelism) = (Policy::Always, 0));
+    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 failed: NodeSilent"]);
+}
+
+#[test]
+fn an_ask_in_the_same_instant_is_still_a_new_one() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut first = job("first", &[WEB]);
+    first.completion = Completion::Continuous { resync: secs(3600) };
+    scene.job(first);
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    let mut strict = job("strict", &[WEB]);
+    strict.pull.policy = Policy::Always;
+    scene.job(strict);
+    scene.plan();
+    assert_eq!(scene.states("strict"), ["n1 pulls", "n2 pulls"], "the old answer does not pass for the new");
+    assert_eq!(scene.plan(), NOTHING);
+}
