@@ -88,6 +88,8 @@ pub struct World {
     dirty_jobs: BTreeSet<JobId>,
     /// Slots whose orders may be unwanted or out of date.
     dirty_slots: BTreeSet<usize>,
+    /// When the orders were asked that this plan has taken back: a new one in their place is a newer ask.
+    taken_back: BTreeMap<(usize, Key), Timestamp>,
 }
 
 impl World {

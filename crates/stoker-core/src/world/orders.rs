@@ -75,7 +75,7 @@ impl World {
 
     /// Takes back the unfinished orders of a node that nobody wants any more, and brings those up to date whose
     /// jobs were edited. Finished ones stay until [`World::sweep`].
-    pub(super) fn tidy(&mut self, at: usize, now: Timestamp, changes: &mut Changes) {
+    pub(super) fn tidy(&mut self, at: usize, changes: &mut Changes) {
         let Some(slot) = self.slots.get(at) else { return };
         let mut edits: Vec<(Key, Option<Order>)> = Vec::new();
         let mut reports = slot.reports.iter().peekable();
@@ -91,18 +91,20 @@ impl World {
             match Terms::of(serves.iter().copied()) {
                 None => edits.push((key, None)),
                 Some(Terms { policy, timeout, retries }) => {
+                    // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
+                    let policy = policy.min(order.policy);
                     if (policy, timeout, retries) != (order.policy, order.timeout, order.retries) {
                         let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        // Under a stricter policy the agent's present work is no answer. A silent node stays silent.
-                        let alive = now < silent_from(order, report);
-                        let asked = if policy > order.policy && alive { next(order.asked, now) } else { order.asked };
-                        let order = Order { policy, timeout, retries, jobs, asked, ..order.clone() };
+                        let order = Order { policy, timeout, retries, jobs, ..order.clone() };
                         edits.push((key, Some(order)));
                     }
                 }
             }
         }
         for (key, order) in edits {
+            if let (None, Some(old)) = (&order, self.slots.get(at).and_then(|slot| slot.orders.get(&key))) {
+                self.taken_back.insert((at, key), old.asked);
+            }
             self.set_order(at, key, order.clone());
             changes.entry(at).or_default().insert(key, order);
         }
@@ -131,6 +133,7 @@ impl World {
             None => {
                 // Never before the start of the job, whatever the clocks of API server and controller say.
                 let last = old.map(|old| old.asked).max(report.map(|report| report.asked));
+                let last = last.max(self.taken_back.get(&(at, key)).copied());
                 let asked = last.map_or(now, |last| next(last, now)).max(since);
                 let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
                 let named = reference.digest.clone().map(|digest| Pin { asked, digest });

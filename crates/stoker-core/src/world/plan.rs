@@ -68,7 +68,7 @@ impl World {
         let mut expired = Vec::new();
         // What is taken back first is free for others in the same plan.
         while let Some(at) = self.dirty_slots.pop_first() {
-            self.tidy(at, now, &mut changes);
+            self.tidy(at, &mut changes);
         }
         self.start_jobs(now);
         self.refresh_all(now);
@@ -88,6 +88,7 @@ impl World {
                 break;
             }
         }
+        self.taken_back.clear();
         Plan {
             orders: self.order_writes(changes),
             outcomes: outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome)).collect(),

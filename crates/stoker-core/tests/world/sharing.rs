@@ -166,7 +166,9 @@ fn a_stricter_policy_is_a_new_ask_of_what_runs_and_of_what_is_done() {
     scene.succeeds("n1", WEB);
     scene.pass(5);
     scene.edit("web", |job| job.pull.policy = Policy::Always);
-    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w", "n2 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    scene.succeeds("n2", WEB);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"], "what was under way was no answer");
     scene.edit("web", |job| job.pull.policy = Policy::IfNotPresent);
     assert_eq!(scene.plan(), ["n1 keeps web@sha256:w", "n2 keeps web@sha256:w"], "a weaker one is not");
 }
@@ -179,7 +181,7 @@ fn a_stricter_policy_does_not_wake_a_silent_node() {
     scene.acknowledge = false;
     scene.pass(601);
     scene.edit("web", |job| (job.pull.policy, job.parallelism) = (Policy::Always, 0));
-    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
+    assert_eq!(scene.plan(), NOTHING);
     assert_eq!(scene.states("web"), ["n1 failed: NodeSilent"]);
 }
 
@@ -197,4 +199,20 @@ fn an_ask_in_the_same_instant_is_still_a_new_one() {
     scene.plan();
     assert_eq!(scene.states("strict"), ["n1 pulls", "n2 pulls"], "the old answer does not pass for the new");
     assert_eq!(scene.plan(), NOTHING);
+}
+
+#[test]
+fn an_order_that_is_taken_back_and_handed_out_at_once_is_a_newer_ask() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("a", &[WEB]));
+    scene.plan();
+    let mut b = job("b", &[WEB]);
+    b.parallelism = 0;
+    scene.job(b);
+    scene.plan();
+    let asked = scene.order("n1", WEB).unwrap().asked;
+    scene.delete("a");
+    scene.edit("b", |job| job.parallelism = 1);
+    scene.plan();
+    assert!(scene.order("n1", WEB).unwrap().asked > asked);
 }
