@@ -139,3 +139,29 @@ fn a_job_that_joins_a_pull_does_not_make_a_second_node_ask() {
     assert_eq!(scene.plan(), ["n1 keeps web:1", "n2 keeps web:1"]);
     assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls"]);
 }
+
+#[test]
+fn an_answer_that_is_swept_away_is_missed_in_the_same_plan() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let mut web = job("web", &["web:1"]);
+    (web.parallelism, web.selector) = (2, crate::build::pool("main"));
+    scene.job(web);
+    scene.plan();
+    scene.resolves("n1", "web:1", "sha256:a");
+    assert_eq!(scene.plan(), ["n2 pulls web:1 at sha256:a"]);
+    scene.edit("web", |job| job.parallelism = 0);
+    scene.world.apply(stoker_core::Event::AgentGone("n1".into()));
+    scene.succeeds("n2", "web:1");
+    scene.plan();
+    // Only the finished order of n2 still carries the digest; n2 leaves the job, and another job writes to it.
+    scene.change_node("n2", |node| node.labels.clear());
+    scene.plan();
+    assert_eq!(scene.outcome("web").digests["web:1"], "sha256:a");
+    let mut db = job("db", &["db@sha256:d"]);
+    db.names = crate::build::names(&["n2"]);
+    scene.job(db);
+    let mut writes = scene.plan();
+    writes.sort();
+    assert_eq!(writes, ["n2 drops web:1", "n2 pulls db@sha256:d at sha256:d"]);
+    assert!(scene.outcome("web").digests.is_empty());
+}
