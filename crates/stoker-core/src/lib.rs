@@ -7,6 +7,7 @@
 pub mod model;
 pub mod pace;
 pub mod reason;
+pub mod reference;
 pub mod rollup;
 pub mod select;
 pub mod step;
@@ -16,6 +17,7 @@ pub use model::{
     Bytes, Completion, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report, Unreachable,
 };
 pub use reason::{Reason, Waiting};
+pub use reference::Reference;
 pub use rollup::{Outcome, Stage};
 pub use world::{Event, Plan, World};
 

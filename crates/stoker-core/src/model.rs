@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use crate::pace::SHORTEST_ROUND;
 use crate::reason::Reason;
+use crate::reference::Reference;
 use crate::select::Selector;
 pub use id::{JobId, Key, NotAJobId, NotAKey};
 
@@ -25,25 +26,6 @@ pub struct Image {
     pub written: String,
     /// The canonical reference, or why there is none: such an image fails on every node, the others go on.
     pub reference: Result<Reference, String>,
-}
-
-/// A canonical reference with its key and, where it names one, its digest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reference {
-    /// `registry/repository:tag` or `registry/repository@digest`.
-    pub name: String,
-    /// The digest in the reference itself: such an image needs no resolving.
-    pub digest: Option<String>,
-    /// Where its orders and reports stand.
-    pub key: Key,
-}
-
-impl Reference {
-    /// From a canonical name and the digest it contains.
-    pub fn new(name: String, digest: Option<String>) -> Self {
-        let key = Key::of(&name);
-        Self { name, digest, key }
-    }
 }
 
 /// Whether an image that is there already is good enough.
@@ -127,7 +109,7 @@ pub struct Job {
 impl Job {
     /// The keys of its valid images.
     pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
-        self.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(|reference| reference.key)
+        self.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(|reference| reference.key())
     }
 
     /// Whether it may have orders at all.

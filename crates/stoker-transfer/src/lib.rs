@@ -39,7 +39,7 @@ pub use image::{Document, Image};
 pub use login::{Login, Secret};
 pub use oci_spec::image::{Descriptor, Digest, MediaType};
 pub use platform::Platform;
-pub use reference::Reference;
+pub use reference::{Address, Reference};
 pub use registry::{Registry, Retry, Settings};
 pub use serve::{ServeSettings, Server};
 pub use spool::{Growing, Progress, Source, Spool, SpoolSettings};

@@ -10,7 +10,7 @@ use ::http::{Method, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
 use crate::login::Login;
-use crate::reference::Reference;
+use crate::reference::{Address as _, Reference};
 
 mod blob;
 mod challenge;

@@ -37,7 +37,7 @@ fn memory(pid: u32, field: &str) -> Option<f64> {
 async fn idle_agent(stoker: &Path, scratch: &Path) -> Outcome<f64> {
     let crds: Result<_, _> = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd)).collect();
     let clock: stoker_core::Clock = Arc::new(jiff::Timestamp::now);
-    let api = stoker_embedded::Api::new(stoker_embedded::Settings { crds: crds?, clock })?;
+    let api = stoker_embedded::Api::new(stoker_embedded::Settings::new(crds?, clock))?;
     let server = stoker_embedded::Server::bind(api.clone(), ([127, 0, 0, 1], 0).into()).await?;
     let kubeconfig: PathBuf = scratch.join("kubeconfig");
     std::fs::write(&kubeconfig, server.kubeconfig())?;

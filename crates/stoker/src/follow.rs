@@ -100,7 +100,7 @@ fn rows(job: &Job, reports: &BTreeMap<String, BTreeMap<Key, Report>>, clock: &Cl
     let mut rows = Vec::new();
     for (node, reports) in reports {
         for image in &job.images {
-            let report = image.reference.as_ref().ok().and_then(|reference| reports.get(&reference.key));
+            let report = image.reference.as_ref().ok().and_then(|reference| reports.get(&reference.key()));
             if let Some(report) = report.filter(|report| report.asked >= since) {
                 rows.push(Row { node: node.clone(), image: image.written.clone(), report: report.clone() });
             }

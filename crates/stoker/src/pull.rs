@@ -22,7 +22,7 @@ const TTL: Span = Span(std::time::Duration::from_secs(3600));
 pub(crate) async fn run(cluster: &Cluster, args: Pull) -> anyhow::Result<ExitCode> {
     for written in &args.images {
         if let Err(problem) = image(written).reference {
-            bail!("{written}: {problem}");
+            bail!("{problem}");
         }
     }
     let connection = connect(cluster).await?;

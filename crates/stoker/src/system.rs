@@ -47,7 +47,7 @@ impl System {
         std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
         let lock = lock(&data)?;
         let crds: Result<_, _> = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd)).collect();
-        let api = embedded::Api::new(embedded::Settings { crds: crds?, clock: clock.clone() })?;
+        let api = embedded::Api::new(embedded::Settings::new(crds?, clock.clone()))?;
         let server = embedded::Server::bind(api.clone(), listen).await?;
         let client = api.client("default");
         let mut system = System {

@@ -7,8 +7,9 @@ use jiff::Timestamp;
 
 use super::World;
 use super::demand::{answered, silent_from};
-use crate::model::{Job, JobId, Key, Order, Pin, Policy, Reference, Report, after};
+use crate::model::{Job, JobId, Key, Order, Pin, Policy, Report, after};
 use crate::pace;
+use crate::reference::Reference;
 use crate::select::selects;
 
 /// Changes of orders by slot and key; `None` takes an order away.
@@ -121,7 +122,7 @@ impl World {
         now: Timestamp,
         pulling: usize,
     ) -> Order {
-        let key = reference.key;
+        let key = reference.key();
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.reports.get(&key)));
         let running = old.filter(|old| !answered(old, report) && now < silent_from(old, report));
@@ -136,7 +137,7 @@ impl World {
                 let last = last.max(self.taken_back.get(&(at, key)).copied());
                 let asked = last.map_or(now, |last| next(last, now)).max(since);
                 let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
-                let named = reference.digest.clone().map(|digest| Pin { asked, digest });
+                let named = reference.digest().map(str::to_string).map(|digest| Pin { asked, digest });
                 (asked, named.or_else(known))
             }
         };
@@ -154,7 +155,7 @@ impl World {
         });
         let serves: BTreeSet<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
         let order = Order {
-            image: reference.name.clone(),
+            image: reference.name().to_string(),
             pin,
             policy,
             timeout,

@@ -196,11 +196,11 @@ impl World {
         let since = job.since(now);
         let images = job.images.iter().map(|image| {
             let Ok(reference) = &image.reference else { return Resolution::Known };
-            let pin = self.demand.get(&reference.key).and_then(|demand| demand.pin(since));
-            if reference.digest.is_some() || pin.is_some() {
+            let pin = self.demand.get(&reference.key()).and_then(|demand| demand.pin(since));
+            if reference.digest().is_some() || pin.is_some() {
                 return Resolution::Known;
             }
-            match self.asking(reference.key, now) {
+            match self.asking(reference.key(), now) {
                 Some((_, until)) => Resolution::Taken(until),
                 None => Resolution::Free,
             }
@@ -238,7 +238,7 @@ impl World {
     ) {
         if let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) {
             let order = self.hand_out(job, reference, at, now, pulling);
-            changes.entry(at).or_default().insert(reference.key, Some(order));
+            changes.entry(at).or_default().insert(reference.key(), Some(order));
         }
     }
 
@@ -247,8 +247,8 @@ impl World {
         let since = job.since(now);
         let known = job.images.iter().filter_map(|image| {
             let reference = image.reference.as_ref().ok()?;
-            let pin = || self.demand.get(&reference.key)?.pin(since).map(|pin| pin.digest.clone());
-            Some((image.written.clone(), reference.digest.clone().or_else(pin)?))
+            let pin = || self.demand.get(&reference.key())?.pin(since).map(|pin| pin.digest.clone());
+            Some((image.written.clone(), reference.digest().map(str::to_string).or_else(pin)?))
         });
         known.collect()
     }

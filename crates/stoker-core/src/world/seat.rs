@@ -77,10 +77,10 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
         return (Entry::Failed(Reason::InvalidReference), None);
     };
     let since = job.since(now);
-    let report = slot.reports.get(&reference.key);
+    let report = slot.reports.get(&reference.key());
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
     // of the places that the job's parallelism allows.
-    let order = slot.orders.get(&reference.key);
+    let order = slot.orders.get(&reference.key());
     let running = order.filter(|order| !answered(order, report) && order.jobs.contains(&job.id));
     if let Some(order) = running {
         let silent = silent_from(order, report);
@@ -140,7 +140,7 @@ pub(super) fn seat(job: &Job, slot: &Slot, now: Timestamp) -> Seat {
 
 fn bytes(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> Bytes {
     let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
-    let report = reference.and_then(|reference| slot.reports.get(&reference.key));
+    let report = reference.and_then(|reference| slot.reports.get(&reference.key()));
     report.filter(|report| report.asked >= job.since(now)).map(|report| report.bytes).unwrap_or_default()
 }
 

@@ -86,7 +86,7 @@ impl World {
             Wait::Pending => Waiting::Pending,
             Wait::Unresolved(image) => {
                 let image = job.images.get(image);
-                let key = image.and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key);
+                let key = image.and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key());
                 let asking = key.and_then(|key| self.asking(key, now)).and_then(|(at, _)| self.slots.get(at));
                 Waiting::Unresolved {
                     image: image.map(|image| image.written.clone()).unwrap_or_default(),
@@ -100,7 +100,7 @@ impl World {
 fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
     let since = job.since(now);
     let images = job.images.iter().map(|image| {
-        let report = image.reference.as_ref().ok().and_then(|reference| slot.reports.get(&reference.key));
+        let report = image.reference.as_ref().ok().and_then(|reference| slot.reports.get(&reference.key()));
         (image.written.as_str(), report.filter(|report| report.asked >= since))
     });
     images.collect()
@@ -118,7 +118,7 @@ fn message(job: &Job, failure: Failure, slot: &Slot) -> String {
         _ => match image.map(|image| (&image.written, &image.reference)) {
             Some((written, Err(problem))) => format!("{written}: {problem}"),
             Some((_, Ok(reference))) => {
-                slot.reports.get(&reference.key).map(|report| report.message.clone()).unwrap_or_default()
+                slot.reports.get(&reference.key()).map(|report| report.message.clone()).unwrap_or_default()
             }
             None => String::new(),
         },

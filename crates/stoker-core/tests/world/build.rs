@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stoker_core::model::{Job, Node, Reference, Report};
+use stoker_core::Reference;
+use stoker_core::model::{Job, Node, Report};
+use stoker_core::reference::InvalidReference;
 use stoker_core::select::{Operator, Requirement, Selector};
 use stoker_core::{Bytes, Completion, Image, JobId, Key, Phase, Policy, Pull, Unreachable};
 
@@ -24,18 +26,32 @@ pub(crate) fn id(name: &str) -> JobId {
     JobId::new("Preheat", "default", name)
 }
 
-/// The canonical name of an image that tests write as `web:1` or `web@sha256:…`.
-pub(crate) fn canonical(written: &str) -> String {
-    format!("reg.test/{written}")
+/// The reference of an image that tests write as `web:1` or, with a short digest, `web@sha256:w`.
+pub(crate) fn reference(written: &str) -> Result<Reference, String> {
+    let whole = match written.split_once("@sha256:") {
+        Some((name, short)) => {
+            let digits: String = short.bytes().map(|byte| format!("{byte:02x}")).collect();
+            format!("reg.test/{name}@sha256:{digits:0>64}")
+        }
+        None => format!("reg.test/{written}"),
+    };
+    whole.parse().map_err(|problem: InvalidReference| problem.to_string())
 }
 
+/// A digest as tests write it.
+pub(crate) fn short(digest: &str) -> String {
+    let Some(digits) = digest.strip_prefix("sha256:").filter(|digits| digits.len() == 64) else { return digest.into() };
+    let pairs = digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap());
+    format!("sha256:{}", String::from_utf8(pairs.skip_while(|byte| *byte == 0).collect()).unwrap())
+}
+
+/// The key of an image; one that is not valid never has an entry, but tests ask for it too.
 pub(crate) fn key(written: &str) -> Key {
-    Key::of(&canonical(written))
+    reference(written).map_or_else(|_| Key::of(written), |reference| reference.key())
 }
 
 pub(crate) fn image(written: &str) -> Image {
-    let digest = written.split_once('@').map(|(_, digest)| digest.to_string());
-    Image { written: written.into(), reference: Ok(Reference::new(canonical(written), digest)) }
+    Image { written: written.into(), reference: Ok(reference(written).unwrap()) }
 }
 
 /// A job on all nodes, made at the beginning, ten nodes at one time, once.

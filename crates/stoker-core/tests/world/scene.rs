@@ -7,7 +7,7 @@ use stoker_core::model::{Job, Node, Order, Report};
 use stoker_core::world::State;
 use stoker_core::{Event, Key, Outcome, Phase, Pin, Plan, Reason, World};
 
-use crate::build::{at, id, key, node, pulling};
+use crate::build::{at, id, key, node, pulling, short};
 
 pub(crate) struct Scene {
     pub(crate) world: World,
@@ -99,7 +99,7 @@ impl Scene {
                 None => format!("{node} drops {image}"),
                 Some(order) if old.is_some_and(|old| old.asked == order.asked) => format!("{node} keeps {image}"),
                 Some(Order { pin: None, .. }) => format!("{node} asks for {image}"),
-                Some(Order { pin: Some(pin), .. }) => format!("{node} pulls {image} at {}", pin.digest),
+                Some(Order { pin: Some(pin), .. }) => format!("{node} pulls {image} at {}", short(&pin.digest)),
             }
         };
         writes.map(sentence).collect()

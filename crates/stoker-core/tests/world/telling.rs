@@ -4,7 +4,7 @@ use stoker_core::model::{Completion, Image, Unreachable};
 use stoker_core::world::State;
 use stoker_core::{Bytes, Event, Reason, Stage, Waiting};
 
-use crate::build::{at, id, job, names, node, secs};
+use crate::build::{at, id, job, names, node, secs, short};
 use crate::scene::Scene;
 
 #[test]
@@ -33,8 +33,9 @@ fn an_outcome_counts_nodes_and_adds_up_bytes() {
     assert_eq!((outcome.stage, outcome.desired), (Stage::Running, 5));
     assert_eq!((outcome.succeeded, outcome.failed, outcome.pulling, outcome.waiting), (1, 1, 3, 0));
     assert_eq!(outcome.bytes, Bytes { total: 400, done: 200, upstream: 160, peers: 40 });
-    let digests: Vec<(&str, &str)> = outcome.digests.iter().map(|(i, d)| (i.as_str(), d.as_str())).collect();
-    assert_eq!(digests, [("db@sha256:d", "sha256:d"), ("web:1", "sha256:a")]);
+    let digests: Vec<String> =
+        outcome.digests.iter().map(|(image, digest)| format!("{image} {}", short(digest))).collect();
+    assert_eq!(digests, ["db@sha256:d sha256:d", "web:1 sha256:a"]);
     let failed = &outcome.failures[0];
     assert_eq!(
         (&*failed.node, failed.reason, failed.message.as_str()),

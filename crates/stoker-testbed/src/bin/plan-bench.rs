@@ -8,7 +8,8 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use stoker_core::model::{Job, Node, NodeName, Reference};
+use stoker_core::model::{Job, Node, NodeName};
+use stoker_core::reference::InvalidReference;
 use stoker_core::select::Selector;
 use stoker_core::{
     Bytes, Completion, Event, Image, JobId, Key, Order, Phase, Pin, Policy, Pull, Reason, Report, Unreachable, World,
@@ -151,7 +152,10 @@ fn job(number: usize, began: Timestamp) -> Job {
         id: job_id(number),
         generation: 1,
         created: began,
-        images: vec![Image { written: name.clone(), reference: Ok(Reference::new(name, None)) }],
+        images: vec![Image {
+            written: name.clone(),
+            reference: name.parse().map_err(|_: InvalidReference| name.clone()),
+        }],
         names: None,
         selector: Selector::default(),
         parallelism: u32::try_from(PARALLELISM).unwrap_or(u32::MAX),

@@ -15,7 +15,7 @@ use crate::hash::hex;
 use crate::image::{self, Document, Image, Parsed};
 use crate::login::Login;
 use crate::platform::Platform;
-use crate::reference::Reference;
+use crate::reference::{Address as _, Reference};
 
 /// No honest manifest or index is larger.
 const MOST_MANIFEST_BYTES: usize = 4 * 1024 * 1024;
@@ -38,7 +38,7 @@ impl Registry {
         let question = question(image, image.manifest_name(), login, Method::HEAD);
         match self.head(&question).await {
             Ok(Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }) => {
-                if image.digest().is_some_and(|asked| asked != digest) {
+                if image.pinned().is_some_and(|asked| asked != digest) {
                     let (registry, what) = question.names();
                     return Err(Error::DigestMismatch { registry, what, actual: digest.to_string() }.into());
                 }
@@ -50,7 +50,7 @@ impl Registry {
             // A registry that answers a HEAD in part or not at all is asked for the thing itself.
             Ok(_) | Err(Error::Server { status: 400 | 405 | 501, .. }) => {
                 let question = Question { method: Method::GET, ..question };
-                let (document, _) = self.document(&question, image.digest().as_ref()).await?;
+                let (document, _) = self.document(&question, image.pinned().as_ref()).await?;
                 Ok(document.descriptor)
             }
             Err(error) => Err(error.into()),

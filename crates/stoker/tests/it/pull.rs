@@ -60,7 +60,10 @@ async fn only_the_nodes_that_were_asked_for() {
         .await
         .exits(1)
         .says("no node node-9; there are: node-1, node-2, node-3");
-    up.run(&["pull", "Not An Image"]).await.exits(1).says("Not An Image: invalid reference format");
+    up.run(&["pull", "Not An Image"])
+        .await
+        .exits(1)
+        .says("is not an image reference: the repository must be lowercase");
     up.run(&["pull", &image, "-l", "a b"]).await.exits(2).says("is not a label selector");
     up.run(&["pull", &image, "--timeout", "soon"]).await.exits(2).says("is not a length of time");
     up.run(&["pull", &image, "--parallelism", "-1"]).await.exits(2);
