@@ -9,9 +9,9 @@ use kube::{Client, ResourceExt as _};
 use stoker_api::native::{NodePreheat, NodePreheatSpec};
 
 /// Tries until the object is there. Without its Node it is not made: nothing would ever remove it.
-pub(crate) async fn register(client: &Client, node: &str) {
+pub(crate) async fn register(client: Client, node: String) {
     let mut pause = Duration::from_millis(500);
-    while let Err(problem) = try_register(client, node).await {
+    while let Err(problem) = try_register(&client, &node).await {
         tracing::warn!(node, "cannot register with the API server, trying again: {problem}");
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(30));

@@ -129,4 +129,21 @@ mod tests {
         said.acknowledge(&said.saying(&tasks));
         assert_eq!(said.due(&tasks, &orders, at(9)), Some(at(300)));
     }
+
+    #[test]
+    fn a_task_that_rests_gives_one_sign_of_life_and_not_a_stream_of_them() {
+        let key = Key::of("r/i:1");
+        let orders = BTreeMap::from([(key, order())]);
+        let mut task = begin(&order(), 1, None, at(0));
+        task.state = stoker_core::step::TaskState::Resting { until: at(3600) };
+        let mut tasks = BTreeMap::from([(key, task.clone())]);
+        let mut said = Said::default();
+        said.acknowledge(&said.saying(&tasks));
+        assert_eq!(said.due(&tasks, &orders, at(301)), Some(at(300)));
+        // The loop brings every task up to date before it writes.
+        task.report.updated = at(301);
+        tasks.insert(key, task);
+        said.acknowledge(&said.saying(&tasks));
+        assert_eq!(said.due(&tasks, &orders, at(302)), Some(at(601)));
+    }
 }

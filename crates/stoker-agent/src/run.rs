@@ -21,13 +21,16 @@ use stoker_core::{Clock, Reason};
 use stoker_runtime::Layout;
 use stoker_transfer::{Platform, Registry, Spool};
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::meter::Meter;
 use crate::pull::Tools;
 use crate::register::register;
 use crate::report::{Said, until};
+
+/// No answer after this long is as good as a broken connection.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an agent needs.
 #[derive(Clone)]
@@ -56,15 +59,16 @@ pub enum Error {
     WatchEnded(String),
 }
 
-/// The end of an attempt.
-type Ended = (Key, Result<String, Failure>);
-
+/// An attempt under way.
 struct Running {
     meter: Meter,
     /// What earlier attempts at the same order had received.
     earlier: Bytes,
     abort: AbortHandle,
 }
+
+/// A write of the status, and what came of it.
+type Written = (Saying, Result<(), String>);
 
 struct Agent {
     settings: Settings,
@@ -73,7 +77,7 @@ struct Agent {
     orders: BTreeMap<Key, Order>,
     tasks: BTreeMap<Key, Task>,
     running: BTreeMap<Key, Running>,
-    attempts: JoinSet<Ended>,
+    attempts: JoinSet<Result<String, Failure>>,
     news: Arc<Notify>,
     said: Said,
     /// Whether its object was read, with what an earlier life of this agent had said there.
@@ -122,11 +126,11 @@ impl Agent {
 
     async fn run(mut self) -> Result<(), Error> {
         let (client, node) = (self.settings.client.clone(), self.settings.node.clone());
-        register(&client, &node).await;
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<NodePreheat>(&()));
         let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
         let mut watch = watcher(api.clone(), config).default_backoff().boxed();
-        let mut writing: Option<BoxFuture<'static, (Saying, Result<DynamicObject, kube::Error>)>> = None;
+        let mut registering: Option<BoxFuture<'static, ()>> = Some(register(client.clone(), node.clone()).boxed());
+        let mut writing: Option<BoxFuture<'static, Written>> = None;
         let mut listed = false;
         loop {
             let now = (self.settings.clock)();
@@ -137,7 +141,7 @@ impl Agent {
                 writing = self.next_write(&api, now);
             }
             let due = self.write_due(now).filter(|_| writing.is_none());
-            let nap = until([due, step.wake].into_iter().flatten().min(), now);
+            let nap = until([due, step.wake, self.next_look(now)].into_iter().flatten().min(), now);
             tokio::select! {
                 event = watch.try_next() => match event {
                     Ok(None) => return Err(Error::WatchEnded(node)),
@@ -146,20 +150,17 @@ impl Agent {
                         self.take_orders(&object);
                     }
                     Ok(Some(Event::Init)) => listed = false,
-                    // Gone: with it all orders. It is made anew, as at the start.
                     Ok(Some(Event::InitDone)) if listed => {}
+                    // Gone: with it all orders. It is made anew, as at the start.
                     Ok(Some(Event::InitDone | Event::Delete(_))) => {
                         self.forget_all();
-                        register(&client, &node).await;
+                        writing = None;
+                        registering.get_or_insert_with(|| register(client.clone(), node.clone()).boxed());
                     }
                     Err(problem) => tracing::warn!(node, "watch interrupted, trying again: {problem}"),
                 },
-                Some(ended) = self.attempts.join_next(), if !self.attempts.is_empty() => {
-                    // An aborted attempt has nothing to say.
-                    if let Ok((key, result)) = ended {
-                        self.conclude(key, result);
-                    }
-                }
+                Some(()) = OptionFuture::from(registering.as_mut()) => registering = None,
+                Some(ended) = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => self.join(ended),
                 Some((saying, result)) = OptionFuture::from(writing.as_mut()) => {
                     writing = None;
                     self.written(&saying, result);
@@ -170,6 +171,12 @@ impl Agent {
         }
     }
 
+    /// While something runs its counters move without a sound: when to look at them again.
+    fn next_look(&self, now: Timestamp) -> Option<Timestamp> {
+        let running = self.running.keys().filter_map(|key| self.orders.get(key));
+        running.map(|order| order.progress).min().map(|progress| after(now, progress))
+    }
+
     fn take_orders(&mut self, object: &DynamicObject) {
         let (orders, broken) = to_core::orders(object);
         for problem in broken {
@@ -178,11 +185,9 @@ impl Agent {
         if !std::mem::replace(&mut self.adopted, true) {
             // What an earlier life of this agent finished need not be done again.
             let (reports, _) = to_core::reports(object);
-            for (key, report) in &reports {
-                if report.ended() && orders.contains_key(key) {
-                    let task = Task { report: report.clone(), state: TaskState::Ended };
-                    self.tasks.entry(*key).or_insert(task);
-                }
+            let now = (self.settings.clock)();
+            for (key, report) in reports.iter().filter(|(key, _)| orders.contains_key(key)) {
+                self.tasks.entry(*key).or_insert_with(|| step::adopt(report.clone(), now));
             }
             self.said = Said { reports };
         }
@@ -214,16 +219,18 @@ impl Agent {
     }
 
     fn start(&mut self, key: Key, attempt: u32, now: Timestamp) {
-        let Some(order) = self.orders.get(&key).cloned() else { return };
+        let Some(mut order) = self.orders.get(&key).cloned() else { return };
         tracing::info!(node = self.settings.node, image = order.image, attempt, "pulling");
         let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
         let earlier = task.report.bytes;
+        // The registry is asked once: what an earlier attempt was told, all other nodes have by now.
+        order.pin = order.pin.or_else(|| task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
         self.tasks.insert(key, task);
         let meter = Meter::new(self.news.clone());
         let (tools, its_meter) = (self.tools.clone(), meter.clone());
         let abort = self.attempts.spawn(async move {
             let attempt = tokio::time::timeout(order.timeout, tools.attempt(&order, &its_meter)).await;
-            let result = attempt.unwrap_or_else(|_| {
+            attempt.unwrap_or_else(|_| {
                 Err(Failure {
                     reason: Reason::Timeout,
                     message: format!(
@@ -235,10 +242,24 @@ impl Agent {
                     retryable: true,
                     pause: None,
                 })
-            });
-            (key, result)
+            })
         });
         self.running.insert(key, Running { meter, earlier, abort });
+    }
+
+    /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.
+    fn join(&mut self, ended: Result<(Id, Result<String, Failure>), JoinError>) {
+        let (id, result) = match ended {
+            Ok(ended) => ended,
+            Err(problem) => {
+                let message = format!("the attempt broke off ({problem}); this is a bug, report the agent's log");
+                (problem.id(), Err(Failure { reason: Reason::Unknown, message, retryable: true, pause: None }))
+            }
+        };
+        let key = self.running.iter().find(|(_, running)| running.abort.id() == id).map(|(key, _)| *key);
+        if let Some(key) = key {
+            self.conclude(key, result);
+        }
     }
 
     fn conclude(&mut self, key: Key, result: Result<String, Failure>) {
@@ -262,11 +283,11 @@ impl Agent {
     }
 
     fn read_meters(&mut self, now: Timestamp) {
-        for (key, running) in &self.running {
-            if let Some(task) = self.tasks.get_mut(key).filter(|task| task.state == TaskState::Running) {
+        for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
+            if let Some(running) = self.running.get(key) {
                 running.meter.read(&mut task.report, running.earlier);
-                task.report.updated = now;
             }
+            task.report.updated = now;
         }
     }
 
@@ -280,11 +301,7 @@ impl Agent {
     }
 
     /// The write that is due now, begun.
-    fn next_write(
-        &self,
-        api: &Api<DynamicObject>,
-        now: Timestamp,
-    ) -> Option<BoxFuture<'static, (Saying, Result<DynamicObject, kube::Error>)>> {
+    fn next_write(&self, api: &Api<DynamicObject>, now: Timestamp) -> Option<BoxFuture<'static, Written>> {
         self.write_due(now).filter(|due| *due <= now)?;
         let mut saying = self.said.saying(&self.tasks);
         if !self.introduced {
@@ -301,15 +318,19 @@ impl Agent {
             let Write::Status(_, patch) = from_core::saying(&node, &saying) else {
                 return std::future::pending().await;
             };
-            let result = api.patch_status(&node, &PatchParams::default(), &Patch::Merge(patch)).await;
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            let result = match tokio::time::timeout(PATIENCE, api.patch_status(&node, &params, &patch)).await {
+                Ok(result) => result.map(|_| ()).map_err(|problem| problem.to_string()),
+                Err(_) => Err(format!("no answer after {} s", PATIENCE.as_secs())),
+            };
             (saying, result)
         };
         Some(write.boxed())
     }
 
-    fn written(&mut self, saying: &Saying, result: Result<DynamicObject, kube::Error>) {
+    fn written(&mut self, saying: &Saying, result: Result<(), String>) {
         match result {
-            Ok(_) => {
+            Ok(()) => {
                 self.said.acknowledge(saying);
                 self.introduced = true;
                 (self.quiet_until, self.pause) = (None, Duration::ZERO);

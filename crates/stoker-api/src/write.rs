@@ -2,7 +2,7 @@
 
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Which object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +43,24 @@ impl Write {
     }
 }
 
+/// The change of an object's status, if there is one. It carries the uid: an object that was deleted and made anew
+/// under the same name refuses what was meant for its predecessor.
+pub(crate) fn status_write(
+    resource: ApiResource,
+    object: &DynamicObject,
+    status: &impl serde::Serialize,
+) -> Option<Write> {
+    let from = object.data.get("status").cloned().unwrap_or_default();
+    let patch = difference(&from, &serde_json::to_value(status).ok()?)?;
+    let mut write = json!({ "status": patch });
+    if let (Some(uid), Some(whole)) = (&object.metadata.uid, write.as_object_mut()) {
+        whole.insert("metadata".into(), json!({ "uid": uid }));
+    }
+    Some(Write::Status(Target::of(resource, object), write))
+}
+
 /// The merge patch that makes `to` of `from` where both are objects; `None` where they are the same.
-pub(crate) fn difference(from: &Value, to: &Value) -> Option<Value> {
+fn difference(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (from, to) else {
         return (from != to).then(|| to.clone());
     };
@@ -60,7 +76,6 @@ pub(crate) fn difference(from: &Value, to: &Value) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn differences_are_merge_patches() {

@@ -6,49 +6,88 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use serde_json::Value;
+use serde_json::json;
 use stoker_api::{Dialect, Target, Write};
 use stoker_core::{JobId, Outcome};
+
+/// How far an object and our writes of it are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// The newest version that was seen.
+    version: u64,
+    /// The newest write that was handed out and has not ended; 0 for none.
+    pending: u64,
+    /// The version that was known when it was handed out.
+    before: u64,
+}
+
+impl Progress {
+    /// A write was handed out; what it changes is assumed from now on.
+    pub(crate) fn hand_out(&mut self, number: u64) {
+        (self.pending, self.before) = (number, self.version);
+    }
+
+    /// A write has ended.
+    pub(crate) fn end(&mut self, number: u64) {
+        if number >= self.pending {
+            self.pending = 0;
+        }
+    }
+
+    /// Whether what our writes change is assumed rather than seen.
+    pub(crate) fn assumed(&self) -> bool {
+        self.pending != 0
+    }
+
+    /// Whether a newer object was seen since the last write was handed out.
+    pub(crate) fn moved_on(&self) -> bool {
+        self.version > self.before
+    }
+
+    /// Notes an object; false for one that is older than what is known.
+    pub(crate) fn see(&mut self, object: &DynamicObject) -> bool {
+        let version = object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
+        let newer = version >= self.version;
+        self.version = self.version.max(version);
+        newer
+    }
+}
 
 /// One object.
 struct Known {
     dialect: &'static Dialect,
     object: DynamicObject,
-    version: u64,
-    /// Its status is assumed: a write of it is under way.
-    assumed: bool,
+    progress: Progress,
 }
 
 /// Every job object.
 #[derive(Default)]
 pub(crate) struct Mirror(BTreeMap<JobId, Known>);
 
-/// The resource version as a number; they only grow.
-pub(crate) fn version(object: &DynamicObject) -> u64 {
-    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
-}
-
 impl Mirror {
-    /// Takes an object that a watch has seen, or that answered a write. `settled`: no write of it is under way.
-    /// Returns the object as it is assumed to be, unless it is older than what is known.
+    /// Takes an object that a watch has seen, or that answered a write. Returns it as it is assumed to be, unless it is
+    /// older than what is known.
     pub(crate) fn see(
         &mut self,
         id: &JobId,
         dialect: &'static Dialect,
         mut object: DynamicObject,
-        settled: bool,
     ) -> Option<&DynamicObject> {
-        let version = version(&object);
-        let assumed = match self.0.get(id) {
-            Some(known) if version < known.version => return None,
-            Some(known) => known.assumed && !settled,
-            None => false,
-        };
-        if assumed && let Some(known) = self.0.get(id) {
-            let status = known.object.data.get("status").cloned().unwrap_or_default();
-            set_status(&mut object, status);
+        let old = self.0.get(id).filter(|known| known.object.metadata.uid == object.metadata.uid);
+        let mut progress = old.map(|known| known.progress).unwrap_or_default();
+        if !progress.see(&object) {
+            return None;
         }
-        self.0.insert(id.clone(), Known { dialect, object, version, assumed });
+        if progress.assumed()
+            && let Some(known) = old
+            && let Some(data) = object.data.as_object_mut()
+        {
+            match known.object.data.get("status") {
+                Some(status) => data.insert("status".into(), status.clone()),
+                None => data.remove("status"),
+            };
+        }
+        self.0.insert(id.clone(), Known { dialect, object, progress });
         self.0.get(id).map(|known| &known.object)
     }
 
@@ -58,14 +97,21 @@ impl Mirror {
     }
 
     /// The write that an outcome asks for; from now on it is assumed.
-    pub(crate) fn project(&mut self, outcome: &Outcome, now: Timestamp) -> Option<Write> {
+    pub(crate) fn project(&mut self, outcome: &Outcome, number: u64, now: Timestamp) -> Option<Write> {
         let known = self.0.get_mut(&outcome.job)?;
         let write = (known.dialect.project)(&known.object, outcome, now)?;
         if let Write::Status(_, patch) = &write {
-            json_patch::merge(&mut known.object.data, patch);
-            known.assumed = true;
+            json_patch::merge(&mut known.object.data, &json!({ "status": patch.get("status") }));
+            known.progress.hand_out(number);
         }
         Some(write)
+    }
+
+    /// A write of this object has ended.
+    pub(crate) fn end(&mut self, id: &JobId, number: u64) {
+        if let Some(known) = self.0.get_mut(id) {
+            known.progress.end(number);
+        }
     }
 
     /// The delete of a job object, if it is still there.
@@ -73,14 +119,5 @@ impl Mirror {
         let known = self.0.get(id)?;
         let target = Target::of((known.dialect.resource)(), &known.object);
         Some(Write::Delete(target, known.object.uid()))
-    }
-}
-
-fn set_status(object: &mut DynamicObject, status: Value) {
-    if let Some(data) = object.data.as_object_mut() {
-        match status.is_null() {
-            true => data.remove("status"),
-            false => data.insert("status".into(), status),
-        };
     }
 }

@@ -9,15 +9,15 @@ use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use kube::{Client, ResourceExt as _};
 use stoker_api::{DIALECTS, Dialect, Write, native, node};
-use stoker_core::{Clock, Event, JobId, World, model};
+use stoker_core::{Clock, Event, JobId, Key, Order, World, model};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::facts;
-use crate::mirror::{self, Mirror};
+use crate::mirror::{Mirror, Progress};
 use crate::watch::{Fact, watch};
-use crate::writer::{self, Done, Limits};
+use crate::writer::{self, Done, Limits, Numbered};
 
 /// What the controller needs.
 #[derive(Clone)]
@@ -67,6 +67,7 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
         nodes: BTreeMap::new(),
         unlisted: ["Node", "NodePreheat"].into_iter().chain(DIALECTS.iter().map(|dialect| dialect.kind)).collect(),
         writes,
+        number: 0,
     };
     let mut wake = None;
     loop {
@@ -118,25 +119,18 @@ async fn sleep_until(wake: Option<Timestamp>, clock: &Clock) {
     tokio::time::sleep(Duration::try_from(left).unwrap_or_default().max(Duration::from_millis(1))).await;
 }
 
-/// What is known of a NodePreheat besides what the World holds.
-#[derive(Default)]
-struct Seen {
-    version: u64,
-    /// Its orders are assumed: a write of them is under way.
-    assumed: bool,
-    /// The version that was known when that write was handed out.
-    before: u64,
-}
-
 /// The World with what stands between it and the API server.
 struct Shell {
     clock: Clock,
     world: World,
     mirror: Mirror,
-    nodes: BTreeMap<String, Seen>,
+    /// Of the NodePreheats, besides what the World holds.
+    nodes: BTreeMap<String, Progress>,
     /// Kinds whose first list is not complete; until then nothing is planned.
     unlisted: BTreeSet<&'static str>,
-    writes: mpsc::UnboundedSender<Write>,
+    writes: mpsc::UnboundedSender<Numbered>,
+    /// Of the last write.
+    number: u64,
 }
 
 impl Shell {
@@ -145,47 +139,54 @@ impl Shell {
             Input::Node(Fact::There(node)) => self.world.apply(Event::Node(node)),
             Input::Node(Fact::Gone((_, name))) => self.world.apply(Event::NodeGone(name.into())),
             Input::Node(Fact::Listed) => self.listed("Node"),
-            Input::NodePreheat(Fact::There(object)) => self.see_node(object, false),
+            Input::Node(Fact::Deaf) => self.deaf("Node"),
+            Input::NodePreheat(Fact::There(object)) => self.see_node(object),
             Input::NodePreheat(Fact::Gone((_, name))) => {
                 self.nodes.remove(&name);
                 self.world.apply(Event::AgentGone(name.into()));
             }
             Input::NodePreheat(Fact::Listed) => self.listed("NodePreheat"),
-            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, object, false),
+            Input::NodePreheat(Fact::Deaf) => self.deaf("NodePreheat"),
+            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, object),
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
                 let id = JobId::new(dialect.kind, &namespace, &name);
                 self.mirror.forget(&id);
                 self.world.apply(Event::JobGone(id));
             }
             Input::Job(dialect, Fact::Listed) => self.listed(dialect.kind),
+            Input::Job(dialect, Fact::Deaf) => self.deaf(dialect.kind),
         }
     }
 
     fn listed(&mut self, kind: &'static str) {
         if self.unlisted.remove(kind) && self.unlisted.is_empty() {
             tracing::info!("every object is known, planning");
+            self.world.listening((self.clock)());
         }
+    }
+
+    /// Nothing is planned while something cannot be heard: silence, deadlines and ends would be guesses.
+    fn deaf(&mut self, kind: &'static str) {
+        self.unlisted.insert(kind);
     }
 
     /// A NodePreheat as a watch saw it or as it answered a write; orders that are under way are not taken back.
-    fn see_node(&mut self, object: DynamicObject, settled: bool) {
-        let seen = self.nodes.entry(object.name_any()).or_default();
-        let version = mirror::version(&object);
-        if version < seen.version {
+    fn see_node(&mut self, object: DynamicObject) {
+        let progress = self.nodes.entry(object.name_any()).or_default();
+        if !progress.see(&object) {
             return;
         }
-        seen.version = version;
-        seen.assumed &= !settled;
-        if !seen.assumed {
+        if !progress.assumed() {
             self.world.apply(facts::orders(&object));
         }
         self.world.apply(facts::reports(&object));
+        self.world.heard(&object.name_any(), (self.clock)());
     }
 
-    fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject, settled: bool) {
+    fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject) {
         let id = JobId::new(dialect.kind, &object.namespace().unwrap_or_default(), &object.name_any());
         let going = object.metadata.deletion_timestamp.is_some();
-        let Some(object) = self.mirror.see(&id, dialect, object, settled) else { return };
+        let Some(object) = self.mirror.see(&id, dialect, object) else { return };
         // One that is being deleted has no orders any more, whatever still holds its object.
         match facts::job(dialect, object).filter(|_| !going) {
             Some(event) => self.world.apply(event),
@@ -194,28 +195,38 @@ impl Shell {
     }
 
     /// A write has ended. That an object of a job is gone its watch says too.
-    fn acknowledge(&mut self, Done { target, object, settled }: Done) {
-        match (DIALECTS.iter().find(|dialect| dialect.kind == target.resource.kind), object) {
-            (Some(dialect), Some(object)) => self.see_job(dialect, object, settled),
-            (None, Some(object)) => self.see_node(object, settled),
-            (None, None) => self.lost_node(&target.name),
-            (Some(_), None) => {}
+    fn acknowledge(&mut self, Done { target, number, object }: Done) {
+        match DIALECTS.iter().find(|dialect| dialect.kind == target.resource.kind) {
+            Some(dialect) => {
+                let id = JobId::new(dialect.kind, target.namespace.as_deref().unwrap_or_default(), &target.name);
+                self.mirror.end(&id, number);
+                if let Some(object) = object {
+                    self.see_job(dialect, object);
+                }
+            }
+            None => {
+                if let Some(progress) = self.nodes.get_mut(&target.name) {
+                    progress.end(number);
+                }
+                match object {
+                    Some(object) => self.see_node(object),
+                    None => self.lost_node(&target.name),
+                }
+            }
         }
     }
 
     /// The orders of a node could not be written because its object was not there.
     fn lost_node(&mut self, name: &str) {
-        let Some(seen) = self.nodes.get_mut(name) else { return };
-        if seen.version <= seen.before {
+        let Some(progress) = self.nodes.get(name) else { return };
+        if !progress.moved_on() {
             self.nodes.remove(name);
             self.world.apply(Event::AgentGone(name.into()));
             return;
         }
         // It was made anew in the meantime: what was meant for the old one is meant for the new one.
-        seen.before = seen.version;
         let orders = self.world.orders(name).cloned().unwrap_or_default();
-        let orders = orders.into_iter().map(|(key, order)| (key, Some(order))).collect();
-        self.write(Some(native::from_core::orders(name, &orders)));
+        self.order(name, &orders.into_iter().map(|(key, order)| (key, Some(order))).collect());
     }
 
     /// Plans, and hands out the writes. Returns when to plan again even if nothing happens.
@@ -223,25 +234,30 @@ impl Shell {
         let now = (self.clock)();
         let plan = self.world.plan(now);
         for write in &plan.orders {
-            let seen = self.nodes.entry(write.node.to_string()).or_default();
-            (seen.assumed, seen.before) = (true, seen.version);
-            self.write(Some(native::from_core::orders(&write.node, &write.changes)));
+            self.order(&write.node, &write.changes);
         }
         for outcome in &plan.outcomes {
-            let write = self.mirror.project(outcome, now);
-            self.write(write);
+            if let Some(write) = self.mirror.project(outcome, self.number + 1, now) {
+                self.write(write);
+            }
         }
         for id in &plan.expired {
             tracing::info!(job = %id, "its time to live is over, deleting it");
-            self.write(self.mirror.delete(id));
+            if let Some(write) = self.mirror.delete(id) {
+                self.write(write);
+            }
         }
         plan.wake
     }
 
-    fn write(&self, write: Option<Write>) {
+    fn order(&mut self, node: &str, changes: &BTreeMap<Key, Option<Order>>) {
+        self.nodes.entry(node.into()).or_default().hand_out(self.number + 1);
+        self.write(native::from_core::orders(node, changes));
+    }
+
+    fn write(&mut self, write: Write) {
+        self.number += 1;
         // The writer ends with the process only; the loop notices.
-        if let Some(write) = write {
-            let _ = self.writes.send(write);
-        }
+        let _ = self.writes.send((self.number, write));
     }
 }

@@ -3,14 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::Api;
 use kube::api::ObjectMeta;
-use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a watch says of its kind.
 #[derive(Debug)]
@@ -19,8 +22,10 @@ pub(crate) enum Fact<K> {
     There(K),
     /// No object of this namespace and name is there any more.
     Gone(ObjectName),
-    /// Everything that was there at the beginning has been said.
+    /// Everything that is there has been said.
     Listed,
+    /// Nothing can be heard until everything is listed again.
+    Deaf,
 }
 
 impl<K> Fact<K> {
@@ -29,6 +34,7 @@ impl<K> Fact<K> {
             Fact::There(object) => Fact::There(change(object)),
             Fact::Gone(name) => Fact::Gone(name),
             Fact::Listed => Fact::Listed,
+            Fact::Deaf => Fact::Deaf,
         }
     }
 }
@@ -41,71 +47,82 @@ pub(crate) fn name_of(meta: &ObjectMeta) -> ObjectName {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-/// Watches one kind for as long as anybody listens; `wrap` says where its facts come from.
+/// Watches one kind for as long as anybody listens; `wrap` says where its facts come from. After any interruption
+/// everything is listed anew: what a watch missed while it could not hear must not be guessed.
 pub(crate) async fn watch<K, F>(api: Api<K>, kind: &'static str, facts: mpsc::Sender<F>, wrap: impl Fn(Fact<K>) -> F)
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let mut known: BTreeSet<ObjectName> = BTreeSet::new();
-    let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
-    let mut missing = false;
-    let mut stream = watcher(api, watcher::Config::default()).default_backoff().into_stream().boxed();
+    let mut pause = FIRST_PAUSE;
+    let mut said_missing = false;
     loop {
-        let batch: Vec<Fact<K>> = match stream.try_next().await {
-            Ok(None) => return,
-            Err(problem) if is_not_installed(&problem) => {
-                if missing {
+        let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
+        let mut stream = watcher(api.clone(), watcher::Config::default()).boxed();
+        let problem = loop {
+            let batch: Vec<Fact<K>> = match stream.try_next().await {
+                Ok(None) => break None,
+                Err(problem) => break Some(problem),
+                Ok(Some(Event::Init)) => {
+                    listing.clear();
                     continue;
                 }
-                missing = true;
-                tracing::info!(kind, "not installed on this API server; looked for again from time to time");
-                let gone = std::mem::take(&mut known).into_iter().map(Fact::Gone);
-                gone.chain([Fact::Listed]).collect()
-            }
-            Err(problem) => {
-                tracing::warn!(kind, "watch interrupted, trying again: {problem}");
-                continue;
-            }
-            Ok(Some(event)) => {
-                missing = false;
-                match event {
-                    Event::Init => {
-                        listing.clear();
-                        continue;
-                    }
-                    Event::InitApply(object) => {
-                        listing.insert(name_of(object.meta()));
-                        vec![Fact::There(object)]
-                    }
-                    Event::InitDone => {
-                        let gone: Vec<_> = known.difference(&listing).cloned().map(Fact::Gone).collect();
-                        known = std::mem::take(&mut listing);
-                        gone.into_iter().chain([Fact::Listed]).collect()
-                    }
-                    Event::Apply(object) => {
-                        known.insert(name_of(object.meta()));
-                        vec![Fact::There(object)]
-                    }
-                    Event::Delete(object) => {
-                        let name = name_of(object.meta());
-                        known.remove(&name);
-                        vec![Fact::Gone(name)]
-                    }
+                Ok(Some(Event::InitApply(object))) => {
+                    listing.insert(name_of(object.meta()));
+                    vec![Fact::There(object)]
+                }
+                Ok(Some(Event::InitDone)) => {
+                    (pause, said_missing) = (FIRST_PAUSE, false);
+                    let gone: Vec<_> = known.difference(&listing).cloned().map(Fact::Gone).collect();
+                    known = std::mem::take(&mut listing);
+                    gone.into_iter().chain([Fact::Listed]).collect()
+                }
+                Ok(Some(Event::Apply(object))) => {
+                    known.insert(name_of(object.meta()));
+                    vec![Fact::There(object)]
+                }
+                Ok(Some(Event::Delete(object))) => {
+                    let name = name_of(object.meta());
+                    known.remove(&name);
+                    vec![Fact::Gone(name)]
+                }
+            };
+            for fact in batch {
+                if facts.send(wrap(fact)).await.is_err() {
+                    return;
                 }
             }
+        };
+        let batch: Vec<Fact<K>> = match problem {
+            Some(problem) if is_not_served(&problem) => {
+                if !std::mem::replace(&mut said_missing, true) {
+                    tracing::warn!(
+                        kind,
+                        "not served by this API server, so it has no objects; looked for again: {problem}"
+                    );
+                }
+                std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Listed]).collect()
+            }
+            Some(problem) => {
+                tracing::warn!(kind, "watch interrupted, trying again: {problem}");
+                vec![Fact::Deaf]
+            }
+            None => vec![Fact::Deaf],
         };
         for fact in batch {
             if facts.send(wrap(fact)).await.is_err() {
                 return;
             }
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-fn is_not_installed(problem: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchStartFailed};
+/// The kind is not installed, or we may not see it: its list was refused, not merely its watch.
+fn is_not_served(problem: &watcher::Error) -> bool {
     match problem {
-        InitialListFailed(kube::Error::Api(status)) | WatchStartFailed(kube::Error::Api(status)) => status.code == 404,
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) => matches!(status.code, 403 | 404),
         _ => false,
     }
 }

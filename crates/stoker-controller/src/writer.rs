@@ -1,5 +1,5 @@
-//! Performs writes: one in flight an object with the newest state next, never more than a rate of all together.
-//! What fails is tried again with growing pauses until it succeeds or its object is gone.
+//! Performs writes: one in flight an object with the newest state next, never more than a rate of all together. What
+//! fails waits with growing pauses, without holding up others, until it succeeds or its object is gone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use serde_json::Value;
 use stoker_api::{Target, Write};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -28,15 +29,23 @@ impl Default for Limits {
     }
 }
 
+/// No answer after this long is as good as a broken connection.
+const PATIENCE: Duration = Duration::from_secs(30);
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// A write with its number: they are numbered in the order in which they are handed out.
+pub(crate) type Numbered = (u64, Write);
+
 /// The end of a write.
 #[derive(Debug)]
 pub(crate) struct Done {
     /// The object.
     pub(crate) target: Target,
-    /// As it is now; none where it is gone.
+    /// The newest write that this is the end of.
+    pub(crate) number: u64,
+    /// As it is now; none where it is gone, or another object has its name.
     pub(crate) object: Option<DynamicObject>,
-    /// Whether no newer write of it waits.
-    pub(crate) settled: bool,
 }
 
 type Id = (String, String, String, String);
@@ -46,120 +55,153 @@ fn id(target: &Target) -> Id {
     (resource.group.clone(), resource.plural.clone(), namespace.clone().unwrap_or_default(), name.clone())
 }
 
-/// Writes of one object that have not begun.
-#[derive(Default)]
-struct Waiting {
-    /// In the order they were handed in; patches of one part are merged.
-    writes: VecDeque<Write>,
-}
-
-impl Waiting {
-    fn push(&mut self, write: Write) {
-        match (self.writes.back_mut(), write) {
-            (Some(Write::Patch(_, old)), Write::Patch(_, new))
-            | (Some(Write::Status(_, old)), Write::Status(_, new)) => {
-                compose(old, new);
-            }
-            (_, write) => self.writes.push_back(write),
-        }
+/// Adds a write behind those that wait for the same object; a patch of the same part is merged into the last.
+fn push(waiting: &mut VecDeque<Numbered>, (number, write): Numbered) {
+    use Write::{Patch, Status};
+    if let (Some((last, Patch(_, old))), Patch(_, new)) | (Some((last, Status(_, old))), Status(_, new)) =
+        (waiting.back_mut(), &write)
+        && compose(old, new)
+    {
+        *last = number;
+        return;
     }
+    waiting.push_back((number, write));
 }
 
-/// One merge patch that does what `first` and then `second` would; unlike applying, nulls stay.
-fn compose(first: &mut serde_json::Value, second: serde_json::Value) {
-    use serde_json::Value::Object;
+/// Makes of the first merge patch one that does what both would; false where no single patch can: what was taken away
+/// and is put back would bring back its old parts.
+fn compose(first: &mut Value, second: &Value) -> bool {
+    if !composable(first, second) {
+        return false;
+    }
     match (first, second) {
-        (Object(first), Object(second)) => {
+        (Value::Object(first), Value::Object(second)) => {
             for (key, value) in second {
-                compose(first.entry(key).or_insert(serde_json::Value::Null), value);
+                match first.get_mut(key) {
+                    Some(old) => {
+                        compose(old, value);
+                    }
+                    None => {
+                        first.insert(key.clone(), value.clone());
+                    }
+                }
             }
         }
-        (first, second) => *first = second,
+        (first, second) => first.clone_from(second),
     }
+    true
+}
+
+fn composable(first: &Value, second: &Value) -> bool {
+    match (first, second) {
+        (Value::Object(first), Value::Object(second)) => {
+            second.iter().all(|(key, value)| first.get(key).is_none_or(|old| composable(old, value)))
+        }
+        (_, Value::Object(_)) => false,
+        _ => true,
+    }
+}
+
+/// A try, and what came of it.
+type Flight = (Numbered, Result<Option<DynamicObject>, String>);
+
+struct Writer {
+    client: Client,
+    waiting: BTreeMap<Id, VecDeque<Numbered>>,
+    ready: VecDeque<Id>,
+    /// In flight, or resting after a failure.
+    busy: BTreeSet<Id>,
+    flights: FuturesUnordered<BoxFuture<'static, Flight>>,
+    rests: FuturesUnordered<BoxFuture<'static, Id>>,
+    pauses: BTreeMap<Id, Duration>,
 }
 
 /// Performs what comes in until the channel closes.
 pub(crate) async fn run(
     client: Client,
     limits: Limits,
-    mut writes: mpsc::UnboundedReceiver<Write>,
+    mut writes: mpsc::UnboundedReceiver<Numbered>,
     done: mpsc::UnboundedSender<Done>,
 ) {
-    let mut waiting: BTreeMap<Id, Waiting> = BTreeMap::new();
-    let mut ready: VecDeque<Id> = VecDeque::new();
-    let mut busy: BTreeSet<Id> = BTreeSet::new();
-    let mut flights: FuturesUnordered<BoxFuture<'static, (Target, Option<DynamicObject>)>> = FuturesUnordered::new();
+    let mut writer = Writer {
+        client,
+        waiting: BTreeMap::new(),
+        ready: VecDeque::new(),
+        busy: BTreeSet::new(),
+        flights: FuturesUnordered::new(),
+        rests: FuturesUnordered::new(),
+        pauses: BTreeMap::new(),
+    };
     let pause = Duration::from_secs(1) / limits.writes_per_second.max(1);
     let mut next = Instant::now();
     loop {
-        let may_start = !ready.is_empty() && flights.len() < limits.at_once;
+        let may_start = !writer.ready.is_empty() && writer.flights.len() < limits.at_once;
         tokio::select! {
             write = writes.recv() => {
                 let Some(write) = write else { return };
-                let id = id(write.target());
-                let slot = waiting.entry(id.clone()).or_default();
-                if slot.writes.is_empty() && !busy.contains(&id) {
-                    ready.push_back(id);
-                }
-                slot.push(write);
+                writer.take(write);
             }
-            Some((target, object)) = flights.next(), if !flights.is_empty() => {
-                let id = id(&target);
-                busy.remove(&id);
-                let settled = !waiting.contains_key(&id);
-                if !settled {
-                    ready.push_back(id);
-                }
-                if done.send(Done { target, object, settled }).is_err() {
+            Some(flight) = writer.flights.next(), if !writer.flights.is_empty() => {
+                if let Some(end) = writer.land(flight)
+                    && done.send(end).is_err()
+                {
                     return;
                 }
             }
+            Some(id) = writer.rests.next(), if !writer.rests.is_empty() => {
+                writer.busy.remove(&id);
+                writer.ready.push_back(id);
+            }
             () = tokio::time::sleep_until(next), if may_start => {
-                let Some(id) = ready.pop_front() else { continue };
-                let Some(slot) = waiting.get_mut(&id) else { continue };
-                let Some(write) = slot.writes.pop_front() else { continue };
-                if slot.writes.is_empty() {
-                    waiting.remove(&id);
-                }
-                busy.insert(id);
                 // A second's worth may go at once after a quiet time; then the rate holds.
                 let earliest = Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or(next);
                 next = next.max(earliest) + pause;
-                flights.push(perform(client.clone(), write).boxed());
+                writer.start();
             }
         }
     }
 }
 
-/// Tries until it succeeds or the object is gone.
-async fn perform(client: Client, write: Write) -> (Target, Option<DynamicObject>) {
-    let target = write.target().clone();
-    let api: Api<DynamicObject> = match &target.namespace {
-        Some(namespace) => Api::namespaced_with(client, namespace, &target.resource),
-        None => Api::all_with(client, &target.resource),
-    };
-    let mut pause = Duration::from_millis(200);
-    loop {
-        let result = match &write {
-            Write::Patch(_, patch) => {
-                api.patch(&target.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(Some)
-            }
-            Write::Status(_, patch) => {
-                api.patch_status(&target.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(Some)
-            }
-            Write::Delete(_, uid) => {
-                let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
-                api.delete(&target.name, &DeleteParams { preconditions, ..DeleteParams::background() })
-                    .await
-                    .map(|_| None)
-            }
+impl Writer {
+    fn take(&mut self, write: Numbered) {
+        let id = id(write.1.target());
+        let waiting = self.waiting.entry(id.clone()).or_default();
+        if waiting.is_empty() && !self.busy.contains(&id) {
+            self.ready.push_back(id);
+        }
+        push(waiting, write);
+    }
+
+    fn start(&mut self) {
+        let Some(id) = self.ready.pop_front() else { return };
+        let Some(waiting) = self.waiting.get_mut(&id) else { return };
+        let Some(write) = waiting.pop_front() else { return };
+        if waiting.is_empty() {
+            self.waiting.remove(&id);
+        }
+        self.busy.insert(id);
+        let client = self.client.clone();
+        let flight = async move {
+            let result = match tokio::time::timeout(PATIENCE, perform(client, &write.1)).await {
+                Ok(result) => result.map_err(|problem| problem.to_string()),
+                Err(_) => Err(format!("no answer after {} s", PATIENCE.as_secs())),
+            };
+            (write, result)
         };
+        self.flights.push(flight.boxed());
+    }
+
+    fn land(&mut self, ((number, write), result): Flight) -> Option<Done> {
+        let target = write.target().clone();
+        let id = id(&target);
         match result {
-            Ok(object) => return (target, object),
-            Err(kube::Error::Api(status)) if status.code == 404 => return (target, None),
-            // The uid is another: this object is not the one that was to go.
-            Err(kube::Error::Api(status)) if status.code == 409 && matches!(write, Write::Delete(..)) => {
-                return (target, None);
+            Ok(object) => {
+                self.busy.remove(&id);
+                self.pauses.remove(&id);
+                if self.waiting.contains_key(&id) {
+                    self.ready.push_back(id);
+                }
+                Some(Done { target, number, object })
             }
             Err(problem) => {
                 tracing::warn!(
@@ -167,11 +209,48 @@ async fn perform(client: Client, write: Write) -> (Target, Option<DynamicObject>
                     name = target.name,
                     "write failed, trying again: {problem}"
                 );
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_secs(30));
+                // Before what came later, and merged with it: the newest state goes next.
+                let newer = self.waiting.remove(&id).unwrap_or_default();
+                let waiting = self.waiting.entry(id.clone()).or_default();
+                for write in [(number, write)].into_iter().chain(newer) {
+                    push(waiting, write);
+                }
+                let pause = self.pauses.entry(id.clone()).or_insert(FIRST_PAUSE);
+                let rest = *pause;
+                *pause = (*pause * 2).min(LONGEST_PAUSE);
+                self.rests.push(tokio::time::sleep(rest).map(move |()| id).boxed());
+                None
             }
         }
     }
+}
+
+/// One try. An object that is gone, or whose name another one has, is no failure.
+async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>, kube::Error> {
+    let Target { resource, namespace, name } = write.target();
+    let api: Api<DynamicObject> = match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, resource),
+        None => Api::all_with(client, resource),
+    };
+    let params = PatchParams::default();
+    let result = match write {
+        Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Some),
+        Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Some),
+        Write::Delete(_, uid) => {
+            let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+            let params = DeleteParams { preconditions, ..DeleteParams::background() };
+            api.delete(name, &params).await.map(|_| None)
+        }
+    };
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 || is_another(&status) => Ok(None),
+        result => result,
+    }
+}
+
+/// A uid that is not the object's: a conflict, or a field that must not change.
+fn is_another(status: &kube::core::Status) -> bool {
+    status.code == 409 || (status.code == 422 && status.message.contains("metadata.uid"))
 }
 
 #[cfg(test)]
@@ -182,15 +261,25 @@ mod tests {
     #[test]
     fn composed_patches_do_what_both_would() {
         let cases = [
-            (json!({"a": 1}), json!({"b": null}), json!({"a": 1, "b": null})),
-            (json!({"a": {"x": 1}}), json!({"a": null}), json!({"a": null})),
-            (json!({"a": {"x": 1}}), json!({"a": {"y": 2}}), json!({"a": {"x": 1, "y": 2}})),
-            (json!({"a": null}), json!({"a": {"y": 2}}), json!({"a": {"y": 2}})),
+            (json!({"a": 1}), json!({"b": null}), Some(json!({"a": 1, "b": null}))),
+            (json!({"a": {"x": 1}}), json!({"a": null}), Some(json!({"a": null}))),
+            (json!({"a": {"x": 1}}), json!({"a": {"y": 2}}), Some(json!({"a": {"x": 1, "y": 2}}))),
+            (json!({"a": [1]}), json!({"a": [2]}), Some(json!({"a": [2]}))),
+            (json!({"a": null}), json!({"a": {"y": 2}}), None),
+            (json!({"b": 1, "a": {"c": null}}), json!({"b": 2, "a": {"c": {"y": 2}}}), None),
         ];
         for (first, second, both) in cases {
             let mut composed = first.clone();
-            compose(&mut composed, second.clone());
-            assert_eq!(composed, both, "{first} then {second}");
+            match both {
+                Some(both) => {
+                    assert!(compose(&mut composed, &second));
+                    assert_eq!(composed, both, "{first} then {second}");
+                }
+                None => {
+                    assert!(!compose(&mut composed, &second));
+                    assert_eq!(composed, first, "left as it was");
+                }
+            }
         }
     }
 }

@@ -80,6 +80,8 @@ pub enum Unreachable {
 pub struct Job {
     /// Kind, namespace, name.
     pub id: JobId,
+    /// Which object of that name: one that was deleted and made anew is another job.
+    pub uid: String,
     /// The generation of the object, handed back in the outcome.
     pub generation: i64,
     /// When the object was made.

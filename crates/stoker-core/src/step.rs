@@ -15,6 +15,9 @@ pub const ORDERS_AT_ONCE: usize = 3;
 /// The longest pause between two attempts.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
+/// The longest pause that a source may ask for.
+pub const LONGEST_PAUSE_ASKED_FOR: Duration = Duration::from_secs(3600);
+
 /// An order as the agent has it in hand.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Task {
@@ -144,6 +147,15 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
     Task { report, state: TaskState::Running }
 }
 
+/// The task that an earlier life of this agent had reported on: done, or to be begun again as the same attempt.
+pub fn adopt(mut report: Report, now: Timestamp) -> Task {
+    if report.ended() {
+        return Task { report, state: TaskState::Ended };
+    }
+    report.attempt = report.attempt.saturating_sub(1);
+    Task { report, state: TaskState::Resting { until: now } }
+}
+
 /// The task after an attempt that brought the image, or found it there. It answers the ask that the attempt began
 /// with: one that came meanwhile, from a later job or under a stricter policy, wants an attempt of its own.
 pub fn succeed(order: &Order, task: &Task, digest: String, bytes: Bytes, now: Timestamp) -> Task {
@@ -174,7 +186,8 @@ pub fn fail(order: &Order, task: &Task, failure: Failure, salt: u64, now: Timest
         ..task.report.clone()
     };
     if failure.retryable && attempt <= order.retries {
-        let until = after(now, pause(attempt, salt).max(failure.pause.unwrap_or_default()));
+        let until =
+            after(now, pause(attempt, salt).max(failure.pause.unwrap_or_default().min(LONGEST_PAUSE_ASKED_FOR)));
         return Task { report, state: TaskState::Resting { until } };
     }
     let report = Report { phase: Phase::Failed, finished: Some(now), ..report };
@@ -315,6 +328,26 @@ mod tests {
         assert_eq!(step.actions, [Action::Refuse { key: key(1), missing: vec!["peers".into()] }]);
         let task = refuse(&order, &["peers".into()], at(0));
         assert_eq!((task.state, task.report.reason), (TaskState::Ended, Some(Reason::Unsupported)));
+    }
+
+    #[test]
+    fn an_adopted_task_goes_on_where_it_was() {
+        let mut report = begin(&order(0), 2, None, at(0)).report;
+        report.pin = Some(crate::model::Pin { asked: at(0), digest: "sha256:a".into() });
+        let tasks = BTreeMap::from([(key(1), adopt(report.clone(), at(9)))]);
+        let step = next(&BTreeMap::from([(key(1), order(0))]), &tasks, 9);
+        assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 2 }]);
+        let again = begin(&order(0), 2, Some(&tasks[&key(1)].report), at(9));
+        assert_eq!(again.report.pin, report.pin, "the registry need not be asked again");
+        let done = succeed(&order(0), &again, "sha256:a".into(), Bytes::default(), at(10));
+        assert_eq!(adopt(done.report, at(11)).state, TaskState::Ended);
+    }
+
+    #[test]
+    fn a_source_may_ask_for_patience_but_not_for_ever() {
+        let failure = Failure { pause: Some(Duration::MAX), ..failure(true) };
+        let task = fail(&order(0), &begin(&order(0), 1, None, at(0)), failure, 0, at(0));
+        assert_eq!(task.state, TaskState::Resting { until: at(3600) });
     }
 
     #[test]

@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::model::{Job, JobId, Key, Node, NodeName, Order, Report};
+use crate::model::{Job, JobId, Key, Node, NodeName, Order, Report, after};
+use crate::pace;
 use crate::rollup::Outcome;
 
 use demand::Demand;
@@ -51,6 +52,8 @@ struct Slot {
     agent: bool,
     orders: BTreeMap<Key, Order>,
     reports: BTreeMap<Key, Report>,
+    /// When anything was last heard of its agent, by our own clock.
+    heard: Option<Timestamp>,
 }
 
 /// Which seats of a job must be looked at again.
@@ -69,10 +72,18 @@ struct JobState {
     stale: Stale,
     /// When the plan first saw that every node was done, until the object itself says so.
     closing: Option<Timestamp>,
-    /// The outcome that was last handed out.
-    said: Option<Outcome>,
+    /// The outcome that was last handed out, and when.
+    said: Option<(Outcome, Timestamp)>,
+    /// Its deletion was handed out.
+    expired: bool,
     /// When time alone changes something.
     wake: Option<Timestamp>,
+}
+
+impl JobState {
+    fn new(job: Job) -> Self {
+        Self { job, seats: Vec::new(), stale: Stale::All, closing: None, said: None, expired: false, wake: None }
+    }
 }
 
 /// Every fact, indexed by what it touches.
@@ -136,6 +147,25 @@ impl World {
         }
     }
 
+    /// Something was heard of a node's agent: a sign of life for all that it was ordered, also for what it has not
+    /// begun.
+    pub fn heard(&mut self, node: &str, now: Timestamp) {
+        let Some(&at) = self.by_name.get(node) else { return };
+        let Some(slot) = self.slots.get_mut(at) else { return };
+        let was_silent = slot.heard.replace(now).is_none_or(|last| after(last, pace::SILENCE) <= now);
+        if was_silent {
+            self.touch_node(at);
+        }
+    }
+
+    /// From now on nodes can be heard: the silence before, when nobody could have been, does not count.
+    pub fn listening(&mut self, now: Timestamp) {
+        for slot in &mut self.slots {
+            slot.heard = Some(now);
+        }
+        self.touch_everything();
+    }
+
     /// The job as it is known.
     pub fn job(&self, id: &JobId) -> Option<&Job> {
         self.jobs.get(id).map(|state| &state.job)
@@ -162,7 +192,7 @@ impl World {
 
     fn set_job(&mut self, mut job: Job) {
         let id = job.id.clone();
-        if self.jobs.get(&id).is_some_and(|state| state.job.created != job.created) {
+        if self.jobs.get(&id).is_some_and(|state| (&state.job.uid, state.job.created) != (&job.uid, job.created)) {
             // Another object of the same name: what was known of the old one says nothing about it.
             self.drop_job(&id);
         }
@@ -188,11 +218,10 @@ impl World {
             Some(state) => {
                 state.job = job;
                 state.stale = Stale::All;
+                state.expired = false;
             }
             None => {
-                let state =
-                    JobState { job, seats: Vec::new(), stale: Stale::All, closing: None, said: None, wake: None };
-                self.jobs.insert(id.clone(), state);
+                self.jobs.insert(id.clone(), JobState::new(job));
             }
         }
         self.dirty_jobs.insert(id);

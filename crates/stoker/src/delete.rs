@@ -8,6 +8,7 @@ use kube::api::DeleteParams;
 use crate::cli::{Cluster, Delete};
 use crate::connect::connect;
 use crate::jobs;
+use crate::out::outln;
 
 /// Deletes the job that the user named.
 pub(crate) async fn run(cluster: &Cluster, args: Delete) -> anyhow::Result<ExitCode> {
@@ -15,6 +16,6 @@ pub(crate) async fn run(cluster: &Cluster, args: Delete) -> anyhow::Result<ExitC
     let job = jobs::find(&connection, &args.name).await?;
     let api = jobs::api(&connection.client, job.dialect, Some(&connection.namespace));
     api.delete(&job.object.name_any(), &DeleteParams::background()).await.map_err(jobs::explain)?;
-    println!("{} {} deleted: its pulls stop, images that are on nodes stay", job.dialect.kind, job.object.name_any());
+    outln!("{} {} deleted: its pulls stop, images that are on nodes stay", job.dialect.kind, job.object.name_any());
     Ok(ExitCode::SUCCESS)
 }

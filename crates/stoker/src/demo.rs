@@ -2,7 +2,7 @@
 
 mod samples;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::Demo;
 use crate::follow::{End, follow};
+use crate::out::outln;
 use crate::screen::Screen;
 use crate::system::{Options, System};
 use crate::{clock, table, up};
@@ -23,19 +24,25 @@ use crate::{clock, table, up};
 /// Slow enough to watch, fast enough to wait for.
 const REGISTRY_BYTES_PER_SECOND: u64 = 40 << 20;
 
+/// The exit code after Ctrl-C.
+const INTERRUPTED: u8 = 130;
+
 /// Runs the demo; exit code 0 only if every byte on every node was verified.
 pub(crate) async fn run(args: Demo) -> anyhow::Result<ExitCode> {
     let data = data_directory(args.data.as_ref())?;
-    println!("Data directory: {}", data.display());
+    outln!("Data directory: {}", data.display());
+    outln!("Making three sample images …");
     let stop = CancellationToken::new();
-    let demo = act(data.clone(), args.keep, stop.clone());
+    let act = act(&data, args.keep, stop.clone());
+    let mut act = std::pin::pin!(act);
     tokio::select! {
-        result = demo => result,
-        signal = up::stopped(), if !args.keep => {
+        result = &mut act => result,
+        signal = up::stopped() => {
             signal?;
             stop.cancel();
+            let end = act.await;
             eprintln!("\nstopped; what it made is in {}", data.display());
-            Ok(ExitCode::from(130))
+            end
         }
     }
 }
@@ -53,45 +60,45 @@ fn data_directory(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
     }
 }
 
-async fn act(data: PathBuf, keep: bool, stop: CancellationToken) -> anyhow::Result<ExitCode> {
-    let platform = platform();
-    println!("Making three sample images …");
+async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result<ExitCode> {
     let library = Layout::open(data.join("registry"))?;
-    let names = samples::make(&library, &data).await?;
+    let Some(names) = stop.run_until_cancelled(samples::make(&library, data)).await.transpose()? else {
+        return Ok(INTERRUPTED.into());
+    };
     let settings = ServeSettings { bytes_per_second: Some(REGISTRY_BYTES_PER_SECOND) };
     let server = Server::bind(([127, 0, 0, 1], 0).into(), data.join("registry"), settings).await?;
     let (registry, sent) = (server.addr(), server.sent());
-    let serving = tokio::spawn(server.run(stop.clone()));
+    let serving = tokio::spawn(server.run(stop.child_token()));
     let listen = ([127, 0, 0, 1], 0).into();
-    let options = Options { data, nodes: 3, listen, platform, clock: clock::system() };
+    let options = Options { data: data.into(), nodes: 3, listen, platform: platform(), clock: clock::system() };
     let mut system = System::start(options).await?;
-    println!(
-        "Registry at {registry}, API at https://{}, nodes node-1 … node-3, two of them at one time:\n",
-        system.addr
-    );
+    outln!("Registry at {registry}, API at https://{}, nodes node-1 … node-3, two of them at one time:\n", system.addr);
     let images: Vec<String> = names.iter().map(|name| format!("{registry}/{name}")).collect();
     let client = system.client.clone();
     let preheat = preheat(&images);
-    let followed = async {
+    let followed = stop.run_until_cancelled(async {
         Api::<Preheat>::namespaced(client.clone(), "default").create(&PostParams::default(), &preheat).await?;
         let mut screen = Screen::new();
         let end = follow(&client, "default", "demo", &clock::system(), &mut screen).await;
         screen.close();
         end
+    });
+    let code = match system.run_until(followed).await?.transpose()? {
+        None => INTERRUPTED.into(),
+        Some(end) => {
+            let good = show(&end) & prove(&system).await?;
+            outln!("\n{} left the registry.", table::bytes(sent.load(Ordering::Relaxed)));
+            if keep {
+                outln!("\nThe registry at {registry} has: {}\n{}", names.join(", "), up::greeting(&system));
+                system.run_until(stop.cancelled()).await?;
+            }
+            if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
     };
-    let end = system.run_until(followed).await??;
-    let good = show(&end) & prove(&system).await?;
-    let sent = sent.load(Ordering::Relaxed);
-    println!("\n{} left the registry.", table::bytes(sent));
-    if keep {
-        println!("\nThe registry at {registry} has: {}\n{}", names.join(", "), up::greeting(&system));
-        system.run_until(up::stopped()).await??;
-        eprintln!("stopping");
-    }
     stop.cancel();
     system.stop().await?;
     serving.await??;
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(code)
 }
 
 /// The samples exist for two platforms; a host that is neither pretends.
@@ -139,8 +146,7 @@ fn show(end: &End) -> bool {
             ]
         })
         .collect();
-    println!("\n{}", table::render(&["NODE", "IMAGE", "DIGEST", "BYTES", "TIME", "RESULT"], &rows));
-    println!("{}", end.summary.message);
+    outln!("\n{}", table::render(&["NODE", "IMAGE", "DIGEST", "BYTES", "TIME", "RESULT"], &rows));
     end.summary.failed == 0 && end.summary.succeeded == end.summary.desired && end.summary.desired > 0
 }
 
@@ -153,7 +159,7 @@ async fn prove(system: &System) -> anyhow::Result<bool> {
             true => "every sha256 is right".to_string(),
             false => format!("WRONG: {:?}", proof.bad),
         };
-        println!("{name}: {} blobs re-hashed, {}, {bad}", proof.blobs, table::bytes(proof.bytes));
+        outln!("{name}: {} blobs re-hashed, {}, {bad}", proof.blobs, table::bytes(proof.bytes));
         good &= proof.bad.is_empty() && proof.blobs > 0;
     }
     Ok(good)

@@ -1,6 +1,7 @@
 //! Follows one Preheat to its end: its own object, and where few enough nodes take part their reports too.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::future::OptionFuture;
@@ -16,11 +17,13 @@ use stoker_api::native::{NodePreheat, Preheat, to_core};
 use stoker_core::Clock;
 use stoker_core::model::{Job, Key, Report};
 
-use crate::jobs;
 use crate::screen::Screen;
 
 /// With more nodes than this only the job's sums are shown: a watch of every node's reports is not free.
 const NODES_IN_DETAIL: u32 = 20;
+
+/// A Preheat that nobody has looked at for this long may have no controller.
+const HINT: Duration = Duration::from_secs(10);
 
 /// One image on one node.
 #[derive(Clone)]
@@ -53,14 +56,22 @@ pub(crate) async fn follow(
     let mut watch_nodes: Option<BoxStream<'_, _>> = None;
     let mut reports: BTreeMap<String, BTreeMap<Key, Report>> = BTreeMap::new();
     let mut current: Option<(Job, Summary)> = None;
+    let mut listed = false;
+    let mut hint = std::pin::pin!(tokio::time::sleep(HINT));
+    let mut hinted = false;
     loop {
         tokio::select! {
             event = watch.try_next() => match event.map_err(|problem| tracing::warn!("watch interrupted: {problem}")) {
                 Ok(Some(Event::Apply(object) | Event::InitApply(object))) => {
+                    listed = true;
                     let (job, summary) = (to_core::job(&object)?, to_core::summary(&object));
                     if summary.ended {
-                        let all = nodes.list(&ListParams::default()).await.map_err(jobs::explain)?;
-                        all.items.iter().for_each(|node| take(node, &mut reports));
+                        // For the table only: that it cannot be read, or not by this user, changes nothing.
+                        if summary.desired <= NODES_IN_DETAIL
+                            && let Ok(all) = nodes.list(&ListParams::default()).await
+                        {
+                            all.items.iter().for_each(|node| take(node, &mut reports));
+                        }
                         let rows = rows(&job, &reports, clock);
                         screen.show(&summary, &rows);
                         return Ok(End { summary, object, rows });
@@ -72,10 +83,17 @@ pub(crate) async fn follow(
                     current = Some((job, summary));
                 }
                 Ok(Some(Event::Delete(_))) => bail!("Preheat {name} was deleted by somebody; its pulls stopped"),
-                Ok(Some(Event::InitDone)) if current.is_none() => bail!("Preheat {name} is gone"),
-                Ok(Some(Event::Init | Event::InitDone)) | Err(()) => {}
+                Ok(Some(Event::Init)) => listed = false,
+                Ok(Some(Event::InitDone)) if !listed => bail!("Preheat {name} is gone; its time to live may be over"),
+                Ok(Some(Event::InitDone)) | Err(()) => {}
                 Ok(None) => bail!("the watch of Preheat {name} ended; `stoker get {name}` shows how it goes on"),
             },
+            () = &mut hint, if !hinted => {
+                hinted = true;
+                if current.as_ref().is_none_or(|(_, summary)| summary.phase.is_empty()) {
+                    eprintln!("nothing has acted on Preheat {name} yet; is the controller running? `stoker why {name}` says more");
+                }
+            }
             Some(event) = OptionFuture::from(watch_nodes.as_mut().map(|watch| watch.try_next())) => {
                 let event = event.unwrap_or_default();
                 if let Some(Event::Apply(node) | Event::InitApply(node)) = event {

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
+use futures::StreamExt as _;
 use futures::stream::SelectAll;
-use futures::{StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::{DIALECTS, Dialect, native};
@@ -18,6 +18,7 @@ use stoker_controller::snapshot;
 use crate::cli::{Cluster, Get, Output};
 use crate::connect::{Connection, connect};
 use crate::jobs::{self, Job};
+use crate::out::{out, outln};
 use crate::{clock, table, why};
 
 /// Prints what the user asked for.
@@ -35,7 +36,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Get) -> anyhow::Result<ExitCode
             match args.output {
                 Output::Json | Output::Yaml => print_objects(jobs.into_iter().map(|job| job.object), args.output)?,
                 _ if jobs.is_empty() => eprintln!("no jobs{}; make one with `stoker pull IMAGE`", place(namespace)),
-                _ => print!("{}", job_table(&jobs, &args)),
+                _ => out!("{}", job_table(&jobs, &args)),
             }
         }
         Some(name) => {
@@ -60,8 +61,8 @@ fn print_objects(objects: impl Iterator<Item = DynamicObject>, output: Output) -
 
 fn print_value(value: &Value, output: Output) -> anyhow::Result<()> {
     match output {
-        Output::Yaml => print!("{}", serde_saphyr::to_string(value)?),
-        _ => println!("{value:#}"),
+        Output::Yaml => out!("{}", serde_saphyr::to_string(value)?),
+        _ => outln!("{value:#}"),
     }
     Ok(())
 }
@@ -102,12 +103,19 @@ fn job_table(jobs: &[Job], args: &Get) -> String {
 /// One job: what it says of itself, then node by node.
 async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<()> {
     let summary = (job.dialect.summary)(&job.object);
-    println!("{} {}: {}", job.dialect.kind, job.object.name_any(), summary.message);
-    let mut snapshot = snapshot::take(client).await.map_err(jobs::explain)?;
+    outln!("{} {}: {}", job.dialect.kind, job.object.name_any(), summary.message);
+    let mut snapshot = match snapshot::take(client).await {
+        // Somebody who may see this namespace only still sees what the job says of itself.
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            eprintln!("its nodes cannot be shown: {}", status.message);
+            return Ok(());
+        }
+        snapshot => snapshot.map_err(jobs::explain)?,
+    };
     let rows = why::rows(&mut snapshot.world, &job.id(), clock::system()());
     if rows.is_empty() {
         if summary.ended && summary.desired > 0 {
-            println!("It has ended; what each node did is no longer kept.");
+            outln!("It has ended; what each node did is no longer kept.");
         }
         return Ok(());
     }
@@ -142,7 +150,7 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
             lines.push(line);
         }
     }
-    print!("{}", table::render(&header, &lines));
+    out!("{}", table::render(&header, &lines));
     Ok(())
 }
 
@@ -175,7 +183,7 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
             vec![name, ready.into(), text("/agent/runtime"), text("/agent/platform"), free, agent]
         })
         .collect();
-    print!("{}", table::render(&["NODE", "STATUS", "RUNTIME", "PLATFORM", "FREE DISK", "AGENT"], &rows));
+    out!("{}", table::render(&["NODE", "STATUS", "RUNTIME", "PLATFORM", "FREE DISK", "AGENT"], &rows));
     Ok(())
 }
 
@@ -193,22 +201,48 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyho
     };
     for dialect in dialects {
         let api = jobs::api(&connection.client, dialect, namespace);
-        let stream = watcher(api, config.clone()).default_backoff().applied_objects();
-        all.push(stream.map_ok(move |object| (dialect, object)).boxed());
+        let stream = watcher(api, config.clone()).default_backoff();
+        all.push(stream.map(move |event| (dialect, event)).boxed());
     }
     if matches!(args.output, Output::Table | Output::Wide) {
-        println!("{}", header(args).join("\t"));
+        outln!("{}", aligned(header(args)));
     }
-    let stop = std::pin::pin!(tokio::signal::ctrl_c());
-    let mut all = all.take_until(stop);
-    while let Some(event) = all.next().await {
-        match event {
-            Err(problem) => tracing::debug!("watch interrupted: {problem}"),
-            Ok((dialect, object)) => match args.output {
-                Output::Json | Output::Yaml => print_value(&serde_json::to_value(&object)?, args.output)?,
-                _ => println!("{}", job_row(dialect, &object, args, clock::system()()).join("\t")),
-            },
+    let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        let (dialect, event) = tokio::select! {
+            _ = &mut stop => return Ok(ExitCode::from(130)),
+            Some(next) = all.next() => next,
+        };
+        let (object, gone) = match event {
+            Ok(Event::Apply(object) | Event::InitApply(object)) => (object, false),
+            Ok(Event::Delete(object)) => (object, true),
+            Ok(Event::Init | Event::InitDone) => continue,
+            // A dialect that is not installed is nothing to complain about.
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => continue,
+            Err(problem) => {
+                tracing::warn!("watch interrupted, trying again: {problem}");
+                continue;
+            }
+        };
+        match args.output {
+            Output::Json | Output::Yaml => print_value(&serde_json::to_value(&object)?, args.output)?,
+            _ => {
+                let mut row = job_row(dialect, &object, args, clock::system()());
+                if gone && let Some(phase) = row.get_mut(usize::from(args.all_namespaces) + 1) {
+                    *phase = "Deleted".into();
+                }
+                outln!("{}", aligned(row));
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Rows that come one by one cannot know the widest: room for usual names.
+fn aligned(row: Vec<impl AsRef<str>>) -> String {
+    let cells: Vec<String> = row
+        .iter()
+        .enumerate()
+        .map(|(column, cell)| format!("{:<width$}", cell.as_ref(), width = if column == 0 { 28 } else { 10 }))
+        .collect();
+    cells.join(" ").trim_end().to_string()
 }

@@ -9,6 +9,7 @@ mod follow;
 mod get;
 mod jobs;
 mod logs;
+mod out;
 mod pull;
 mod roles;
 mod screen;

@@ -12,6 +12,7 @@ use stoker_api::{Span, image};
 use crate::cli::{Cluster, Pull};
 use crate::connect::connect;
 use crate::follow::{End, failures, follow};
+use crate::out::outln;
 use crate::screen::Screen;
 use crate::{clock, jobs, table};
 
@@ -31,7 +32,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Pull) -> anyhow::Result<ExitCod
     let made = preheats.create(&PostParams::default(), &preheat(&args)).await;
     let name = made.map_err(|problem| refused(problem, args.name.as_deref()))?.name_any();
     if args.no_wait {
-        println!("Preheat {name} made; `stoker get {name}` shows how it goes, `stoker why {name}` what it waits for");
+        outln!("Preheat {name} made; `stoker get {name}` shows how it goes, `stoker why {name}` what it waits for");
         return Ok(ExitCode::SUCCESS);
     }
     let mut screen = Screen::new();
@@ -118,10 +119,13 @@ fn conclude(end: &End) -> anyhow::Result<ExitCode> {
     }
     let upstream: u64 = object.data.pointer("/status/bytes/upstream").and_then(|bytes| bytes.as_u64()).unwrap_or(0);
     match (summary.desired, upstream) {
-        (0, _) => println!("Preheat {name}: {}", summary.message),
-        (nodes, 0) if !rows.is_empty() => println!("Preheat {name}: already on all {nodes} nodes, nothing was fetched"),
+        (0, _) => {
+            eprintln!("Preheat {name}: {}", summary.message);
+            return Ok(ExitCode::FAILURE);
+        }
+        (nodes, 0) if !rows.is_empty() => outln!("Preheat {name}: already on all {nodes} nodes, nothing was fetched"),
         (nodes, upstream) => {
-            println!("Preheat {name}: on all {nodes} nodes, {} received from the registry", table::bytes(upstream));
+            outln!("Preheat {name}: on all {nodes} nodes, {} received from the registry", table::bytes(upstream));
         }
     }
     Ok(ExitCode::SUCCESS)

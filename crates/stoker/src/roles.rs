@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Agent, Cluster, Controller};
 use crate::connect::connect;
+use crate::out::outln;
 use crate::{clock, system, up};
 
 /// `stoker controller`.
@@ -49,7 +50,7 @@ where
 /// `stoker crds`.
 pub(crate) fn crds() -> anyhow::Result<ExitCode> {
     for (name, crd) in stoker_api::crds() {
-        println!("---\n# {name}.yaml\n{}", serde_saphyr::to_string(&crd)?.trim_end());
+        outln!("---\n# {name}.yaml\n{}", serde_saphyr::to_string(&crd)?.trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -45,7 +45,10 @@ impl System {
     pub(crate) async fn start(options: Options) -> anyhow::Result<Self> {
         let Options { data, nodes, listen, platform, clock } = options;
         std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
+        let data = std::path::absolute(&data)?;
         let lock = lock(&data)?;
+        // Whoever waits for it must not find the one of an earlier run.
+        let _ = std::fs::remove_file(data.join("kubeconfig"));
         let crds: Result<_, _> = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd)).collect();
         let api = embedded::Api::new(embedded::Settings::new(crds?, clock.clone()))?;
         let server = embedded::Server::bind(api.clone(), listen).await?;

@@ -6,6 +6,7 @@ use stoker_transfer::Platform;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::Up;
+use crate::out::out;
 use crate::system::{Options, System};
 
 /// Runs until Ctrl-C or SIGTERM.
@@ -18,7 +19,7 @@ pub(crate) async fn run(args: Up) -> anyhow::Result<ExitCode> {
         clock: crate::clock::system(),
     };
     let mut system = System::start(options).await?;
-    print!("{}", greeting(&system));
+    out!("{}", greeting(&system));
     system.run_until(stopped()).await??;
     eprintln!("stopping");
     system.stop().await?;

@@ -10,6 +10,7 @@ use stoker_core::{JobId, Waiting, World};
 
 use crate::cli::{Cluster, Why};
 use crate::connect::connect;
+use crate::out::{out, outln};
 use crate::{clock, jobs, table};
 
 /// One node of a job, for people.
@@ -99,7 +100,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
         && asked.is_empty()
     {
         match summary.ended {
-            true => println!("{} has ended: {}. What node {node} did is no longer kept.", job.name(), summary.message),
+            true => outln!("{} has ended: {}. What node {node} did is no longer kept.", job.name(), summary.message),
             false => bail!(
                 "{} does not want its images on node {node}; `stoker get {}` shows its nodes",
                 job.name(),
@@ -112,11 +113,11 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
         asked.into_iter().filter(|row| args.node.is_some() || row.state != State::Succeeded).collect();
     if open.is_empty() {
         let message = if summary.message.is_empty() { "nothing is known yet".into() } else { summary.message };
-        println!("{}: no node is waiting; {message}", job.name());
+        outln!("{}: no node is waiting; {message}", job.name());
         return Ok(ExitCode::SUCCESS);
     }
     let lines: Vec<Vec<String>> =
         open.iter().map(|row| vec![row.node.clone(), word(&row.state).into(), sentence(row)]).collect();
-    print!("{}", table::render(&["NODE", "STATE", "WHY"], &lines));
+    out!("{}", table::render(&["NODE", "STATE", "WHY"], &lines));
     Ok(ExitCode::SUCCESS)
 }

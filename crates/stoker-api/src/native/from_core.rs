@@ -15,15 +15,13 @@ use super::{
 };
 use crate::dialect::part;
 use crate::span::Span;
-use crate::write::{Target, Write, difference};
+use crate::write::{Target, Write, status_write};
 
 /// The change of a Preheat's status, if there is one.
 pub fn project(object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Option<Write> {
     let before: PreheatStatus = part(object, "status").unwrap_or_default();
     let status = status(outcome, &before.conditions, now);
-    let from = object.data.get("status").cloned().unwrap_or(Value::Null);
-    let patch = difference(&from, &serde_json::to_value(status).ok()?)?;
-    Some(Write::Status(Target::of(ApiResource::erase::<Preheat>(&()), object), json!({ "status": patch })))
+    status_write(ApiResource::erase::<Preheat>(&()), object, &status)
 }
 
 fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatStatus {

@@ -31,6 +31,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             object.metadata.namespace.as_deref().unwrap_or_default(),
             object.metadata.name.as_deref().unwrap_or_default(),
         ),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
         generation,
         created: created(object),
         images: image::images(spec.images.iter().map(|image| image.image.as_str())),

@@ -51,14 +51,13 @@ impl Demand {
     }
 }
 
-/// The last sign of life of a node in the matter of this order.
-fn last_seen(order: &Order, report: Option<&Report>) -> Timestamp {
-    report.map_or(order.asked, |report| report.updated.max(order.asked))
-}
-
-/// Until when the node of an order without final answer is believed to be at work.
-pub(super) fn silent_from(order: &Order, report: Option<&Report>) -> Timestamp {
-    after(last_seen(order, report), SILENCE)
+/// Until when the node of an order without final answer is believed to be at work: counted from the ask, from the last
+/// time that anything was heard of the node, or from what its report says. The last is the agent's clock: one that is
+/// ahead of ours proves nothing.
+pub(super) fn silent_from(order: &Order, report: Option<&Report>, slot: &Slot, now: Timestamp) -> Timestamp {
+    let said = report.map(|report| report.updated).filter(|said| *said <= now);
+    let last = [said, slot.heard].into_iter().flatten().fold(order.asked, Timestamp::max);
+    after(last, SILENCE)
 }
 
 /// Whether the newest ask of this order has its final answer.
@@ -135,7 +134,7 @@ impl World {
         let asking = self.demand.get(&key)?.asking.iter();
         let mut alive = asking.filter_map(|&at| {
             let slot = self.slots.get(at)?;
-            let silent = silent_from(slot.orders.get(&key)?, slot.reports.get(&key));
+            let silent = silent_from(slot.orders.get(&key)?, slot.reports.get(&key), slot, now);
             (now < silent).then_some((at, silent))
         });
         // Several ask only where one was thought silent; the name decides which is spoken of.

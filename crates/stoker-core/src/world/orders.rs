@@ -125,7 +125,9 @@ impl World {
         let key = reference.key();
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.reports.get(&key)));
-        let running = old.filter(|old| !answered(old, report) && now < silent_from(old, report));
+        let at_work =
+            |old: &&Order| !answered(old, report) && slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
+        let running = old.filter(at_work);
         let since = job.since(now);
         let young = |old: &&Order| old.asked >= since && old.pin.as_ref().is_none_or(|pin| pin.asked >= since);
         let joined = running.filter(young).filter(|old| old.policy >= job.pull.policy);

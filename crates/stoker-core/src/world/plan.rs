@@ -8,7 +8,7 @@ use super::orders::Changes;
 use super::seat::{self, Entry, Seat, Standing, Wait};
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
-use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Unreachable};
+use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
 use crate::rollup::{Count, Outcome, Tally};
@@ -91,7 +91,7 @@ impl World {
         self.taken_back.clear();
         Plan {
             orders: self.order_writes(changes),
-            outcomes: outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome)).collect(),
+            outcomes: outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome, now)).collect(),
             expired,
             wake: self.jobs.values().filter_map(|state| state.wake).min(),
         }
@@ -108,15 +108,33 @@ impl World {
     }
 
     /// The outcome, if it differs from what was last said of the job. The estimate moves with the clock and is no
-    /// news by itself.
-    fn news(&mut self, id: &JobId, mut outcome: Outcome) -> Option<Outcome> {
+    /// news by itself; more bytes are, but not more often than a node tells of its own.
+    fn news(&mut self, id: &JobId, mut outcome: Outcome, now: Timestamp) -> Option<Outcome> {
+        let interval = pace::progress_interval(self.pullers());
         let state = self.jobs.get_mut(id)?;
         let eta = outcome.eta.take();
-        if state.said.as_ref() == Some(&outcome) {
-            return None;
+        if let Some((said, at)) = &mut state.said {
+            if *said == outcome {
+                return None;
+            }
+            let due = after(*at, interval);
+            let bytes = std::mem::replace(&mut said.bytes, outcome.bytes);
+            let only_bytes = *said == outcome;
+            said.bytes = bytes;
+            if only_bytes && now < due {
+                state.wake = seat::earliest(state.wake, Some(due));
+                return None;
+            }
         }
-        state.said = Some(outcome.clone());
+        state.said = Some((outcome.clone(), now));
         Some(Outcome { eta, ..outcome })
+    }
+
+    /// How many nodes may pull at one time, for all jobs together: each of them writes reports.
+    fn pullers(&self) -> usize {
+        let running = self.jobs.values().filter(|state| state.job.runs());
+        let allowed = running.map(|state| usize::try_from(state.job.parallelism).unwrap_or(usize::MAX));
+        allowed.fold(0, usize::saturating_add).min(self.by_name.len())
     }
 
     fn plan_job(&mut self, state: &mut JobState, now: Timestamp, changes: &mut Changes) -> Outcome {
@@ -151,7 +169,8 @@ impl World {
         let active = seats.iter().filter(|seat| seat.standing == Standing::Active).count();
         let targets = seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count();
         let mut free = pace::free(job, active);
-        let pulling = targets.min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
+        let own = targets.min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
+        let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
         let mut resolutions = self.resolutions(job, now);
         let open = self.by_name.values().copied().filter(|&at| seats.get(at).is_some_and(Seat::may_be_handed_out));
         let mut waiting = Vec::new();
@@ -259,9 +278,11 @@ impl JobState {
     fn retire(&mut self, now: Timestamp, expired: &mut Vec<JobId>) {
         self.seats = Vec::new();
         self.stale = Stale::All;
-        self.wake = self.job.expires();
+        self.closing = None;
+        self.wake = self.job.expires().filter(|_| !self.expired);
         if self.wake.is_some_and(|expires| expires <= now) {
             expired.push(self.job.id.clone());
+            self.expired = true;
             self.wake = None;
         }
     }

@@ -83,7 +83,7 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
     let order = slot.orders.get(&reference.key());
     let running = order.filter(|order| !answered(order, report) && order.jobs.contains(&job.id));
     if let Some(order) = running {
-        let silent = silent_from(order, report);
+        let silent = silent_from(order, report, slot, now);
         return match now < silent {
             true => (Entry::Running, Some(silent)),
             false if order.asked >= since => (Entry::Failed(Reason::NodeSilent), None),

@@ -58,6 +58,7 @@ pub(crate) fn image(written: &str) -> Image {
 pub(crate) fn job(name: &str, images: &[&str]) -> Job {
     Job {
         id: id(name),
+        uid: name.into(),
         generation: 1,
         created: at(0),
         images: images.iter().map(|written| image(written)).collect(),

@@ -6,7 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use stoker_core::model::after;
 use stoker_core::model::{Job, Order};
+use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::select::selects;
 use stoker_core::world::State;
 use stoker_core::{Completion, Event, JobId, Key, Plan, Stage, Waiting, World, pace};
@@ -158,7 +160,9 @@ proptest! {
             let fresh = restarted.plan(sim.now);
             let plan = sim.plan();
             assert_eq!(fresh.orders, plan.orders);
-            assert_eq!(fresh.wake, plan.wake);
+            // It has said everything just now; the other may have bytes that it holds back for a moment.
+            let moment = plan.wake.is_some_and(|wake| wake <= after(sim.now, SIGN_OF_LIFE));
+            assert!(fresh.wake == plan.wake || moment, "{:?} {:?}", fresh.wake, plan.wake);
             for id in sim.world.jobs() {
                 assert_eq!(states(&restarted, id, sim.now), states(&sim.world, id, sim.now), "{id}");
             }

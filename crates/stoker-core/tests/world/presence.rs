@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stoker_core::{Event, Stage, Unreachable};
+use stoker_core::{Event, Reason, Stage, Unreachable};
 
 use crate::build::{at, job, names, node, pool};
 use crate::scene::{NOTHING, Scene};
@@ -143,4 +143,37 @@ fn a_silent_node_frees_its_place_and_counts_again_when_it_is_back() {
     scene.succeeds("n1", WEB);
     scene.plan();
     assert_eq!(scene.states("web"), ["n1 done", "n2 pulls"]);
+}
+
+#[test]
+fn a_node_that_was_heard_of_is_not_silent_whatever_its_clock_says() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("web", &[WEB]));
+    scene.plan();
+    scene.pass(9 * 60);
+    // It says something about another matter; this order it has not even begun.
+    scene.world.heard("n1", scene.now);
+    scene.pass(9 * 60);
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 pulls"]);
+    scene.pass(2 * 60);
+    scene.plan();
+    assert_eq!(scene.outcome("web").failures[0].reason, Reason::NodeSilent);
+}
+
+#[test]
+fn silence_while_nobody_could_listen_does_not_count() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(job("web", &[WEB]));
+    scene.plan();
+    // The API server was away for an hour; nothing was planned in that time.
+    scene.pass(3600);
+    scene.world.listening(scene.now);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls"]);
+    scene.succeeds("n1", WEB);
+    scene.pass(10 * 60);
+    scene.plan();
+    let outcome = scene.outcome("web");
+    assert_eq!((outcome.succeeded, outcome.failures[0].reason), (1, Reason::NodeSilent));
 }

@@ -156,3 +156,22 @@ fn an_ended_job_tells_of_the_nodes_whose_reports_are_there() {
     scene.world.apply(Event::Reports("n1".into(), Default::default()));
     assert_eq!(scene.states("web"), ["n2 failed: NoSpace"]);
 }
+
+#[test]
+fn bytes_alone_are_told_at_the_pace_of_the_fleet() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("web", &["web@sha256:w"]));
+    scene.plan();
+    let said = |scene: &mut Scene| scene.world.plan(scene.now).outcomes.len();
+    scene.pass(1);
+    scene.report("n1", "web@sha256:w", |report| report.bytes.done = 10);
+    assert_eq!(said(&mut scene), 1);
+    scene.report("n1", "web@sha256:w", |report| report.bytes.done = 20);
+    let held_back = scene.world.plan(scene.now);
+    assert_eq!((held_back.outcomes.len(), held_back.wake.is_some()), (0, true), "a moment ago it was told");
+    scene.now = held_back.wake.unwrap();
+    assert_eq!(scene.world.plan(scene.now).outcomes[0].bytes.done, 20);
+    scene.report("n1", "web@sha256:w", |report| report.bytes.done = 30);
+    scene.succeeds("n1", "web@sha256:w");
+    assert_eq!(said(&mut scene), 1, "an end is told at once");
+}

@@ -150,6 +150,7 @@ fn job(number: usize, began: Timestamp) -> Job {
     let name = image(number);
     Job {
         id: job_id(number),
+        uid: number.to_string(),
         generation: 1,
         created: began,
         images: vec![Image {

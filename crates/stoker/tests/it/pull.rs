@@ -3,6 +3,11 @@
 use std::io::BufRead as _;
 use std::process::{Command, Stdio};
 
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::{Value, json};
 use stoker_testbed::registry::{Fault, On, Registry, noise};
 
 use crate::bed::{Up, rest, stoker};
@@ -32,6 +37,40 @@ async fn an_image_reaches_every_node_and_is_there_the_second_time() {
     }
 }
 
+/// The writes of a node's object, without those of mere progress: that its image is on its way, and how far.
+fn writes(seen: &[DynamicObject], node: &str) -> usize {
+    let mut states: Vec<Value> = Vec::new();
+    for object in seen.iter().filter(|object| object.name_any() == node) {
+        let mut state = json!({ "orders": object.data.pointer("/spec/orders"), "reports": {} });
+        for (key, report) in object.data.pointer("/status/reports").and_then(Value::as_object).into_iter().flatten() {
+            if report["phase"] != "Pulling" || !report["pin"].is_null() {
+                state["reports"][key] = json!([report["phase"], report["pin"]]);
+            }
+        }
+        if states.last() != Some(&state) {
+            states.push(state);
+        }
+    }
+    states.len() - 1
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_costs_a_node_two_writes_and_the_one_that_asks_one_more() {
+    let registry = Registry::start().await.unwrap();
+    registry.push("shop/web", "v1", &[noise(1_000, 1)]);
+    let up = Up::start(3);
+    for node in ["node-1", "node-2", "node-3"] {
+        up.wait("NodePreheat", node, |object| object.data.pointer("/status/agent").is_some()).await;
+    }
+    let watch = watcher(up.api("NodePreheat").await, Default::default()).applied_objects().boxed();
+    let image = format!("{}/shop/web:v1", registry.host());
+    let pulled = async {
+        up.run(&["pull", &image]).await.exits(0);
+    };
+    let seen: Vec<DynamicObject> = watch.take_until(pulled).try_collect().await.unwrap();
+    assert_eq!(["node-1", "node-2", "node-3"].map(|node| writes(&seen, node)), [3, 2, 2], "{seen:#?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_nodes_are_named_with_their_reasons_while_others_go_on() {
     let registry = Registry::start().await.unwrap();
@@ -55,7 +94,7 @@ async fn only_the_nodes_that_were_asked_for() {
     up.run(&["pull", &image, "--node", "node-2"]).await.exits(0).says("on all 1 nodes");
     assert!(!up.images("node-1").join("blobs/sha256").read_dir().unwrap().any(|_| true));
     up.run(&["pull", &image, "-l", "kubernetes.io/hostname in (node-1,node-2)"]).await.exits(0).says("on all 2 nodes");
-    up.run(&["pull", &image, "-l", "pool=none"]).await.exits(0).says("no node matches");
+    up.run(&["pull", &image, "-l", "pool=none"]).await.exits(1).says("no node matches");
     up.run(&["pull", &image, "--node", "node-9"])
         .await
         .exits(1)

@@ -3,11 +3,10 @@
 use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
-use serde_json::{Value, json};
 use stoker_core::rollup::{Outcome, Stage};
 
 use super::types::{ImagePullJob, ImagePullJobStatus};
-use crate::write::{Target, Write, difference};
+use crate::write::{Write, status_write};
 
 /// The change of an ImagePullJob's status, if there is one.
 pub fn project(object: &DynamicObject, outcome: &Outcome, _now: Timestamp) -> Option<Write> {
@@ -22,9 +21,7 @@ pub fn project(object: &DynamicObject, outcome: &Outcome, _now: Timestamp) -> Op
         message: message(outcome),
         failed_nodes: outcome.failed_nodes.iter().map(ToString::to_string).collect(),
     };
-    let from = object.data.get("status").cloned().unwrap_or(Value::Null);
-    let patch = difference(&from, &serde_json::to_value(status).ok()?)?;
-    Some(Write::Status(Target::of(ApiResource::erase::<ImagePullJob>(&()), object), json!({ "status": patch })))
+    status_write(ApiResource::erase::<ImagePullJob>(&()), object, &status)
 }
 
 /// Upstream's times have no fractions; rounded down, so that nothing asked at the start seems older than it.

@@ -27,6 +27,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             object.metadata.namespace.as_deref().unwrap_or_default(),
             object.metadata.name.as_deref().unwrap_or_default(),
         ),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         created: created(object),
         images: vec![image(&spec.image)],
