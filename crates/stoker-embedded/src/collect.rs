@@ -62,7 +62,7 @@ impl Keeper {
     pub(crate) fn delete(&self, target: &Target, options: &DeleteOptions) -> Result<Deleted, Refusal> {
         let place = target.place();
         loop {
-            let current = self.store.get(&place).ok_or_else(|| Refusal::not_found(target.about()))?;
+            let current = self.store.head(&place).ok_or_else(|| Refusal::not_found(target.about()))?;
             check_preconditions(target, &current, options)?;
             if options.dry_run {
                 return Ok(Deleted::Gone(current));
@@ -71,7 +71,7 @@ impl Keeper {
             let mut work = Work::new();
             if let Some(deleted) = self.begin(&place, &current, options.propagation, &mut work) {
                 self.work_off(work);
-                return Ok(match (self.store.get(&place), deleted) {
+                return Ok(match (self.store.head(&place), deleted) {
                     (Some(now), Deleted::Waiting(_)) if now.uid() == current.uid() => Deleted::Waiting(now),
                     (_, Deleted::Waiting(last) | Deleted::Gone(last)) => Deleted::Gone(last),
                 });
@@ -81,7 +81,7 @@ impl Keeper {
 
     /// One attempt; `None` where another write came first.
     fn begin(&self, place: &Place, current: &Arc<Object>, how: Propagation, work: &mut Work) -> Option<Deleted> {
-        let kind = &*self.store.catalog().get(&place.table)?.clone();
+        let kind = &*self.store.head_catalog().get(&place.table)?.clone();
         if how == Propagation::Orphan {
             for dependent in self.store.dependents(current.uid()) {
                 self.disown(&dependent, current.uid());
@@ -154,7 +154,7 @@ impl Keeper {
 
     /// Deletes whatever is at a place, until it is gone or waits.
     fn remove(&self, place: &Place, how: Propagation, work: &mut Work) {
-        while let Some(current) = self.store.get(place) {
+        while let Some(current) = self.store.head(place) {
             // Already on its way (a circle of owners leads back here): it waits for its finalizers or contents.
             let waits = finalizers(&current.value).contains(&FOREGROUND);
             let begun = current.is_deleting() && (how != Propagation::Foreground || waits);
@@ -174,7 +174,7 @@ impl Keeper {
     }
 
     fn after_removal(&self, table: &str, gone: &Object, work: &mut Work) {
-        let catalog = self.store.catalog();
+        let catalog = self.store.head_catalog();
         let Some(kind) = catalog.get(table) else { return };
         if kind.role == Role::Definition {
             self.store.undefine(text(&gone.value, "name"));
@@ -210,7 +210,7 @@ impl Keeper {
 
     /// A dependent of a gone owner: removed with its last owner, else it only loses the reference.
     fn collect(&self, place: &Place, uid: &str, work: &mut Work) {
-        let Some(current) = self.store.get(place) else { return };
+        let Some(current) = self.store.head(place) else { return };
         let others = owners(&current.value).into_iter().filter(|o| o.uid != uid);
         if others.into_iter().any(|owner| !self.is_absent(&owner, &place.key.namespace)) {
             self.disown(place, uid);
@@ -220,7 +220,7 @@ impl Keeper {
     }
 
     fn disown(&self, place: &Place, uid: &str) {
-        while let Some(current) = self.store.get(place) {
+        while let Some(current) = self.store.head(place) {
             let mut value = current.value.clone();
             let metadata = metadata_mut(&mut value);
             if let Some(Value::Array(list)) = metadata.get_mut("ownerReferences") {
@@ -238,7 +238,7 @@ impl Keeper {
 
     /// Ends a foreground deletion whose dependents are all gone.
     fn release(&self, place: &Place, work: &mut Work) {
-        while let Some(current) = self.store.get(place) {
+        while let Some(current) = self.store.head(place) {
             let waiting = current.is_deleting() && finalizers(&current.value).contains(&FOREGROUND);
             if !waiting || !self.store.dependents(current.uid()).is_empty() {
                 return;
@@ -260,8 +260,8 @@ impl Keeper {
 
     /// Ends the deletion of a namespace or definition that is empty now.
     fn finish_container(&self, place: &Place, work: &mut Work) {
-        let Some(kind) = self.store.catalog().get(&place.table).cloned() else { return };
-        while let Some(current) = self.store.get(place) {
+        let Some(kind) = self.store.head_catalog().get(&place.table).cloned() else { return };
+        while let Some(current) = self.store.head(place) {
             let ready = kind.role != Role::Plain
                 && current.is_deleting()
                 && finalizers(&current.value).is_empty()
@@ -279,7 +279,7 @@ impl Keeper {
     }
 
     fn owner_place(&self, owner: &Owner, namespace: &str) -> Option<Place> {
-        let catalog = self.store.catalog();
+        let catalog = self.store.head_catalog();
         let kind = catalog.named(&owner.api_version, &owner.kind)?;
         // A cluster-scoped object cannot be owned by one in a namespace: which namespace would that be?
         if kind.namespaced && namespace.is_empty() {
@@ -292,7 +292,7 @@ impl Keeper {
     /// Whether the owner is known not to exist. An owner of a kind that is not served here is left in peace.
     fn is_absent(&self, owner: &Owner, namespace: &str) -> bool {
         self.owner_place(owner, namespace)
-            .is_some_and(|place| self.store.get(&place).is_none_or(|found| found.uid() != owner.uid))
+            .is_some_and(|place| self.store.head(&place).is_none_or(|found| found.uid() != owner.uid))
     }
 }
 

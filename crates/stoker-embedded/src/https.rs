@@ -12,11 +12,12 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use identity::Identity;
+use identity::{Identity, Secrets};
 use rustls::ServerConfig;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
@@ -55,6 +56,17 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// The kept identity cannot be used.
+    #[error(
+        "the server's identity {} cannot be used: {why}; remove it to get a new one (kubeconfigs written before stop working)",
+        path.display()
+    )]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The certificate could not be made.
     #[error("the server's certificate could not be made: {0}")]
     Certificate(String),
@@ -77,13 +89,32 @@ impl std::fmt::Debug for Server {
 impl Server {
     /// Takes the port and makes certificate and token; nobody is answered before [`Server::run`].
     pub async fn bind(api: Api, listen: SocketAddr) -> Result<Self, Error> {
+        Self::bind_as(api, listen, None).await
+    }
+
+    /// The same with the authority and the token of `identity`, a file that is made where it is not there. A kubeconfig stays
+    /// valid across restarts as long as that file and the address are the same.
+    pub async fn bind_kept(api: Api, listen: SocketAddr, identity: &Path) -> Result<Self, Error> {
+        Self::bind_as(api, listen, Some(identity.to_owned())).await
+    }
+
+    async fn bind_as(api: Api, listen: SocketAddr, kept: Option<PathBuf>) -> Result<Self, Error> {
         let failed = |source: io::Error| match source.kind() {
             io::ErrorKind::AddrInUse => ServerError::InUse { listen },
             _ => ServerError::Listen { listen, source },
         };
         let listener = TcpListener::bind(listen).await.map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
-        let identity = Identity::new(addr.ip())?;
+        let today = (api.keeper.clock)().to_zoned(jiff::tz::TimeZone::UTC).date();
+        let make = move || {
+            let secrets = match kept {
+                Some(file) => identity::kept::load(&file, today)?,
+                None => Secrets::new(today)?,
+            };
+            Identity::new(secrets, addr.ip())
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        let identity = made.map_err(|e| ServerError::Certificate(e.to_string()))??;
         Ok(Self { api, listener, addr, identity })
     }
 

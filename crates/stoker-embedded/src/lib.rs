@@ -1,7 +1,7 @@
 //! A Kubernetes-compatible API in a box, as one tower service.
 //!
-//! Custom kinds come in as CustomResourceDefinitions, objects live in memory, and a `kube::Client` cannot tell it from a small
-//! cluster: [`Api::client`] in process, [`Server`] over HTTPS for `kubectl` and everyone else. Kinds are rows of a table; no
+//! Custom kinds come in as CustomResourceDefinitions, objects live in memory (and in a journal, if [`Settings::journal`] names
+//! one: then no acknowledged write is lost), and a `kube::Client` cannot tell it from a small cluster: [`Api::client`] in process, [`Server`] over HTTPS for `kubectl` and everyone else. Kinds are rows of a table; no
 //! code matches on a kind. What it does not do (server-side apply, RBAC, admission, OpenAPI v2) it refuses by name.
 //!
 //! ```
@@ -10,7 +10,7 @@
 //! use std::sync::Arc;
 //! use stoker_embedded::{Api, Settings};
 //!
-//! let api = Api::new(Settings { crds: vec![], clock: Arc::new(jiff::Timestamp::now) })?;
+//! let api = Api::new(Settings::new(vec![], Arc::new(jiff::Timestamp::now)))?;
 //! let version = api.client("default").apiserver_version().await?;
 //! assert_eq!(version.major, "1");
 //! # Ok(())
@@ -22,6 +22,7 @@ mod crd;
 mod discovery;
 mod encode;
 mod https;
+mod journal;
 mod kind;
 mod object;
 mod openapi;
@@ -35,24 +36,23 @@ mod rows;
 mod schema;
 mod select;
 mod serve;
+mod setup;
 mod store;
 mod table;
 mod watch;
 mod write;
 
 pub use https::{Server, ServerError};
+pub use journal::JournalError;
 pub use serve::{Body, Service};
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
+use std::path::PathBuf;
 use std::sync::Arc;
-use store::Store;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
-use write::{Keeper, Options, Target};
-
-/// Namespaces that are there from the start.
-const NAMESPACES: [&str; 2] = ["default", "stoker-system"];
+use write::Keeper;
 
 /// What an API is made of.
 #[derive(Clone)]
@@ -61,11 +61,21 @@ pub struct Settings {
     pub crds: Vec<Value>,
     /// Wall time, for creation and deletion timestamps and the ages in tables.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// The file that keeps every object across restarts; it is made where it is not there. `None` keeps them in memory only.
+    pub journal: Option<PathBuf>,
+}
+
+impl Settings {
+    /// An API in memory. For one that lasts: `Settings { journal: Some(file), ..Settings::new(crds, clock) }`.
+    pub fn new(crds: Vec<Value>, clock: Arc<dyn Fn() -> Timestamp + Send + Sync>) -> Self {
+        Self { crds, clock, journal: None }
+    }
 }
 
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings").field("crds", &self.crds.len()).finish_non_exhaustive()
+        let mut shown = f.debug_struct("Settings");
+        shown.field("crds", &self.crds.len()).field("journal", &self.journal).finish_non_exhaustive()
     }
 }
 
@@ -83,6 +93,9 @@ pub enum Error {
     /// The server could not set itself up; a defect of this crate or a machine without randomness.
     #[error("the embedded API could not be set up: {0}")]
     Setup(String),
+    /// The journal could not be opened.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// The HTTPS server failed.
     #[error(transparent)]
     Server(#[from] ServerError),
@@ -102,29 +115,10 @@ impl std::fmt::Debug for Api {
 }
 
 impl Api {
-    /// An API with the built-in kinds, the given definitions and two namespaces.
+    /// An API with the built-in kinds, the given definitions and two namespaces; and, with a journal, everything that is in it.
+    /// Then this reads and writes the file, on the calling thread: call it before anything is served.
     pub fn new(settings: Settings) -> Result<Self, Error> {
-        let setup = |what: String| Error::Setup(what);
-        let keeper = Keeper { store: Arc::new(Store::new()), clock: settings.clock };
-        for kind in rows::kinds().map_err(|e| setup(e.to_string()))? {
-            keeper.store.define(Arc::new(kind));
-        }
-        let catalog = keeper.store.catalog();
-        let create = |role: kind::Role, object: Value| -> Result<(), String> {
-            let found = catalog.kinds().find(|kind| kind.role == role);
-            let served = found.and_then(kind::Served::stored).ok_or("a built-in kind is missing")?;
-            let target = Target { served, namespace: String::new(), name: String::new(), status: false };
-            keeper.create(&target, object, Options::default()).map(drop).map_err(|refusal| refusal.message)
-        };
-        for name in NAMESPACES {
-            let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            create(kind::Role::Namespace, object).map_err(setup)?;
-        }
-        for definition in settings.crds {
-            let name = object::text(&definition, "name").to_owned();
-            create(kind::Role::Definition, definition).map_err(|why| Error::Definition { name, why })?;
-        }
-        Ok(Self { keeper, until: CancellationToken::new() })
+        Ok(Self { keeper: setup::keeper(settings)?, until: CancellationToken::new() })
     }
 
     /// A client in this process, with no socket between. Call it inside a tokio runtime.

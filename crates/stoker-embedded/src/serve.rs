@@ -62,7 +62,7 @@ where
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             let answer = match collect(body).await {
-                Ok(body) => service.answer(&parts, &body),
+                Ok(body) => service.durable_answer(&parts, &body).await,
                 Err(refusal) => Err(refusal),
             };
             Ok(answer.unwrap_or_else(|refusal| Answer::refusal(&refusal)).into_response())
@@ -85,6 +85,17 @@ where
 impl Service {
     pub(crate) fn new(keeper: Keeper, until: CancellationToken) -> Self {
         Self { keeper, until }
+    }
+
+    /// Nobody is told of a write, nor of a refusal that rests on one, before it is durable.
+    async fn durable_answer(&self, parts: &http::request::Parts, body: &[u8]) -> Result<Answer, Refusal> {
+        let store = &self.keeper.store;
+        let since = store.era();
+        let answer = self.answer(parts, body);
+        if parts.method != Method::GET && parts.method != Method::HEAD {
+            store.settled(since).await.map_err(|failure| Refusal::not_stored(&failure))?;
+        }
+        answer
     }
 
     fn answer(&self, parts: &http::request::Parts, body: &[u8]) -> Result<Answer, Refusal> {

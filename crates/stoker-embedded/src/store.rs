@@ -1,15 +1,24 @@
-//! The objects, and the one place where a write is acknowledged: [`Store::commit`]. In: a change that was computed from a known
-//! state. Out: the sealed object with its revision, an event to whoever watches; or that the state was another. It knows no
-//! rule of any kind: what may be written is decided before.
+//! The objects, and the one place where a write is made: [`Store::commit`]. In: a change that was computed from a known state.
+//! Out: the sealed object with its revision; or that the state was another. Writers work on the newest state; readers and
+//! watchers see a change when it is durable, and a write is acknowledged when [`Store::settled`] says so. It knows no rule of
+//! any kind: what may be written is decided before.
 
+mod head;
+mod state;
 mod watchers;
+mod writer;
 
+use crate::journal::{Contents, Failure, Journal, JournalError};
 use crate::kind::{Catalog, Kind};
-use crate::object::{Key, Object, meta};
+use crate::object::{Key, Object};
+use futures::future::Either;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use watchers::Watchers;
+pub(crate) use state::Era;
+use state::{Change, Mode, State};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
 pub(crate) use watchers::{Scope, Start, Subscription};
 
 /// Events kept per table; a watch that starts before them gets 410. Also the queue of one watcher.
@@ -93,100 +102,167 @@ pub(crate) enum Unknown {
     NoTable,
 }
 
-/// All objects in memory.
+/// The state, and how the thread that writes the journal is woken.
 #[derive(Debug)]
-pub(crate) struct Store {
+struct Shared {
     state: Mutex<State>,
+    work: Condvar,
 }
 
-#[derive(Debug)]
-struct State {
-    revision: u64,
-    catalog: Arc<Catalog>,
-    tables: BTreeMap<String, Table>,
-    /// Owner uid -> what it owns.
-    dependents: BTreeMap<String, BTreeSet<Place>>,
-}
-
-#[derive(Debug)]
-struct Table {
-    objects: BTreeMap<Key, Arc<Object>>,
-    history: VecDeque<Arc<Event>>,
-    /// The history is complete after this revision.
-    floor: u64,
-    watchers: Watchers,
-}
-
-impl Store {
-    pub(crate) fn new() -> Self {
-        let state = State {
-            revision: 1,
-            catalog: Arc::new(Catalog::default()),
-            tables: BTreeMap::new(),
-            dependents: BTreeMap::new(),
-        };
-        Self { state: Mutex::new(state) }
-    }
-
+impl Shared {
     /// Nobody panics while holding the lock, and every change under it is whole; a poisoned lock is still good.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+/// All objects in memory, and in the journal where there is one.
+#[derive(Debug)]
+pub(crate) struct Store {
+    shared: Arc<Shared>,
+    writer: Option<JoinHandle<()>>,
+    /// Until [`Store::start`].
+    journal: Option<Journal>,
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let Some(writer) = self.writer.take() else { return };
+        self.lock().closing = true;
+        self.shared.work.notify_one();
+        // What is still to be written was promised to nobody, but it costs one commit to keep it.
+        let _ = writer.join();
+    }
+}
+
+impl Store {
+    /// A store in memory alone.
+    pub(crate) fn new() -> Self {
+        Self::with(State::new(Mode::Memory, Contents { revision: 1, ..Contents::default() }), None)
+    }
+
+    /// A store with what the journal holds. Its kinds are not defined yet, and nothing is written before [`Store::start`].
+    pub(crate) fn of(journal: Journal, mut contents: Contents) -> Self {
+        contents.revision = contents.revision.max(1);
+        Self::with(State::new(Mode::Journal, contents), Some(journal))
+    }
+
+    fn with(state: State, journal: Option<Journal>) -> Self {
+        let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() });
+        Self { shared, writer: None, journal }
+    }
+
+    /// Makes durable what was written up to now, on this thread, and from then on what comes, on a thread of its own.
+    pub(crate) fn start(&mut self) -> Result<(), JournalError> {
+        let Some(mut journal) = self.journal.take() else { return Ok(()) };
+        writer::flush(&self.shared, &mut journal).map_err(|failure| JournalError::Write(failure.to_string()))?;
+        self.writer =
+            Some(writer::spawn(self.shared.clone(), journal).map_err(|e| JournalError::Write(e.to_string()))?);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+
+    /// The kinds that are served.
     pub(crate) fn catalog(&self) -> Arc<Catalog> {
         self.lock().catalog.clone()
+    }
+
+    /// The kinds as writers know them: with those that are not yet durable.
+    pub(crate) fn head_catalog(&self) -> Arc<Catalog> {
+        self.lock().head.catalog.clone()
     }
 
     pub(crate) fn revision(&self) -> u64 {
         self.lock().revision
     }
 
-    /// Adds a kind or changes it; its objects stay.
+    /// Kinds that a journal has objects of and nobody defined.
+    pub(crate) fn unknown_tables(&self) -> Vec<String> {
+        self.lock().unclaimed.keys().cloned().collect()
+    }
+
+    /// Adds a kind that needs no write: one that is built in, or whose definition is in the journal. It gets its objects there.
+    pub(crate) fn adopt(&self, kind: Arc<Kind>) {
+        let mut state = self.lock();
+        Arc::make_mut(&mut state.head.catalog).put(kind.clone());
+        state.apply(vec![Change::Define(kind)]);
+    }
+
+    /// Adds a kind or changes it; its objects stay, and get the defaults that are new.
     pub(crate) fn define(&self, kind: Arc<Kind>) {
         let mut state = self.lock();
-        let floor = state.revision;
-        state.tables.entry(kind.table.clone()).or_insert_with(|| Table {
-            objects: BTreeMap::new(),
-            history: VecDeque::new(),
-            floor,
-            watchers: Watchers::default(),
-        });
-        Arc::make_mut(&mut state.catalog).put(kind);
+        Arc::make_mut(&mut state.head.catalog).put(kind.clone());
+        self.submit(&mut state, Change::Define(kind));
     }
 
     /// Takes a kind away, and ends every watch of it.
     pub(crate) fn undefine(&self, id: &str) {
         let mut state = self.lock();
-        if let Some(kind) = state.catalog.get(id).cloned() {
-            state.tables.remove(&kind.table);
-        }
-        Arc::make_mut(&mut state.catalog).remove(id);
+        Arc::make_mut(&mut state.head.catalog).remove(id);
+        self.submit(&mut state, Change::Undefine(id.to_owned()));
     }
 
+    /// What a reader sees.
     pub(crate) fn get(&self, place: &Place) -> Option<Arc<Object>> {
         self.lock().tables.get(&place.table)?.objects.get(&place.key).cloned()
     }
 
-    /// Makes one change, or none. A write is acknowledged when this returns `Ok`, and nowhere else.
+    /// What a writer builds on: the newest state, durable or not.
+    pub(crate) fn head(&self, place: &Place) -> Option<Arc<Object>> {
+        self.lock().head_object(place)
+    }
+
+    /// Makes one change, or none. Whoever asked for it may be told so only after [`Store::settled`].
     pub(crate) fn commit(&self, commit: Commit) -> Result<Arc<Object>, Lost> {
         let mut guard = self.lock();
         let state = &mut *guard;
         let before = state.check(&commit)?;
-        let revision = state.revision + 1;
+        let revision = state.head.revision + 1;
         let (value, removed) = commit.next.resolve(before.as_deref()).ok_or(Lost::Changed)?;
         let object = Arc::new(Object::seal(value, revision));
-        state.revision = revision;
-        state.index_owners(&commit.place, before.as_deref(), (!removed).then_some(&*object));
-        if let Some(table) = state.tables.get_mut(&commit.place.table) {
-            let key = commit.place.key;
-            if removed {
-                table.objects.remove(&key);
-            } else {
-                table.objects.insert(key.clone(), object.clone());
-            }
-            table.publish(Event { revision, key, object: object.clone(), removed, before });
-        }
+        state.head.advance(&commit.place, before.as_ref(), &object, removed);
+        let Place { table, key } = commit.place;
+        let event = Event { revision, key, object: object.clone(), removed, before };
+        self.submit(state, Change::Object(table, Arc::new(event)));
         Ok(object)
+    }
+
+    fn submit(&self, state: &mut State, change: Change) {
+        match state.mode {
+            Mode::Memory => state.apply(vec![change]),
+            Mode::Journal => {
+                state.pending.changes.push(change);
+                self.shared.work.notify_one();
+            }
+            Mode::Stopped => drop(state.roll_back(Failure::stopped())),
+        }
+    }
+
+    /// To be asked before the first look at what a writer builds on.
+    pub(crate) fn era(&self) -> Era {
+        self.lock().era
+    }
+
+    /// Waits until everything that was written up to now is durable. What a writer is told, a refusal too, rests on that; and
+    /// on that nothing was rolled back since it began to look.
+    pub(crate) fn settled(&self, since: Era) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if state.era != since {
+            let failure = state.failure.clone().unwrap_or_else(Failure::stopped);
+            return Either::Left(std::future::ready(Err(failure)));
+        }
+        let waiting = match state.pending.changes.is_empty() {
+            false => Some(&mut state.pending.waiting),
+            true => state.flying.as_mut(),
+        };
+        let Some(waiting) = waiting else { return Either::Left(std::future::ready(Ok(()))) };
+        let (tell, told) = oneshot::channel();
+        waiting.push(tell);
+        Either::Right(async move { told.await.unwrap_or_else(|_| Err(Failure::stopped())) })
     }
 
     /// The objects of a table (of one namespace), at a revision of the past where one is given.
@@ -223,30 +299,6 @@ impl Store {
         Ok(Snapshot { revision, objects: objects.into_values().collect() })
     }
 
-    /// What names this uid as an owner.
-    pub(crate) fn dependents(&self, uid: &str) -> Vec<Place> {
-        self.lock().dependents.get(uid).map(|set| set.iter().cloned().collect()).unwrap_or_default()
-    }
-
-    /// Everything inside a namespace, in every table.
-    pub(crate) fn inside_namespace(&self, namespace: &str) -> Vec<Place> {
-        let state = self.lock();
-        let from = Key::new(namespace, "");
-        let places = |(name, table): (&String, &Table)| -> Vec<Place> {
-            let keys = table.objects.range(from.clone()..).map(|(key, _)| key);
-            let keys = keys.take_while(|key| key.namespace == namespace);
-            keys.map(|key| Place { table: name.clone(), key: key.clone() }).collect()
-        };
-        state.tables.iter().flat_map(places).collect()
-    }
-
-    /// Everything in one table.
-    pub(crate) fn inside_table(&self, table: &str) -> Vec<Place> {
-        let state = self.lock();
-        let keys = state.tables.get(table).into_iter().flat_map(|t| t.objects.keys());
-        keys.map(|key| Place { table: table.to_owned(), key: key.clone() }).collect()
-    }
-
     /// What must go so that a table holds no more than `keep`, the least recently written first. A tenth of leeway, so that
     /// the search is not done on every write.
     pub(crate) fn surplus(&self, table: &str, keep: usize) -> Vec<(Place, u64)> {
@@ -259,71 +311,5 @@ impl Store {
         oldest.truncate(found.objects.len() - keep);
         let place = |(revision, key): (u64, &Key)| (Place { table: table.to_owned(), key: key.clone() }, revision);
         oldest.into_iter().map(place).collect()
-    }
-
-    /// Rewrites what is stored without a new revision: new defaults of a changed definition show up on read.
-    pub(crate) fn refresh(&self, table: &str, change: impl Fn(&mut Value)) {
-        let mut state = self.lock();
-        let Some(table) = state.tables.get_mut(table) else { return };
-        for object in table.objects.values_mut() {
-            let mut value = object.value.clone();
-            change(&mut value);
-            if value != object.value {
-                *object = Arc::new(Object::seal(value, object.revision));
-            }
-        }
-    }
-}
-
-impl State {
-    fn check(&self, commit: &Commit) -> Result<Option<Arc<Object>>, Lost> {
-        let table = self.tables.get(&commit.place.table).ok_or(Lost::NoTable)?;
-        let before = table.objects.get(&commit.place.key).cloned();
-        if before.as_ref().map(|b| b.revision) != commit.seen {
-            return Err(Lost::Changed);
-        }
-        let namespace = &commit.place.key.namespace;
-        if before.is_none() && !namespace.is_empty() {
-            let kind = self.catalog.namespaces().ok_or(Lost::NoNamespace)?;
-            let table = self.tables.get(&kind.table).ok_or(Lost::NoNamespace)?;
-            let found = table.objects.get(&Key::new("", namespace)).ok_or(Lost::NoNamespace)?;
-            if found.is_deleting() {
-                return Err(Lost::NamespaceEnding);
-            }
-        }
-        Ok(before)
-    }
-
-    fn index_owners(&mut self, place: &Place, before: Option<&Object>, after: Option<&Object>) {
-        let owners = |object: Option<&Object>| -> BTreeSet<String> {
-            let list = object.and_then(|o| meta(&o.value, "ownerReferences")).and_then(Value::as_array);
-            let uids = list.into_iter().flatten().filter_map(|o| o.get("uid")?.as_str());
-            uids.map(str::to_owned).collect()
-        };
-        let (old, new) = (owners(before), owners(after));
-        for uid in old.difference(&new) {
-            if let Some(set) = self.dependents.get_mut(uid) {
-                set.remove(place);
-                if set.is_empty() {
-                    self.dependents.remove(uid);
-                }
-            }
-        }
-        for uid in new.difference(&old) {
-            self.dependents.entry(uid.clone()).or_default().insert(place.clone());
-        }
-    }
-}
-
-impl Table {
-    fn publish(&mut self, event: Event) {
-        let event = Arc::new(event);
-        self.watchers.publish(&event);
-        self.history.push_back(event);
-        if self.history.len() > HISTORY
-            && let Some(oldest) = self.history.pop_front()
-        {
-            self.floor = oldest.revision;
-        }
     }
 }

@@ -156,7 +156,7 @@ impl Keeper {
     ) -> Result<Written, Refusal> {
         let place = target.place();
         for _ in 0..ATTEMPTS {
-            let current = self.store.get(&place).ok_or_else(|| Refusal::not_found(target.about()))?;
+            let current = self.store.head(&place).ok_or_else(|| Refusal::not_found(target.about()))?;
             let candidate = compute(&current)?;
             let (evolved, warnings) = evolve(target, &current, candidate, options.validation)?;
             let (next, definition) = match evolved {
@@ -192,7 +192,7 @@ impl Keeper {
         if !dry_run {
             return self.store.commit(commit);
         }
-        let before = self.store.get(&commit.place);
+        let before = self.store.head(&commit.place);
         if before.as_ref().map(|b| b.revision) != commit.seen {
             return Err(Lost::Changed);
         }
@@ -208,7 +208,7 @@ impl Keeper {
         let name = text(value, "name").to_owned();
         let invalid = |cause: Cause| Refusal::invalid(about(kind, &name), &[cause]);
         let defined = crd::kind(value).map_err(|error| invalid(error.cause()))?;
-        if let Some(old) = self.store.catalog().get(&defined.id()) {
+        if let Some(old) = self.store.head_catalog().get(&defined.id()) {
             if !old.custom {
                 return Err(invalid(Cause::forbidden("metadata.name", "this kind is built in")));
             }
@@ -217,8 +217,10 @@ impl Keeper {
                 return Err(invalid(Cause::invalid("spec.scope", &scope, "field is immutable")));
             }
         }
-        if value.pointer("/status/conditions").is_none() {
-            value["status"] = crd::accepted(value, (self.clock)());
+        let accepted = crd::accepted(value, (self.clock)());
+        match value.pointer("/status/conditions") {
+            Some(_) => value["status"]["acceptedNames"] = accepted["acceptedNames"].clone(),
+            None => value["status"] = accepted,
         }
         Ok(Some(defined))
     }
@@ -234,13 +236,8 @@ impl Keeper {
     }
 
     fn install(&self, definition: Option<Kind>) {
-        let Some(kind) = definition.map(Arc::new) else { return };
-        self.store.define(kind.clone());
-        if let Some(shape) = kind.storage().and_then(|version| version.shape.as_ref()) {
-            self.store.refresh(&kind.table, |value| {
-                shape.fill(value);
-                value["apiVersion"] = json!(kind.stored_api_version);
-            });
+        if let Some(kind) = definition {
+            self.store.define(Arc::new(kind));
         }
     }
 

@@ -23,7 +23,7 @@ struct Running {
 
 fn api() -> stoker_embedded::Api {
     let clock = Arc::new(jiff::Timestamp::now);
-    stoker_embedded::Api::new(Settings { crds: vec![], clock }).unwrap()
+    stoker_embedded::Api::new(Settings::new(vec![], clock)).unwrap()
 }
 
 async fn start(listen: &str) -> Running {
@@ -50,6 +50,39 @@ async fn the_kubeconfig_opens_the_door() {
         running.cancel.cancel();
         running.task.await.unwrap().unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_outlives_the_server() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let identity = dir.path().join("identity.json");
+    let mut listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let mut first = None;
+    for _ in 0..2 {
+        let server = Server::bind_kept(api(), listen, &identity).await.unwrap();
+        listen = server.addr();
+        let kubeconfig = first.get_or_insert(server.kubeconfig()).clone();
+        assert_eq!(server.kubeconfig(), kubeconfig);
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(server.run(cancel.clone()));
+        let namespaces: Api<Namespace> = Api::all(client(Kubeconfig::from_yaml(&kubeconfig).unwrap()).await);
+        assert_eq!(namespaces.list(&ListParams::default()).await.unwrap().items.len(), 2);
+        cancel.cancel();
+        task.await.unwrap().unwrap();
+    }
+    assert_eq!(std::fs::metadata(&identity).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // Another address: a new server certificate, by the same authority and with the same token.
+    let server = Server::bind_kept(api(), "127.0.0.2:0".parse().unwrap(), &identity).await.unwrap();
+    let mut kubeconfig = Kubeconfig::from_yaml(first.as_deref().unwrap()).unwrap();
+    kubeconfig.clusters[0].cluster.as_mut().unwrap().server = Some(format!("https://{}", server.addr()));
+    let cancel = CancellationToken::new();
+    let task = tokio::spawn(server.run(cancel.clone()));
+    let namespaces: Api<Namespace> = Api::all(client(kubeconfig).await);
+    assert_eq!(namespaces.list(&ListParams::default()).await.unwrap().items.len(), 2);
+    cancel.cancel();
+    task.await.unwrap().unwrap();
 }
 
 #[tokio::test]

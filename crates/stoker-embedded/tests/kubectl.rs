@@ -94,7 +94,7 @@ async fn stock_kubectl_works() {
         return;
     };
     let crd = serde_json::from_str(include_str!("support/widget.json")).unwrap();
-    let api = Api::new(Settings { crds: vec![crd], clock: Arc::new(jiff::Timestamp::now) }).unwrap();
+    let api = Api::new(Settings::new(vec![crd], Arc::new(jiff::Timestamp::now))).unwrap();
     let server = Server::bind(api, "127.0.0.1:0".parse().unwrap()).await.unwrap();
     kubectl.write("kubeconfig", &server.kubeconfig());
     let cancel = CancellationToken::new();

@@ -1,13 +1,17 @@
-//! Who the server is and who may come in: a certificate authority, a server certificate and a token, made at start and kept in
-//! memory only. In: the listen address. Out: a TLS configuration and a kubeconfig. None of it is ever logged.
+//! Who the server is and who may come in: a certificate authority and a token, new or [`kept`], and a server certificate that is
+//! made at each start, so that it always covers the address. In: the listen address. Out: a TLS configuration and a kubeconfig.
+//! None of it is ever logged.
+
+pub(super) mod kept;
 
 use super::ServerError;
 use crate::random;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::civil::Date;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::net::{IpAddr, SocketAddr};
@@ -36,6 +40,32 @@ impl Token {
     }
 }
 
+/// What makes a kubeconfig valid: as long as these stay the same, it does.
+pub(super) struct Secrets {
+    /// The authority's certificate.
+    certificate: String,
+    key: KeyPair,
+    expires: Date,
+    token: Token,
+}
+
+impl Secrets {
+    pub(super) fn new(today: Date) -> Result<Self, ServerError> {
+        let token = random::bytes::<32>().map_err(|e| ServerError::Certificate(format!("{e:?}")))?;
+        let expires = today.saturating_add(jiff::Span::new().years(YEARS));
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = authority(expires).and_then(|params| params.self_signed(&key)).map_err(failed)?.pem();
+        Ok(Self { certificate, key, expires, token: Token(random::hex(&token).into()) })
+    }
+}
+
+/// How long an authority is good for. Its certificate does not reach back from today: clocks of small machines are often late.
+const YEARS: i64 = 10;
+
+fn failed(error: rcgen::Error) -> ServerError {
+    ServerError::Certificate(error.to_string())
+}
+
 /// Certificates and token of one server.
 pub(super) struct Identity {
     authority: String,
@@ -45,10 +75,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    pub(super) fn new(listen: IpAddr) -> Result<Self, ServerError> {
-        let failed = |error: rcgen::Error| ServerError::Certificate(error.to_string());
-        let token = random::bytes::<32>().map_err(|e| ServerError::Certificate(format!("{e:?}")))?;
-        let authority = authority().map_err(failed)?;
+    /// A server certificate for this address.
+    pub(super) fn new(secrets: Secrets, listen: IpAddr) -> Result<Self, ServerError> {
+        let Secrets { certificate: authority_pem, key: authority_key, expires, token } = secrets;
         let key = KeyPair::generate().map_err(failed)?;
         let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
         let own = listen.to_string();
@@ -60,12 +89,14 @@ impl Identity {
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &authority).map_err(failed)?;
+        end(&mut params, expires);
+        let issuer = Issuer::new(authority(expires).map_err(failed)?, authority_key);
+        let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
         Ok(Self {
-            authority: authority.pem(),
+            authority: authority_pem,
             chain: vec![certificate.der().clone()],
             key: PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())),
-            token: Token(random::hex(&token).into()),
+            token,
         })
     }
 
@@ -111,13 +142,20 @@ contexts:
     }
 }
 
-/// The certificates never leave this process's life, so their dates carry no meaning and are rcgen's widest.
-fn authority() -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
+/// The authority, the same whenever it is made of the same key.
+fn authority(expires: Date) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name.push(DnType::CommonName, "stoker-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    CertifiedIssuer::self_signed(params, KeyPair::generate()?)
+    end(&mut params, expires);
+    Ok(params)
+}
+
+/// A date of jiff is always one of the calendar, so the conversion cannot panic.
+fn end(params: &mut CertificateParams, date: Date) {
+    let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
+    params.not_after = date_time_ymd(date.year().into(), month, day);
 }
 
 #[cfg(test)]

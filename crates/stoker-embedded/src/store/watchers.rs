@@ -1,7 +1,8 @@
 //! Who watches a table. In: events, one after another. Out: each watcher's bounded queue. A writer never waits for a watcher:
 //! one whose queue is full is dropped, and its watch ends. A watcher of one name is not even woken for the others.
 
-use super::{Event, HISTORY, Store, Table, Unknown};
+use super::state::Table;
+use super::{Event, HISTORY, Store, Unknown};
 use crate::object::{Key, Object};
 use std::collections::BTreeMap;
 use std::sync::Arc;

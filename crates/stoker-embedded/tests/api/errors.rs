@@ -136,7 +136,7 @@ async fn a_body_has_a_bound() {
 fn a_wrong_definition_is_refused_with_name_and_path() {
     let mut crd = widget_crd();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["type"] = json!("map");
-    let settings = Settings { crds: vec![crd], clock: Arc::new(now) };
+    let settings = Settings::new(vec![crd], Arc::new(now));
     let error = stoker_embedded::Api::new(settings).unwrap_err().to_string();
     for part in ["widgets.example.com", "spec.versions[0].schema.openAPIV3Schema.properties.spec.type", r#""map""#] {
         assert!(error.contains(part), "{error} lacks {part}");

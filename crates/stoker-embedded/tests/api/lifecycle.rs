@@ -170,7 +170,7 @@ async fn a_collection_is_deleted_by_selector() {
 
 #[tokio::test]
 async fn definitions_come_and_go_at_run_time() {
-    let api = stoker_embedded::Api::new(stoker_embedded::Settings { crds: vec![], clock: std::sync::Arc::new(now) });
+    let api = stoker_embedded::Api::new(stoker_embedded::Settings::new(vec![], std::sync::Arc::new(now)));
     let client = api.unwrap().client("default");
     let crds: Api<kube::api::DynamicObject> =
         Api::all_with(client.clone(), &resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition"));

@@ -16,7 +16,7 @@ pub(crate) fn widget_crd() -> Value {
 }
 
 pub(crate) fn start() -> stoker_embedded::Api {
-    stoker_embedded::Api::new(Settings { crds: vec![widget_crd()], clock: Arc::new(now) }).unwrap()
+    stoker_embedded::Api::new(Settings::new(vec![widget_crd()], Arc::new(now))).unwrap()
 }
 
 pub(crate) fn client() -> Client {
