@@ -1,21 +1,22 @@
 //! The agent's one loop: orders and ends of attempts in, core's step, attempts and reports out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, OptionFuture};
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
-use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, ResourceExt as _};
 use stoker_api::Write;
 use stoker_api::native::from_core::{self, Saying};
 use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
-use stoker_core::model::{Bytes, Key, Order, after};
+use stoker_core::model::{Bytes, Key, Order, Report, after};
 use stoker_core::step::{self, Action, Failure, Task, TaskState};
 use stoker_core::{Clock, Reason};
 use stoker_runtime::Layout;
@@ -24,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::pull::Tools;
 use crate::register::register;
@@ -49,6 +51,8 @@ pub struct Settings {
     pub spool: Spool,
     /// Where they go.
     pub store: Layout,
+    /// The file in which it remembers its orders.
+    pub ledger: PathBuf,
 }
 
 /// Why an agent ended unasked.
@@ -57,6 +61,9 @@ pub enum Error {
     /// The stream of its orders did.
     #[error("the agent's watch of NodePreheat {0} ended unasked; this is a bug, restart it and report the log")]
     WatchEnded(String),
+    /// Its memory cannot be read.
+    #[error(transparent)]
+    Ledger(#[from] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// An attempt under way.
@@ -76,6 +83,10 @@ struct Agent {
     salt: u64,
     orders: BTreeMap<Key, Order>,
     tasks: BTreeMap<Key, Task>,
+    /// Uid and generation of the object that the orders are from.
+    source: (String, i64),
+    /// What is on the disk.
+    ledger: Ledger,
     running: BTreeMap<Key, Running>,
     attempts: JoinSet<Result<String, Failure>>,
     news: Arc<Notify>,
@@ -93,12 +104,20 @@ struct Agent {
 pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
     tokio::select! {
         () = cancel.cancelled() => Ok(()),
-        result = Agent::new(settings).run() => result,
+        result = start(settings) => result,
     }
 }
 
+async fn start(settings: Settings) -> Result<(), Error> {
+    let path = settings.ledger.clone();
+    let ledger = tokio::task::spawn_blocking(move || Ledger::load(&path)).await;
+    let ledger =
+        ledger.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
+    Agent::new(settings, ledger).run().await
+}
+
 impl Agent {
-    fn new(settings: Settings) -> Self {
+    fn new(settings: Settings, ledger: Ledger) -> Self {
         let tools = Tools {
             registry: settings.registry.clone(),
             spool: settings.spool.clone(),
@@ -106,13 +125,18 @@ impl Agent {
             platform: settings.platform.clone(),
             counted: Arc::default(),
         };
+        let now = (settings.clock)();
+        let adopt = |(key, report): (&Key, &Report)| (*key, step::adopt(report.clone(), now));
+        let tasks = ledger.reports.iter().filter(|(key, _)| ledger.orders.contains_key(key)).map(adopt).collect();
         let salt = settings.node.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
             settings,
             tools,
             salt,
-            orders: BTreeMap::new(),
-            tasks: BTreeMap::new(),
+            orders: ledger.orders.clone(),
+            tasks,
+            source: (ledger.uid.clone(), ledger.generation),
+            ledger,
             running: BTreeMap::new(),
             attempts: JoinSet::new(),
             news: Arc::default(),
@@ -133,6 +157,8 @@ impl Agent {
         let mut writing: Option<BoxFuture<'static, Written>> = None;
         let mut listed = false;
         loop {
+            // On the disk before anything is done about it.
+            self.remember().await;
             let now = (self.settings.clock)();
             let step = step::step(&self.orders, &self.tasks, &BTreeSet::new(), now);
             step.actions.into_iter().for_each(|action| self.act(action, now));
@@ -177,7 +203,43 @@ impl Agent {
         running.map(|order| order.progress).min().map(|progress| after(now, progress))
     }
 
+    /// Writes the ledger where it is out of date. A disk that refuses is said; the work goes on.
+    async fn remember(&mut self) {
+        let ended = self.tasks.iter().filter(|(_, task)| task.report.ended() || task.report.pin.is_some());
+        let reports = ended.map(|(key, task)| {
+            let mut report = task.report.clone();
+            // Progress is not worth a write.
+            if !report.ended() {
+                (report.bytes, report.updated) = (Bytes::default(), report.started);
+            }
+            (*key, report)
+        });
+        let (uid, generation) = self.source.clone();
+        let ledger = Ledger { uid, generation, orders: self.orders.clone(), reports: reports.collect() };
+        if ledger == self.ledger {
+            return;
+        }
+        let (path, copy) = (self.settings.ledger.clone(), ledger.clone());
+        let saved = tokio::task::spawn_blocking(move || copy.save(&path)).await;
+        match saved.unwrap_or_else(|problem| Err(std::io::Error::other(problem))) {
+            Ok(()) => self.ledger = ledger,
+            Err(problem) => {
+                tracing::warn!("cannot write the ledger {}, trying again: {problem}", self.settings.ledger.display());
+            }
+        }
+    }
+
     fn take_orders(&mut self, object: &DynamicObject) {
+        let source = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
+        if source.0 == self.source.0 && source.1 < self.source.1 {
+            tracing::warn!(
+                "orders of generation {} are older than those of {} in hand, not taken",
+                source.1,
+                self.source.1
+            );
+            return;
+        }
+        self.source = source;
         let (orders, broken) = to_core::orders(object);
         for problem in broken {
             tracing::warn!("an order cannot be read and is left out: {problem}");

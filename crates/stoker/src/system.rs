@@ -124,6 +124,7 @@ pub(crate) fn agent(
         registry: registry.clone(),
         spool,
         store: Layout::open(home.join("images"))?,
+        ledger: home.join("ledger.json"),
     })
 }
 

@@ -114,6 +114,14 @@ pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>) -> Write {
     Write::Patch(node_target(node), json!({ "spec": { "orders": orders.collect::<Map<_, _>>() } }))
 }
 
+/// Orders and reports as a NodePreheat holds them: what an agent keeps on disk.
+pub fn node_preheat(orders: &BTreeMap<Key, Order>, reports: &BTreeMap<Key, Report>) -> Value {
+    let orders: Map<String, Value> = orders.iter().map(|(key, order)| (key.to_string(), wire_order(order))).collect();
+    let reports: Map<String, Value> =
+        reports.iter().map(|(key, report)| (key.to_string(), wire_report(report))).collect();
+    json!({ "spec": { "orders": orders }, "status": { "reports": reports } })
+}
+
 fn wire_order(order: &Order) -> Value {
     json!(WireOrder {
         image: order.image.clone(),
