@@ -81,6 +81,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "jiff",
             "k8s-openapi",
             "kube",
+            "serde",
             "serde_json",
             "stoker-api",
             "stoker-core",

@@ -5,9 +5,11 @@
 
 mod ledger;
 mod meter;
+mod node;
 mod pull;
 mod register;
 mod report;
 mod run;
 
+pub use node::{LEASE_DURATION, LEASE_NAMESPACE};
 pub use run::{Error, Settings, run};

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ledger::Ledger;
 use crate::meter::Meter;
+use crate::node;
 use crate::pull::Tools;
 use crate::register::register;
 use crate::report::{Said, until};
@@ -53,6 +54,8 @@ pub struct Settings {
     pub store: Layout,
     /// The file in which it remembers its orders.
     pub ledger: PathBuf,
+    /// On a machine without a kubelet: the labels of the Node that the agent makes and keeps alive itself.
+    pub node_labels: Option<BTreeMap<String, String>>,
 }
 
 /// Why an agent ended unasked.
@@ -102,8 +105,12 @@ struct Agent {
 
 /// Runs until it is cancelled.
 pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
+    let node = settings.node_labels.clone();
+    let node =
+        node.map(|labels| node::keep(settings.client.clone(), settings.clock.clone(), settings.node.clone(), labels));
     tokio::select! {
         () = cancel.cancelled() => Ok(()),
+        Some(()) = OptionFuture::from(node) => Ok(()),
         result = start(settings) => result,
     }
 }

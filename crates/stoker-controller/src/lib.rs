@@ -3,11 +3,13 @@
 //! Decides nothing. Only the watches and the writer hold a client; time comes from the clock that is handed in.
 
 mod facts;
+mod lifecycle;
 mod mirror;
 mod run;
 pub mod snapshot;
 mod watch;
 mod writer;
 
+pub use lifecycle::watch_over_nodes;
 pub use run::{Error, Settings, run};
 pub use writer::Limits;

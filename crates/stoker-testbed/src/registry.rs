@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
@@ -14,6 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 
 mod answer;
 mod fault;
@@ -86,6 +88,8 @@ struct Shared {
     open: watch::Sender<bool>,
     /// Counts requests and bytes, so that tests can wait for them.
     changed: watch::Sender<u64>,
+    /// Bytes of bodies in a second, of all connections together, and when the next ones may go.
+    pace: Mutex<(u64, Instant)>,
 }
 
 impl Registry {
@@ -98,6 +102,7 @@ impl Registry {
             store: Mutex::default(),
             open: watch::Sender::new(false),
             changed: watch::Sender::new(0),
+            pace: Mutex::new((u64::MAX, Instant::now())),
         });
         let ours = shared.clone();
         let task = tokio::spawn(async move {
@@ -189,6 +194,20 @@ impl Registry {
         self.shared.open.send_replace(true);
     }
 
+    /// From now on no more than this many bytes of bodies in a second.
+    pub fn pace(&self, bytes_per_second: u64) {
+        *self.shared.pace.lock().unwrap_or_else(PoisonError::into_inner) = (bytes_per_second, Instant::now());
+    }
+
+    /// Waits until this many bytes of bodies went out for paths that hold this text.
+    pub async fn wait_for_bytes(&self, part: &str, bytes: u64) {
+        self.wait_for(|seen| {
+            let sent = seen.iter().filter(|seen| seen.path.contains(part)).map(|seen| seen.body_bytes);
+            sent.sum::<u64>() >= bytes
+        })
+        .await;
+    }
+
     /// All requests so far, in the order they came.
     pub fn seen(&self) -> Vec<Seen> {
         self.store().seen.clone()
@@ -228,6 +247,17 @@ impl Drop for Registry {
 impl Shared {
     fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until these bytes may go.
+    async fn may_send(&self, bytes: usize) {
+        let at = {
+            let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = pace.1.max(Instant::now());
+            pace.1 = at + Duration::from_secs_f64(bytes as f64 / pace.0.max(1) as f64);
+            at
+        };
+        tokio::time::sleep_until(at).await;
     }
 
     /// Notes a change of what was seen.

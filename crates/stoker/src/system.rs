@@ -1,14 +1,17 @@
 //! The whole system in this process: embedded API over HTTPS, controller, nodes. What `up` and `demo` share.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::Client;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, PostParams};
+use kube::runtime::wait::await_condition;
 use serde_json::json;
+use stoker_api::native::NodePreheat;
 use stoker_core::Clock;
 use stoker_embedded as embedded;
 use stoker_runtime::Layout;
@@ -50,8 +53,10 @@ impl System {
         // Whoever waits for it must not find the one of an earlier run.
         let _ = std::fs::remove_file(data.join("kubeconfig"));
         let crds: Result<_, _> = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd)).collect();
-        let api = embedded::Api::new(embedded::Settings::new(crds?, clock.clone()))?;
-        let server = embedded::Server::bind(api.clone(), listen).await?;
+        let journal = Some(data.join("journal.redb"));
+        let settings = embedded::Settings { journal, ..embedded::Settings::new(crds?, clock.clone()) };
+        let api = tokio::task::spawn_blocking(move || embedded::Api::new(settings)).await??;
+        let server = embedded::Server::bind_kept(api.clone(), listen, &data.join("identity")).await?;
         let client = api.client("default");
         let mut system = System {
             client: client.clone(),
@@ -72,15 +77,23 @@ impl System {
         };
         let cancel = system.cancel.clone();
         system.tasks.spawn(async move { Ok(stoker_controller::run(settings, cancel).await?) });
+        make_namespace(&client, stoker_agent::LEASE_NAMESPACE).await?;
+        let (cancel, watched, its_clock) = (system.cancel.clone(), client.clone(), clock.clone());
+        let (leases, patience) = (stoker_agent::LEASE_NAMESPACE, stoker_agent::LEASE_DURATION);
+        system.tasks.spawn(async move {
+            Ok(stoker_controller::watch_over_nodes(watched, its_clock, leases, patience, cancel).await?)
+        });
         let registry = Registry::new(Default::default())?;
         for number in 1..=nodes {
             let name = format!("node-{number}");
-            let agent = agent(&name, &data.join("nodes").join(&name), &client, &registry, &platform, &clock)?;
-            make_node(&client, &name, &platform, &clock).await?;
+            let mut agent = agent(&name, &data.join("nodes").join(&name), &client, &registry, &platform, &clock)?;
+            agent.node_labels = Some(node_labels(&name, &platform));
             system.nodes.push((name, agent.store.clone()));
             let cancel = system.cancel.clone();
             system.tasks.spawn(async move { Ok(stoker_agent::run(agent, cancel).await?) });
         }
+        let names: Vec<String> = system.nodes.iter().map(|(name, _)| name.clone()).collect();
+        system.run_until(ready(&client, &names)).await??;
         write_private(&system.kubeconfig, &kubeconfig)?;
         Ok(system)
     }
@@ -125,31 +138,43 @@ pub(crate) fn agent(
         spool,
         store: Layout::open(home.join("images"))?,
         ledger: home.join("ledger.json"),
+        node_labels: None,
     })
 }
 
-/// The Node object that a kubelet would make.
-async fn make_node(client: &Client, name: &str, platform: &Platform, clock: &Clock) -> anyhow::Result<()> {
-    let labels = json!({
-        "kubernetes.io/hostname": name,
-        "kubernetes.io/os": platform.os,
-        "kubernetes.io/arch": platform.architecture,
-    });
-    let node = serde_json::from_value(json!({ "metadata": { "name": name, "labels": labels } }))?;
-    let nodes: Api<Node> = Api::all(client.clone());
-    nodes.create(&PostParams::default(), &node).await?;
-    let now = clock().to_string();
-    let ready = json!({
-        "type": "Ready",
-        "status": "True",
-        "reason": "AgentRuns",
-        "message": "Stoker's agent runs in this process",
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    });
-    let status = Patch::Merge(json!({ "status": { "conditions": [ready] } }));
-    nodes.patch_status(name, &PatchParams::default(), &status).await?;
+/// Waits until every node is ready and its agent has introduced itself.
+async fn ready(client: &Client, names: &[String]) -> anyhow::Result<()> {
+    let (nodes, preheats): (Api<Node>, Api<NodePreheat>) = (Api::all(client.clone()), Api::all(client.clone()));
+    for name in names {
+        await_condition(nodes.clone(), name, |node: Option<&Node>| {
+            node.is_some_and(|node| stoker_api::node::to_core(node).ready)
+        })
+        .await?;
+        await_condition(preheats.clone(), name, |preheat: Option<&NodePreheat>| {
+            preheat.and_then(|preheat| preheat.status.as_ref()).is_some_and(|status| status.agent.is_some())
+        })
+        .await?;
+    }
     Ok(())
+}
+
+/// The labels that a kubelet would give.
+fn node_labels(name: &str, platform: &Platform) -> BTreeMap<String, String> {
+    let labels = [
+        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/os", &platform.os),
+        ("kubernetes.io/arch", &platform.architecture),
+    ];
+    labels.map(|(key, value)| (key.to_string(), value.to_string())).into()
+}
+
+/// A namespace that a cluster has from the start.
+async fn make_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
+    let namespace: Namespace = serde_json::from_value(json!({ "metadata": { "name": name } }))?;
+    match Api::all(client.clone()).create(&PostParams::default(), &namespace).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        made => Ok(made.map(|_| ())?),
+    }
 }
 
 fn lock(data: &Path) -> anyhow::Result<File> {

@@ -88,6 +88,7 @@ async fn send(write: &mut OwnedWriteHalf, shared: &Shared, number: usize, answer
         let stops = [answer.cut_after, answer.stall_after].into_iter().flatten().map(|at| at as usize);
         let next_stop = stops.filter(|at| *at > sent).map(|at| at - sent).min().unwrap_or(left);
         let piece = &answer.body[sent..sent + left.min(PIECE).min(next_stop)];
+        shared.may_send(piece.len()).await;
         if !answer.declared {
             write.write_all(format!("{:x}\r\n", piece.len()).as_bytes()).await?;
         }

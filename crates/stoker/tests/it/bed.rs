@@ -27,15 +27,27 @@ pub(crate) fn stoker() -> Command {
 pub(crate) struct Up {
     child: Child,
     data: tempfile::TempDir,
+    nodes: u16,
 }
 
 impl Up {
     pub(crate) fn start(nodes: u16) -> Self {
         let data = tempfile::tempdir().unwrap();
-        let nodes = nodes.to_string();
+        let child = Self::spawn(data.path(), nodes);
+        Self { child, data, nodes }
+    }
+
+    /// Ends it as a power cut would, and starts it again on the same directory.
+    pub(crate) fn kill_and_restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = Self::spawn(self.data.path(), self.nodes);
+    }
+
+    fn spawn(data: &Path, nodes: u16) -> Child {
         let mut child = stoker()
-            .args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes, "--data"])
-            .arg(data.path())
+            .args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes.to_string(), "--data"])
+            .arg(data)
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
             .spawn()
@@ -44,7 +56,9 @@ impl Up {
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         assert!(line.starts_with("Stoker is up at https://127.0.0.1:"), "{line}");
-        Self { child, data }
+        // What it says later goes nowhere, but must not fill the pipe.
+        std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink()));
+        child
     }
 
     pub(crate) fn data(&self) -> &Path {

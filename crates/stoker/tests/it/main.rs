@@ -7,4 +7,5 @@ mod demo;
 mod jobs;
 mod kruise;
 mod kubectl;
+mod lasting;
 mod pull;
