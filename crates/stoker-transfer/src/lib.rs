@@ -22,6 +22,7 @@
 //! # }
 //! ```
 
+pub mod credentials;
 pub mod error;
 pub mod fetch;
 mod hash;
@@ -34,6 +35,7 @@ pub mod registry;
 pub mod serve;
 pub mod spool;
 
+pub use credentials::{Keyring, Logins, SecretKind};
 pub use error::{Error, Kind};
 pub use image::{Document, Image};
 pub use login::{Login, Secret};

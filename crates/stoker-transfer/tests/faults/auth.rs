@@ -5,7 +5,7 @@ use stoker_transfer::{Kind, Platform};
 
 use super::*;
 
-fn bearer(login: Option<&str>, uses: usize) -> Auth {
+pub(crate) fn bearer(login: Option<&str>, uses: usize) -> Auth {
     Auth::Bearer { login: login.map(Into::into), uses, realm: None, expires_in: 300 }
 }
 

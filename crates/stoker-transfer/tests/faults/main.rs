@@ -5,6 +5,7 @@
 
 mod auth;
 mod blobs;
+mod credentials;
 mod documents;
 mod parsing;
 mod serving;

@@ -1,0 +1,125 @@
+//! Which logins to try for an image.
+//!
+//! The bytes of pull secrets come in, in their order; for an image the logins that fit go out, matched with the
+//! kubelet's rules, so that what works for a pod works here. A secret that cannot be read is refused with what is wrong
+//! with it, never with what is in it. It speaks to no registry.
+
+use std::fmt;
+
+use crate::login::Login;
+use crate::reference::Reference;
+
+mod config;
+mod pattern;
+mod trial;
+
+pub use self::config::{Malformed, SecretKind};
+use self::pattern::Pattern;
+pub use self::trial::Logins;
+
+/// More logins than this are not tried for one image: each costs a request, and some registries lock out who fails often.
+pub const MOST_TRIED: usize = 20;
+
+/// The logins of any number of pull secrets.
+#[derive(Clone, Default)]
+pub struct Keyring {
+    /// In the order in which they came.
+    entries: Vec<(Pattern, Login)>,
+}
+
+impl Keyring {
+    /// A ring without keys.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the logins of one pull secret behind those that are there; none of them where it cannot be read.
+    pub fn add(&mut self, kind: SecretKind, bytes: &[u8]) -> Result<(), Malformed> {
+        self.entries.extend(config::read(kind, bytes)?);
+        Ok(())
+    }
+
+    /// The logins for this image: the most specific pattern first, then in the order of the secrets; nobody last.
+    pub fn logins(&self, image: &Reference) -> Logins {
+        let mut fitting: Vec<&(Pattern, Login)> =
+            self.entries.iter().filter(|(pattern, _)| pattern.matches(image)).collect();
+        // As the kubelet sorts: among patterns that fit one image the longer text is the greater, and a name is greater
+        // than a wildcard. Equal ones keep their order.
+        fitting.sort_by(|(a, _), (b, _)| b.text().cmp(a.text()));
+        let mut logins: Vec<Login> = Vec::new();
+        for (_, login) in fitting {
+            if logins.len() < MOST_TRIED && !logins.contains(login) {
+                logins.push(login.clone());
+            }
+        }
+        Logins::new(logins)
+    }
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keyring({} logins)", self.entries.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ring(secrets: &[&[(&str, &str)]]) -> Keyring {
+        let mut ring = Keyring::new();
+        for secret in secrets {
+            let entries: Vec<String> = secret
+                .iter()
+                .map(|(place, user)| format!(r#""{place}": {{"username": "{user}", "password": "p"}}"#))
+                .collect();
+            ring.add(SecretKind::DockerCfg, format!("{{{}}}", entries.join(",")).as_bytes()).unwrap();
+        }
+        ring
+    }
+
+    fn tried(ring: &Keyring, image: &str) -> Vec<String> {
+        let logins = ring.logins(&image.parse().unwrap());
+        logins.candidates().map(|login| login.map_or("nobody".into(), |login| login.username.clone())).collect()
+    }
+
+    #[test]
+    fn the_most_specific_comes_first_and_nobody_last() {
+        let ring = ring(&[&[
+            ("reg.example.com", "host"),
+            ("*.example.com", "wild"),
+            ("reg.example.com/team/app", "app"),
+            ("https://reg.example.com/v2/team", "team"),
+            ("other.example.com", "other"),
+        ]]);
+        assert_eq!(tried(&ring, "reg.example.com/team/app:v1"), ["app", "team", "host", "wild", "nobody"]);
+        assert_eq!(tried(&ring, "reg.example.com/team/cart"), ["team", "host", "wild", "nobody"]);
+        assert_eq!(tried(&ring, "elsewhere.org/team/app"), ["nobody"]);
+    }
+
+    #[test]
+    fn equal_patterns_keep_the_order_of_the_secrets_and_equal_logins_are_tried_once() {
+        let ring = ring(&[
+            &[("reg.io", "z-first")],
+            &[("reg.io", "a-second"), ("reg.io/app", "z-first")],
+            &[("https://reg.io/", "third")],
+        ]);
+        assert_eq!(tried(&ring, "reg.io/app"), ["z-first", "a-second", "third", "nobody"]);
+    }
+
+    #[test]
+    fn not_more_than_a_bounded_number_is_tried() {
+        let names: Vec<String> = (0..100).map(|n| format!("user{n}")).collect();
+        let secrets: Vec<[(&str, &str); 1]> = names.iter().map(|name| [("reg.io", name.as_str())]).collect();
+        let secrets: Vec<&[(&str, &str)]> = secrets.iter().map(<[_; 1]>::as_slice).collect();
+        assert_eq!(tried(&ring(&secrets), "reg.io/app").len(), MOST_TRIED + 1);
+    }
+
+    #[test]
+    fn nothing_shows_a_password() {
+        let mut ring = Keyring::new();
+        ring.add(SecretKind::DockerCfg, br#"{"reg.io": {"username": "ada", "password": "hunter2"}}"#).unwrap();
+        let logins = ring.logins(&"reg.io/a".parse().unwrap());
+        assert!(!format!("{ring:?} {logins:?}").contains("hunter2"));
+    }
+}
