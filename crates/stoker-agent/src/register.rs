@@ -10,9 +10,14 @@ use stoker_api::native::{NodePreheat, NodePreheatSpec};
 
 /// Tries until the object is there. Without its Node it is not made: nothing would ever remove it.
 pub(crate) async fn register(client: Client, node: String) {
-    let mut pause = Duration::from_millis(500);
+    let mut pause = Duration::from_millis(50);
     while let Err(problem) = try_register(&client, &node).await {
-        tracing::warn!(node, "cannot register with the API server, trying again: {problem}");
+        match problem {
+            kube::Error::Api(status) if status.code == 404 => {
+                tracing::info!(node, "waiting for the Node of this name, without which nothing is registered");
+            }
+            problem => tracing::warn!(node, "cannot register with the API server, trying again: {problem}"),
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(30));
     }

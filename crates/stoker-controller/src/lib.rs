@@ -3,6 +3,7 @@
 //! Decides nothing. Only the watches and the writer hold a client; time comes from the clock that is handed in.
 
 mod facts;
+mod lease;
 mod lifecycle;
 mod mirror;
 mod run;

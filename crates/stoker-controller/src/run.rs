@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::facts;
+use crate::lease::Candidate;
 use crate::mirror::{Mirror, Progress};
 use crate::watch::{Fact, watch};
 use crate::writer::{self, Done, Limits, Numbered};
@@ -28,6 +29,8 @@ pub struct Settings {
     pub clock: Clock,
     /// How much to ask of the API server.
     pub limits: Limits,
+    /// Who this is among controllers of one cluster. One that comes back under the same name need not wait.
+    pub identity: String,
 }
 
 /// Why the controller ended unasked.
@@ -45,8 +48,28 @@ enum Input {
     Job(&'static Dialect, Fact<DynamicObject>),
 }
 
-/// Runs until it is cancelled.
+/// Runs until it is cancelled: waits until it leads, leads until it does not, and waits again.
 pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
+    let candidate = Candidate::new(settings.client.clone(), settings.identity.clone(), settings.clock.clone());
+    loop {
+        let Some(transitions) = cancel.run_until_cancelled(candidate.acquire()).await else { return Ok(()) };
+        tracing::info!(identity = settings.identity, "leading");
+        // Whatever ends this ends the writer with it: who does not lead does not write.
+        tokio::select! {
+            result = lead(&settings, transitions, &cancel) => {
+                result?;
+                if cancel.is_cancelled() {
+                    candidate.release().await;
+                    return Ok(());
+                }
+            }
+            () = candidate.keep() => {}
+        }
+    }
+}
+
+/// Leads until it is cancelled, or a controller with a higher epoch has written.
+async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken) -> Result<(), Error> {
     let (input, mut inputs) = mpsc::channel(1024);
     let (writes, writes_out) = mpsc::unbounded_channel();
     let (done, mut dones) = mpsc::unbounded_channel();
@@ -68,6 +91,8 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
         unlisted: ["Node", "NodePreheat"].into_iter().chain(DIALECTS.iter().map(|dialect| dialect.kind)).collect(),
         writes,
         number: 0,
+        epoch: None,
+        highest: transitions,
     };
     let mut wake = None;
     loop {
@@ -84,6 +109,10 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
         }
         while let Ok(done) = dones.try_recv() {
             shell.acknowledge(done);
+        }
+        if shell.epoch.is_some_and(|epoch| epoch < shell.highest) {
+            tracing::warn!(highest = shell.highest, "a controller with a higher epoch writes orders; stepping down");
+            return Ok(());
         }
         if shell.unlisted.is_empty() {
             wake = shell.plan();
@@ -131,6 +160,10 @@ struct Shell {
     writes: mpsc::UnboundedSender<Numbered>,
     /// Of the last write.
     number: u64,
+    /// Ours, once every object was seen: higher than any before.
+    epoch: Option<i64>,
+    /// The highest that was seen.
+    highest: i64,
 }
 
 impl Shell {
@@ -160,7 +193,9 @@ impl Shell {
 
     fn listed(&mut self, kind: &'static str) {
         if self.unlisted.remove(kind) && self.unlisted.is_empty() {
-            tracing::info!("every object is known, planning");
+            let epoch = *self.epoch.get_or_insert(self.highest + 1);
+            self.highest = self.highest.max(epoch);
+            tracing::info!(epoch, "every object is known, planning");
             self.world.listening((self.clock)());
         }
     }
@@ -176,6 +211,7 @@ impl Shell {
         if !progress.see(&object) {
             return;
         }
+        self.highest = self.highest.max(native::to_core::epoch(&object));
         if !progress.assumed() {
             self.world.apply(facts::orders(&object));
         }
@@ -252,7 +288,7 @@ impl Shell {
 
     fn order(&mut self, node: &str, changes: &BTreeMap<Key, Option<Order>>) {
         self.nodes.entry(node.into()).or_default().hand_out(self.number + 1);
-        self.write(native::from_core::orders(node, changes));
+        self.write(native::from_core::orders(node, changes, self.epoch.unwrap_or(self.highest)));
     }
 
     fn write(&mut self, write: Write) {

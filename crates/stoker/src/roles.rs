@@ -14,7 +14,9 @@ use crate::{clock, system, up};
 pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let limits = stoker_controller::Limits { writes_per_second: args.max_writes_per_second, ..Default::default() };
-    let settings = stoker_controller::Settings { client, clock: clock::system(), limits };
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let identity = format!("{}-{}", host.trim(), std::process::id());
+    let settings = stoker_controller::Settings { client, clock: clock::system(), limits, identity };
     let cancel = CancellationToken::new();
     until_stopped(stoker_controller::run(settings, cancel.clone()), cancel.clone()).await
 }

@@ -74,6 +74,8 @@ impl System {
             client: client.clone(),
             clock: clock.clone(),
             limits: stoker_controller::Limits::default(),
+            // The data directory is locked: whoever held the lease before is gone.
+            identity: "up".into(),
         };
         let cancel = system.cancel.clone();
         system.tasks.spawn(async move { Ok(stoker_controller::run(settings, cancel).await?) });

@@ -108,10 +108,11 @@ fn node_target(node: &str) -> Target {
     Target { resource: ApiResource::erase::<NodePreheat>(&()), namespace: None, name: node.into() }
 }
 
-/// The patch of a node's orders; `None` takes one away.
-pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>) -> Write {
+/// The patch of a node's orders; `None` takes one away. The epoch is that of the controller that writes.
+pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>, epoch: i64) -> Write {
     let orders = changes.iter().map(|(key, order)| (key.to_string(), order.as_ref().map_or(Value::Null, wire_order)));
-    Write::Patch(node_target(node), json!({ "spec": { "orders": orders.collect::<Map<_, _>>() } }))
+    let orders: Map<String, Value> = orders.collect();
+    Write::Patch(node_target(node), json!({ "spec": { "epoch": epoch, "orders": orders } }))
 }
 
 /// Orders and reports as a NodePreheat holds them: what an agent keeps on disk.

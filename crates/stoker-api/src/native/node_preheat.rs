@@ -36,7 +36,15 @@ use crate::span::Span;
         priority = "1"
     )
 )]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(oldSelf.epoch) || (has(self.epoch) && self.epoch >= oldSelf.epoch)",
+    "message": "epoch may neither fall nor vanish: a controller that no longer leads must not write",
+}]))]
 pub struct NodePreheatSpec {
+    /// Of the controller that wrote the orders; a later leader has a higher one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i64")]
+    pub epoch: Option<i64>,
     /// The orders by key.
     #[serde(default)]
     pub orders: BTreeMap<String, WireOrder>,

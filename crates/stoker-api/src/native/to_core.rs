@@ -103,6 +103,11 @@ fn entries<W: DeserializeOwned, T>(
     (entries, broken)
 }
 
+/// The epoch of the controller that last wrote a NodePreheat's orders.
+pub fn epoch(object: &DynamicObject) -> i64 {
+    object.data.pointer("/spec/epoch").and_then(Value::as_i64).unwrap_or(0)
+}
+
 /// The orders of a NodePreheat.
 pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
     entries(object, "/spec/orders", |wire: WireOrder| {

@@ -1,0 +1,114 @@
+//! Two controllers against the embedded API, in process and with a paused clock: one leads, the other takes over.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
+use stoker_controller::{Limits, Settings};
+use stoker_core::Clock;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Wall time that follows tokio's clock, paused or not.
+fn clock() -> Clock {
+    let (wall, start) = (Timestamp::from_second(1_800_000_000).unwrap(), tokio::time::Instant::now());
+    Arc::new(move || stoker_core::model::after(wall, start.elapsed()))
+}
+
+fn api(clock: &Clock) -> Client {
+    let crds = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
+    stoker_embedded::Api::new(stoker_embedded::Settings::new(crds, clock.clone())).unwrap().client("default")
+}
+
+fn controller(client: &Client, clock: &Clock, identity: &str, cancel: &CancellationToken) -> JoinHandle<()> {
+    let settings =
+        Settings { client: client.clone(), clock: clock.clone(), limits: Limits::default(), identity: identity.into() };
+    let run = stoker_controller::run(settings, cancel.clone());
+    tokio::spawn(async move { run.await.unwrap() })
+}
+
+/// A node with an agent's object, as an agent would make them.
+async fn node(client: &Client, name: &str) {
+    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let node: Node = serde_json::from_value(json!({"metadata": {"name": name}, "status": ready})).unwrap();
+    let nodes: Api<Node> = Api::all(client.clone());
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    let patch = Patch::Merge(json!({ "status": ready }));
+    nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+    let preheats: Api<NodePreheat> = Api::all(client.clone());
+    preheats.create(&PostParams::default(), &NodePreheat::new(name, NodePreheatSpec::default())).await.unwrap();
+}
+
+async fn preheat(client: &Client, name: &str) {
+    let spec = json!({"images": [{"image": format!("registry.example/{name}:v1")}]});
+    let object = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
+    Api::<Preheat>::default_namespaced(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+}
+
+/// Waits until the node has this many orders; returns the epoch that they were written in.
+async fn ordered(client: &Client, name: &str, count: usize) -> i64 {
+    let preheats: Api<NodePreheat> = Api::all(client.clone());
+    let object = await_condition(preheats, name, move |object: Option<&NodePreheat>| {
+        object.is_some_and(|object| object.spec.orders.len() == count)
+    });
+    object.await.unwrap().unwrap().spec.epoch.unwrap()
+}
+
+async fn holder(client: &Client) -> Option<String> {
+    let lease = Api::<Lease>::namespaced(client.clone(), stoker_api::NAMESPACE).get("stoker-controller").await.unwrap();
+    lease.spec.unwrap().holder_identity.filter(|holder| !holder.is_empty())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_takes_over_with_a_higher_epoch_when_the_first_is_gone() {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let cancel = CancellationToken::new();
+    let first = controller(&client, &clock, "first", &cancel);
+    preheat(&client, "one").await;
+    assert_eq!(ordered(&client, "n1", 1).await, 1);
+    let second = controller(&client, &clock, "second", &cancel);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(holder(&client).await.as_deref(), Some("first"), "as long as it renews");
+    first.abort();
+    preheat(&client, "two").await;
+    let epoch = ordered(&client, "n1", 2).await;
+    assert!(epoch > 1, "{epoch}");
+    assert_eq!(holder(&client).await.as_deref(), Some("second"));
+    cancel.cancel();
+    second.await.unwrap();
+    assert_eq!(holder(&client).await, None, "one that stops gives the lease back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_sees_a_higher_epoch_steps_down_and_the_schema_holds_the_others() {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let cancel = CancellationToken::new();
+    let leader = controller(&client, &clock, "old", &cancel);
+    preheat(&client, "one").await;
+    assert_eq!(ordered(&client, "n1", 1).await, 1);
+    let preheats: Api<NodePreheat> = Api::all(client.clone());
+    let epoch = |epoch: i64| Patch::Merge(json!({"spec": {"epoch": epoch}}));
+    preheats.patch("n1", &PatchParams::default(), &epoch(7)).await.unwrap();
+    for lower in [epoch(6), Patch::Merge(json!({"spec": {"epoch": null}}))] {
+        let refused = preheats.patch("n1", &PatchParams::default(), &lower).await.unwrap_err();
+        assert!(refused.to_string().contains("epoch may neither fall nor vanish"), "{refused}");
+    }
+    preheat(&client, "two").await;
+    assert_eq!(ordered(&client, "n1", 2).await, 8, "it leads again, above all that was seen");
+    cancel.cancel();
+    leader.await.unwrap();
+    assert_eq!(preheats.get("n1").await.unwrap().name_any(), "n1");
+}
