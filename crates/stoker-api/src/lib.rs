@@ -6,6 +6,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 pub mod dialect;
+mod events;
 mod image;
 pub mod labels;
 pub mod native;
@@ -17,6 +18,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube_core::CustomResourceExt as _;
 
 pub use dialect::{DIALECTS, Dialect, NotReadable, Summary};
+pub use events::events;
 pub use image::image;
 pub use span::{NotASpan, Span};
 pub use write::{Target, Write};

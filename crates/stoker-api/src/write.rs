@@ -30,6 +30,8 @@ pub enum Write {
     Patch(Target, Value),
     /// A JSON merge patch of its status.
     Status(Target, Value),
+    /// A new object.
+    Create(Target, Value),
     /// The object goes, if it is still the one with this uid.
     Delete(Target, Option<String>),
 }
@@ -38,7 +40,10 @@ impl Write {
     /// The object that it changes.
     pub fn target(&self) -> &Target {
         match self {
-            Write::Patch(target, _) | Write::Status(target, _) | Write::Delete(target, _) => target,
+            Write::Patch(target, _)
+            | Write::Status(target, _)
+            | Write::Create(target, _)
+            | Write::Delete(target, _) => target,
         }
     }
 }

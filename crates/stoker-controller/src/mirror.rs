@@ -96,15 +96,18 @@ impl Mirror {
         self.0.remove(id);
     }
 
-    /// The write that an outcome asks for; from now on it is assumed.
-    pub(crate) fn project(&mut self, outcome: &Outcome, number: u64, now: Timestamp) -> Option<Write> {
-        let known = self.0.get_mut(&outcome.job)?;
-        let write = (known.dialect.project)(&known.object, outcome, now)?;
+    /// The writes that an outcome asks for: events, and at last the status, which from now on is assumed. `number` is
+    /// that of the last write before them.
+    pub(crate) fn project(&mut self, outcome: &Outcome, number: u64, now: Timestamp) -> Vec<Write> {
+        let Some(known) = self.0.get_mut(&outcome.job) else { return Vec::new() };
+        let Some(write) = (known.dialect.project)(&known.object, outcome, now) else { return Vec::new() };
+        let mut writes = stoker_api::events(known.dialect, &known.object, outcome, now);
         if let Write::Status(_, patch) = &write {
             json_patch::merge(&mut known.object.data, &json!({ "status": patch.get("status") }));
-            known.progress.hand_out(number);
+            known.progress.hand_out(number + writes.len() as u64 + 1);
         }
-        Some(write)
+        writes.push(write);
+        writes
     }
 
     /// A write of this object has ended.

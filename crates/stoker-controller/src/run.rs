@@ -240,6 +240,7 @@ impl Shell {
                     self.see_job(dialect, object);
                 }
             }
+            None if target.resource.kind != "NodePreheat" => {}
             None => {
                 if let Some(progress) = self.nodes.get_mut(&target.name) {
                     progress.end(number);
@@ -273,7 +274,7 @@ impl Shell {
             self.order(&write.node, &write.changes);
         }
         for outcome in &plan.outcomes {
-            if let Some(write) = self.mirror.project(outcome, self.number + 1, now) {
+            for write in self.mirror.project(outcome, self.number, now) {
                 self.write(write);
             }
         }

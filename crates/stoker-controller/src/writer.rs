@@ -8,7 +8,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
 use stoker_api::{Target, Write};
 use tokio::sync::mpsc;
@@ -236,6 +236,10 @@ async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>,
     let result = match write {
         Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Some),
         Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Some),
+        Write::Create(_, object) => {
+            let object: DynamicObject = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
+            api.create(&PostParams::default(), &object).await.map(Some)
+        }
         Write::Delete(_, uid) => {
             let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
             let params = DeleteParams { preconditions, ..DeleteParams::background() };
@@ -248,7 +252,8 @@ async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>,
     }
 }
 
-/// A uid that is not the object's: a conflict, or a field that must not change.
+/// A uid that is not the object's: a conflict, or a field that must not change. What was to be made and is there already
+/// is a conflict too.
 fn is_another(status: &kube::core::Status) -> bool {
     status.code == 409 || (status.code == 422 && status.message.contains("metadata.uid"))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
@@ -88,6 +88,29 @@ async fn the_second_takes_over_with_a_higher_epoch_when_the_first_is_gone() {
     cancel.cancel();
     second.await.unwrap();
     assert_eq!(holder(&client).await, None, "one that stops gives the lease back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_tell_the_start_and_the_end_once() {
+    let clock = clock();
+    let client = api(&clock);
+    let cancel = CancellationToken::new();
+    let first = controller(&client, &clock, "same", &cancel);
+    preheat(&client, "none").await;
+    let preheats: Api<Preheat> = Api::default_namespaced(client.clone());
+    let ended = |object: Option<&Preheat>| {
+        object.and_then(|object| object.status.as_ref()).is_some_and(|status| status.completion_time.is_some())
+    };
+    await_condition(preheats, "none", ended).await.unwrap();
+    first.abort();
+    let second = controller(&client, &clock, "same", &cancel);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let events = Api::<Event>::default_namespaced(client.clone()).list(&Default::default()).await.unwrap();
+    let told: Vec<&str> = events.items.iter().filter_map(|event| event.reason.as_deref()).collect();
+    assert_eq!(told, ["Started", "Succeeded"]);
+    assert_eq!(events.items[0].involved_object.name.as_deref(), Some("none"));
+    cancel.cancel();
+    second.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,6 +45,8 @@ async fn the_examples_are_applied_shown_and_deleted() {
     run(&["get", "ph"]).await.exits(0).says("PHASE").says("Succeeded").says("next-release");
     run(&["get", "preheats", "-o", "wide"]).await.exits(0).says("all images are on all 2 nodes");
     run(&["get", "nodes,nodepreheats"]).await.exits(0).says("node-2").says("layout");
+    let described = run(&["describe", "preheat", "next-release"]).await;
+    described.exits(0).says("Started").says("Succeeded").says("2 of 2 nodes have every image");
     let job = example("imagepulljob");
     run(&["apply", "-f", &job]).await.exits(0).says("imagepulljob.apps.kruise.io/base-image created");
     up.wait("ImagePullJob", "base-image", |object| object.data.pointer("/status/completionTime").is_some()).await;
