@@ -88,7 +88,8 @@ impl Command {
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self {
             Command::Up(_) | Command::Controller(_) | Command::Agent(_) => "info",
-            _ => "warn",
+            // What the client library would log, the command says itself.
+            _ => "warn,kube_client=off",
         }
     }
 }
@@ -143,7 +144,13 @@ pub(crate) struct Pull {
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = labels::parse)]
     pub(crate) selector: Option<LabelSelector>,
     /// How many nodes pull at one time
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(i32).range(0..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(0..)
+    )]
     pub(crate) parallelism: i32,
     /// Give up on nodes that are not done by then, e.g. 30m
     #[arg(long, value_name = "TIME", value_parser = str::parse::<Span>)]

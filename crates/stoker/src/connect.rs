@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -19,25 +19,38 @@ pub(crate) async fn connect(cluster: &Cluster) -> anyhow::Result<Connection> {
     let options = KubeConfigOptions { context: cluster.context.clone(), cluster: None, user: None };
     let config = match &cluster.kubeconfig {
         Some(file) => {
-            let kubeconfig = Kubeconfig::read_from(file).with_context(|| unreadable(file))?;
+            let kubeconfig =
+                Kubeconfig::read_from(file).map_err(|problem| anyhow!(unreadable(file, &root(&problem))))?;
             Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(|| unusable(file))?
         }
         None if cluster.context.is_some() => {
             let problem = "the current kubeconfig cannot be used; check --context, or give --kubeconfig FILE";
             Config::from_kubeconfig(&options).await.context(problem)?
         }
-        None => Config::infer().await.context(
-            "no cluster: there is no usable kubeconfig here. Give --kubeconfig FILE, \
-             or start a cluster on this machine with `stoker up --data DIR`",
-        )?,
+        None => Config::infer().await.map_err(|problem| {
+            tracing::debug!("{problem}");
+            anyhow!(
+                "no cluster: there is no usable kubeconfig here. Give --kubeconfig FILE, \
+                 or start a cluster on this machine with `stoker up --data DIR`"
+            )
+        })?,
     };
     let namespace = cluster.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config).context("the kubeconfig's TLS or login settings cannot be used")?;
     Ok(Connection { client, namespace })
 }
 
-fn unreadable(file: &Path) -> String {
-    format!("the kubeconfig {} cannot be read; check --kubeconfig", file.display())
+fn unreadable(file: &Path, cause: &str) -> String {
+    format!("the kubeconfig {} cannot be read ({cause}); check --kubeconfig", file.display())
+}
+
+/// The innermost cause: the others repeat it.
+fn root(problem: &dyn std::error::Error) -> String {
+    let mut innermost = problem;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
 }
 
 fn unusable(file: &Path) -> String {

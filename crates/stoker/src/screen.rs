@@ -40,9 +40,8 @@ impl Screen {
     /// Leaves the bars as they are and gives the terminal back.
     pub(crate) fn close(self) {
         if let Screen::Bars(bars) = self {
-            for bar in bars.bars.into_values().chain(bars.sums) {
-                bar.abandon();
-            }
+            bars.bars.into_values().for_each(|bar| bar.abandon());
+            bars.sums.iter().for_each(|sums| sums.finish_and_clear());
         }
     }
 }
@@ -119,7 +118,7 @@ impl Lines {
                 self.said.insert(key, word);
             }
         }
-        if Instant::now() >= self.next && !summary.message.is_empty() {
+        if Instant::now() >= self.next && !summary.message.is_empty() && !summary.ended {
             let (done, total) = rows
                 .iter()
                 .fold((0, 0), |(done, total), row| (done + row.report.bytes.done, total + row.report.bytes.total));

@@ -32,7 +32,10 @@ pub(crate) struct Up {
 
 impl Up {
     pub(crate) fn start(nodes: u16) -> Self {
-        let data = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), nodes)
+    }
+
+    pub(crate) fn start_in(data: tempfile::TempDir, nodes: u16) -> Self {
         let child = Self::spawn(data.path(), nodes);
         Self { child, data, nodes }
     }

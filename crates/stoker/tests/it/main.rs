@@ -8,4 +8,5 @@ mod jobs;
 mod kruise;
 mod kubectl;
 mod lasting;
+mod mistakes;
 mod pull;
