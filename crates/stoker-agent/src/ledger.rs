@@ -103,6 +103,7 @@ mod tests {
             progress: std::time::Duration::from_secs(20),
             jobs: Default::default(),
             asked: "2026-01-02T03:04:05.678Z".parse().unwrap(),
+            secrets: Vec::new(),
             needs: Default::default(),
         };
         let report = begin(&order, 1, None, order.asked).report;

@@ -94,6 +94,7 @@ mod tests {
             progress: Duration::from_secs(20),
             jobs: BTreeSet::new(),
             asked: at(0),
+            secrets: Vec::new(),
             needs: BTreeSet::new(),
         }
     }

@@ -12,6 +12,7 @@ pub use node_preheat::{
 };
 pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,
+    SecretRef,
 };
 pub use status::{Condition, FailedNode, PreheatStatus, WaitingFor};
 

@@ -14,7 +14,8 @@ pub mod step;
 pub mod world;
 
 pub use model::{
-    Bytes, Completion, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report, Unreachable,
+    Bytes, Completion, CopyName, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report, SecretId,
+    Unreachable,
 };
 pub use reason::{Reason, Waiting};
 pub use reference::Reference;

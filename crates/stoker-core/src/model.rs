@@ -3,6 +3,7 @@
 //! Dialects make [`Job`]s, the plan makes [`Order`]s, agents make [`Report`]s. No wire names here.
 
 mod id;
+mod secret;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::reason::Reason;
 use crate::reference::Reference;
 use crate::select::Selector;
 pub use id::{JobId, Key, NotAJobId, NotAKey};
+pub use secret::{CopyName, SecretId};
 
 /// The name of a node.
 pub type NodeName = Arc<str>;
@@ -26,6 +28,8 @@ pub struct Image {
     pub written: String,
     /// The canonical reference, or why there is none: such an image fails on every node, the others go on.
     pub reference: Result<Reference, String>,
+    /// The Secrets with logins for it, in the order in which they are tried.
+    pub secrets: Vec<SecretId>,
 }
 
 /// Whether an image that is there already is good enough.
@@ -112,6 +116,12 @@ impl Job {
     /// The keys of its valid images.
     pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(|reference| reference.key())
+    }
+
+    /// The Secrets of the image with this key.
+    pub fn secrets(&self, key: Key) -> &[SecretId] {
+        let is = |image: &&Image| image.reference.as_ref().is_ok_and(|reference| reference.key() == key);
+        self.images.iter().find(is).map(|image| image.secrets.as_slice()).unwrap_or_default()
     }
 
     /// Whether it may have orders at all.
@@ -212,6 +222,8 @@ pub struct Order {
     pub jobs: BTreeSet<JobId>,
     /// When it was last asked for. A report answers the ask that it repeats; a later ask wants a new answer.
     pub asked: Timestamp,
+    /// The copies of the jobs' Secrets, in the order in which they are tried.
+    pub secrets: Vec<CopyName>,
     /// Features that an agent must have to do this right.
     pub needs: BTreeSet<String>,
 }

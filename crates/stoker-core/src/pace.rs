@@ -14,6 +14,10 @@ pub const SILENCE: Duration = Duration::from_secs(10 * 60);
 /// A continuous job asks a failed node again after this long, not only in the next round.
 pub const ASK_FAILED_AGAIN: Duration = Duration::from_secs(5 * 60);
 
+/// A copy of a Secret that no job needs any more stays this long: an agent may be about to read it for an order that is
+/// just being changed.
+pub const SPARE_COPY: Duration = Duration::from_secs(10);
+
 /// Rounds of a continuous job are never shorter: a length of zero would keep the controller planning for ever.
 pub const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::model::SecretId;
+
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
         /// Every reason to wait or to fail.
@@ -43,6 +45,8 @@ reasons! {
     NoAgent = "NoAgent",
     /// Waiting: the job names a node that does not exist.
     NodeUnknown = "NodeUnknown",
+    /// Waiting: a Secret of the job is being copied to where agents may read it.
+    SecretCopying = "SecretCopying",
     /// Waiting: nothing stands in the way, the controller has not acted yet.
     Pending = "Pending",
     /// Failed: the image reference cannot be parsed.
@@ -51,6 +55,8 @@ reasons! {
     NotFound = "NotFound",
     /// Failed: the registry refused the credentials, or wants some.
     Unauthorized = "Unauthorized",
+    /// Failed: the registry wants credentials, and a Secret that the job names is not there.
+    SecretMissing = "SecretMissing",
     /// Failed: the registry asked for patience for longer than the order has.
     RateLimited = "RateLimited",
     /// Failed: the registry cannot be reached.
@@ -117,6 +123,11 @@ pub enum Waiting {
     NoAgent,
     /// There is no such node.
     NodeUnknown,
+    /// A Secret is being copied.
+    SecretCopying {
+        /// Which one.
+        secret: SecretId,
+    },
     /// The controller has not acted yet.
     Pending,
 }
@@ -131,6 +142,7 @@ impl Waiting {
             Waiting::NodeNotReady => Reason::NodeNotReady,
             Waiting::NoAgent => Reason::NoAgent,
             Waiting::NodeUnknown => Reason::NodeUnknown,
+            Waiting::SecretCopying { .. } => Reason::SecretCopying,
             Waiting::Pending => Reason::Pending,
         }
     }
@@ -152,6 +164,12 @@ impl fmt::Display for Waiting {
             Waiting::NodeNotReady => f.write_str("the node is not Ready; it is asked when it is"),
             Waiting::NoAgent => f.write_str("no Stoker agent runs on this node; it is asked when one does"),
             Waiting::NodeUnknown => f.write_str("there is no node of this name; it is asked when it joins"),
+            Waiting::SecretCopying { secret } => {
+                write!(
+                    f,
+                    "Secret {secret} is being copied to Stoker's namespace; if this lasts, look at the controller's log"
+                )
+            }
             Waiting::Pending => {
                 f.write_str("nothing stands in the way; the controller has not acted yet (is it running?)")
             }

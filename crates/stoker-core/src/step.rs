@@ -227,6 +227,7 @@ mod tests {
             progress: Duration::from_secs(1),
             jobs: BTreeSet::from([JobId::new("Preheat", "default", "j")]),
             asked: at(asked),
+            secrets: Vec::new(),
             needs: BTreeSet::new(),
         }
     }

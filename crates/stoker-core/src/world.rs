@@ -10,19 +10,22 @@ mod orders;
 mod plan;
 mod refresh;
 mod seat;
+mod secrets;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::model::{Job, JobId, Key, Node, NodeName, Order, Report, after};
+use crate::model::{CopyName, Job, JobId, Key, Node, NodeName, Order, Report, SecretId, after};
 use crate::pace;
 use crate::rollup::Outcome;
 
 use demand::Demand;
 pub use plan::{OrderWrite, Plan};
 use seat::Seat;
+pub use secrets::CopyChange;
+use secrets::Secrets;
 pub use view::{NodeView, State};
 
 /// One fact, as seen by a watch or acknowledged by a write.
@@ -42,6 +45,14 @@ pub enum Event {
     Reports(NodeName, BTreeMap<Key, Report>),
     /// A node has no agent any more; its orders and reports are gone.
     AgentGone(NodeName),
+    /// A Secret with logins is there, or has changed; its copy has or would have this name.
+    Secret(SecretId, CopyName),
+    /// A Secret is gone.
+    SecretGone(SecretId),
+    /// A copy is there.
+    Copy(CopyName),
+    /// A copy is gone.
+    CopyGone(CopyName),
 }
 
 /// All facts about one node. It stays in its place as long as there is any.
@@ -101,6 +112,7 @@ pub struct World {
     dirty_slots: BTreeSet<usize>,
     /// When the orders were asked that this plan has taken back: a new one in their place is a newer ask.
     taken_back: BTreeMap<(usize, Key), Timestamp>,
+    secrets: Secrets,
 }
 
 impl World {
@@ -144,6 +156,7 @@ impl World {
                     self.vacate(at);
                 }
             }
+            Event::Secret(..) | Event::SecretGone(_) | Event::Copy(_) | Event::CopyGone(_) => self.set_secret(event),
         }
     }
 

@@ -132,7 +132,8 @@ pub(crate) struct Up {
     Examples:\n  \
     stoker pull registry.example/shop/web:v42\n  \
     stoker pull web:v42 cart:v7 -l pool=edge --parallelism 20 --timeout 30m\n  \
-    stoker pull web:v42 --node shop-17 --name web --no-wait")]
+    stoker pull web:v42 --node shop-17 --name web --no-wait\n  \
+    stoker pull registry.example/shop/web:v42 --secret regcred")]
 pub(crate) struct Pull {
     /// registry/repository:tag or registry/repository@sha256:…
     #[arg(required = true, value_name = "IMAGE")]
@@ -143,6 +144,9 @@ pub(crate) struct Pull {
     /// Only nodes with these labels, e.g. pool=edge,zone in (a,b)
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = labels::parse)]
     pub(crate) selector: Option<LabelSelector>,
+    /// A Secret of the namespace with a login for the registry; may be given more than once
+    #[arg(long = "secret", value_name = "NAME")]
+    pub(crate) secrets: Vec<String>,
     /// How many nodes pull at one time
     #[arg(
         long,

@@ -6,7 +6,7 @@ use anyhow::bail;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec};
+use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec, SecretRef};
 use stoker_api::{Span, image};
 
 use crate::cli::{Cluster, Pull};
@@ -65,10 +65,16 @@ async fn check_nodes(client: &Client, names: &[String]) -> anyhow::Result<()> {
 }
 
 fn preheat(args: &Pull) -> Preheat {
+    let mut secrets: Vec<SecretRef> = Vec::new();
+    for name in &args.secrets {
+        if !secrets.iter().any(|known| known.name == *name) {
+            secrets.push(SecretRef { name: name.clone() });
+        }
+    }
     let mut images: Vec<ImageSpec> = Vec::new();
     for image in &args.images {
         if !images.iter().any(|known| known.image == *image) {
-            images.push(ImageSpec { image: image.clone() });
+            images.push(ImageSpec { image: image.clone(), pull_secrets: secrets.clone() });
         }
     }
     let spec = PreheatSpec {

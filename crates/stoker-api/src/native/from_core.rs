@@ -136,6 +136,7 @@ fn wire_order(order: &Order) -> Value {
         progress: Span(order.progress),
         jobs: order.jobs.iter().map(ToString::to_string).collect(),
         asked: order.asked,
+        secrets: order.secrets.iter().map(ToString::to_string).collect(),
         needs: order.needs.iter().cloned().collect(),
     })
 }

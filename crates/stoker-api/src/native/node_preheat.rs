@@ -71,6 +71,9 @@ pub struct WireOrder {
     /// When it was last asked for; the report repeats it.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub asked: Timestamp,
+    /// Secrets in Stoker's namespace with logins for the image, in the order in which they are tried.
+    #[serde(default)]
+    pub secrets: Vec<String>,
     /// Features that the agent must have.
     #[serde(default)]
     pub needs: Vec<String>,

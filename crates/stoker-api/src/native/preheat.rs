@@ -80,6 +80,22 @@ pub struct ImageSpec {
     /// registry/repository:tag or registry/repository@sha256:…
     #[schemars(length(min = 1, max = 512))]
     pub image: String,
+    /// Secrets of this namespace with logins for its registry, of type kubernetes.io/dockerconfigjson or
+    /// kubernetes.io/dockercfg. All that fit are tried, the most specific first; then the pull is tried without.
+    #[serde(default, rename = "pullSecrets", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 10),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub pull_secrets: Vec<SecretRef>,
+}
+
+/// A Secret of the same namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretRef {
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
 }
 
 /// Which nodes: those that satisfy all that is given.

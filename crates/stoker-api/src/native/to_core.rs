@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube_core::dynamic::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stoker_core::model::{self, Completion, Job, JobId, Key, Order, Pull, Report, Unreachable};
+use stoker_core::model::{self, Completion, CopyName, Job, JobId, Key, Order, Pull, Report, SecretId, Unreachable};
 use stoker_core::reason::Reason;
 
 use super::{
@@ -25,16 +25,16 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     // An edited Preheat that had ended begins again: its status speaks of an older generation.
     let current = status.observed_generation == generation;
     let completion = &spec.completion;
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     Ok(Job {
-        id: JobId::new(
-            "Preheat",
-            object.metadata.namespace.as_deref().unwrap_or_default(),
-            object.metadata.name.as_deref().unwrap_or_default(),
-        ),
+        id: JobId::new("Preheat", namespace, object.metadata.name.as_deref().unwrap_or_default()),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation,
         created: created(object),
-        images: image::images(spec.images.iter().map(|image| image.image.as_str())),
+        images: image::images(spec.images.iter().map(|image| {
+            let secrets = image.pull_secrets.iter().map(|secret| SecretId::new(namespace, &secret.name));
+            (image.image.as_str(), secrets.collect())
+        })),
         names: spec.nodes.names.map(|names| names.into_iter().collect()),
         selector: spec.nodes.selector.as_ref().map(labels::to_core).unwrap_or_default(),
         parallelism: u32::try_from(spec.pace.parallelism).unwrap_or(0),
@@ -121,6 +121,7 @@ pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
             progress: wire.progress.0,
             jobs: jobs.collect::<Result<BTreeSet<_>, _>>()?,
             asked: wire.asked,
+            secrets: wire.secrets.iter().map(|name| CopyName::new(name)).collect(),
             needs: wire.needs.into_iter().collect(),
         })
     })

@@ -94,9 +94,11 @@ impl World {
                 Some(Terms { policy, timeout, retries }) => {
                     // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
                     let policy = policy.min(order.policy);
-                    if (policy, timeout, retries) != (order.policy, order.timeout, order.retries) {
+                    let secrets = self.copies(&serves, key).unwrap_or_else(|| order.secrets.clone());
+                    let terms = (policy, timeout, retries, &secrets);
+                    if terms != (order.policy, order.timeout, order.retries, &order.secrets) {
                         let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        let order = Order { policy, timeout, retries, jobs, ..order.clone() };
+                        let order = Order { policy, timeout, retries, secrets, jobs, ..order.clone() };
                         edits.push((key, Some(order)));
                     }
                 }
@@ -150,6 +152,7 @@ impl World {
             .filter(|other| other.runs() && other.id != job.id && serves(other))
             .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)));
         let jobs: Vec<&Job> = others.chain([job]).collect();
+        let secrets = self.copies(&jobs, key).unwrap_or_else(|| old.map(|old| old.secrets.clone()).unwrap_or_default());
         let Terms { policy, timeout, retries } = Terms::of(jobs.iter().copied()).unwrap_or(Terms {
             policy: job.pull.policy,
             timeout: job.pull.timeout,
@@ -165,6 +168,7 @@ impl World {
             progress: pace::progress_interval(pulling),
             jobs: serves,
             asked,
+            secrets,
             needs: BTreeSet::new(),
         };
         self.set_order(at, key, Some(order.clone()));

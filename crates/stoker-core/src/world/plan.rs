@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::orders::Changes;
 use super::seat::{self, Entry, Seat, Standing, Wait};
+use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
 use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Unreachable, after};
@@ -22,6 +23,8 @@ pub struct Plan {
     pub outcomes: Vec<Outcome>,
     /// Ended jobs whose time to live is over.
     pub expired: Vec<JobId>,
+    /// Copies of Secrets to make and to remove.
+    pub copies: Vec<CopyChange>,
     /// When to plan again even if nothing happens.
     pub wake: Option<Timestamp>,
 }
@@ -29,7 +32,7 @@ pub struct Plan {
 impl Plan {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.orders.is_empty() && self.outcomes.is_empty() && self.expired.is_empty()
+        self.orders.is_empty() && self.outcomes.is_empty() && self.expired.is_empty() && self.copies.is_empty()
     }
 }
 
@@ -89,11 +92,13 @@ impl World {
             }
         }
         self.taken_back.clear();
+        let (copies, spare) = self.plan_copies(now);
         Plan {
             orders: self.order_writes(changes),
             outcomes: outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome, now)).collect(),
             expired,
-            wake: self.jobs.values().filter_map(|state| state.wake).min(),
+            copies,
+            wake: self.jobs.values().filter_map(|state| state.wake).chain(spare).min(),
         }
     }
 
@@ -143,7 +148,7 @@ impl World {
         let mut tally = Tally::default();
         for (name, &at) in &self.by_name {
             if let (Some(seat), Some(slot)) = (state.seats.get(at), self.slots.get(at)) {
-                tally.count(&state.job, name, seat, slot);
+                self.count(&mut tally, &state.job, name, seat, slot);
             }
         }
         for name in self.unknown_names(&state.job) {
@@ -233,8 +238,13 @@ impl World {
             return Some(Wait::Parallelism);
         }
         let taken = |image: &usize| matches!(resolutions.get(*image), Some(Resolution::Taken(_)));
-        match (0..resolutions.len()).any(|image| taken(&image)) {
-            true => self.open_images(job, at, now).find(taken).map(Wait::Unresolved),
+        let copying = |image: &usize| self.copying(job, *image).is_some();
+        match (0..resolutions.len()).any(|image| taken(&image) || copying(&image)) {
+            true => self.open_images(job, at, now).find_map(|image| match (taken(&image), copying(&image)) {
+                (true, _) => Some(Wait::Unresolved(image)),
+                (_, true) => Some(Wait::Copying(image)),
+                _ => None,
+            }),
             false => None,
         }
     }

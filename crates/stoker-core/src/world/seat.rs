@@ -43,6 +43,8 @@ pub(super) enum Wait {
     Unresolved(usize),
     NotReady,
     NoAgent,
+    /// For the copy of a Secret of this one of the job's images.
+    Copying(usize),
     /// For nothing: it may be handed out.
     Pending,
 }
@@ -58,7 +60,10 @@ pub(super) struct Seat {
 impl Seat {
     /// Whether nothing but the job's own pace stands in the way.
     pub(super) fn may_be_handed_out(&self) -> bool {
-        matches!(self.standing, Standing::Open(Wait::Pending | Wait::Parallelism | Wait::Unresolved(_)))
+        matches!(
+            self.standing,
+            Standing::Open(Wait::Pending | Wait::Parallelism | Wait::Unresolved(_) | Wait::Copying(_))
+        )
     }
 }
 

@@ -72,7 +72,10 @@ impl World {
             Standing::Elsewhere => return None,
             Standing::Succeeded => State::Succeeded,
             Standing::Active => State::Pulling,
-            Standing::Failed(failure) => State::Failed(failure.reason, message(job, failure, slot)),
+            Standing::Failed(failure) => {
+                let reason = self.failure_reason(job, failure);
+                State::Failed(reason, self.message(job, failure, slot))
+            }
             Standing::Open(wait) => State::Waiting(self.waiting(job, wait, now)),
         })
     }
@@ -84,6 +87,10 @@ impl World {
             Wait::NotReady => Waiting::NodeNotReady,
             Wait::NoAgent => Waiting::NoAgent,
             Wait::Pending => Waiting::Pending,
+            Wait::Copying(image) => match self.copying(job, image) {
+                Some(secret) => Waiting::SecretCopying { secret: secret.clone() },
+                None => Waiting::Pending,
+            },
             Wait::Unresolved(image) => {
                 let image = job.images.get(image);
                 let key = image.and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key());
@@ -109,25 +116,26 @@ fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Opt
 /// What a person reads about a name that the job gave up.
 pub(super) const UNKNOWN_NODE: &str = "no node of this name joined before the job's deadline";
 
-/// What a person reads about a failed node.
-fn message(job: &Job, failure: Failure, slot: &Slot) -> String {
-    let image = job.images.get(failure.image);
-    match failure.reason {
-        Reason::DeadlineExceeded => "the job's deadline passed before the node was done".into(),
-        Reason::NodeSilent => "the node has not responded for a long time".into(),
-        _ => match image.map(|image| (&image.written, &image.reference)) {
-            Some((written, Err(problem))) => format!("{written}: {problem}"),
-            Some((_, Ok(reference))) => {
-                slot.reports.get(&reference.key()).map(|report| report.message.clone()).unwrap_or_default()
-            }
-            None => String::new(),
-        },
+impl World {
+    /// What a person reads about a failed node.
+    fn message(&self, job: &Job, failure: Failure, slot: &Slot) -> String {
+        let image = job.images.get(failure.image);
+        match failure.reason {
+            Reason::DeadlineExceeded => "the job's deadline passed before the node was done".into(),
+            Reason::NodeSilent => "the node has not responded for a long time".into(),
+            _ => match image.map(|image| (&image.written, &image.reference)) {
+                Some((written, Err(problem))) => format!("{written}: {problem}"),
+                Some((_, Ok(reference))) => {
+                    let report = slot.reports.get(&reference.key());
+                    self.explain_secrets(job, failure, report.map(|report| report.message.as_str()).unwrap_or_default())
+                }
+                None => String::new(),
+            },
+        }
     }
-}
 
-impl Tally {
-    /// Adds a node of the job from its seat; other nodes are passed over.
-    pub(super) fn count(&mut self, job: &Job, name: &NodeName, seat: &Seat, slot: &Slot) {
+    /// Adds a node of the job to its tally from its seat; other nodes are passed over.
+    pub(super) fn count(&self, tally: &mut Tally, job: &Job, name: &NodeName, seat: &Seat, slot: &Slot) {
         let count = match seat.standing {
             Standing::Elsewhere => return,
             Standing::Succeeded => Count::Succeeded,
@@ -138,12 +146,14 @@ impl Tally {
                 Wait::Unresolved(_) => Reason::Unresolved,
                 Wait::NotReady => Reason::NodeNotReady,
                 Wait::NoAgent => Reason::NoAgent,
+                Wait::Copying(_) => Reason::SecretCopying,
                 Wait::Pending => Reason::Pending,
             }),
             Standing::Failed(failure) => {
-                return self.add(name, Count::Failed(failure.reason), seat.bytes, || message(job, failure, slot));
+                let count = Count::Failed(self.failure_reason(job, failure));
+                return tally.add(name, count, seat.bytes, || self.message(job, failure, slot));
             }
         };
-        self.add(name, count, seat.bytes, String::new);
+        tally.add(name, count, seat.bytes, String::new);
     }
 }

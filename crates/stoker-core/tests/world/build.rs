@@ -51,7 +51,7 @@ pub(crate) fn key(written: &str) -> Key {
 }
 
 pub(crate) fn image(written: &str) -> Image {
-    Image { written: written.into(), reference: Ok(reference(written).unwrap()) }
+    Image { written: written.into(), reference: reference(written), secrets: Vec::new() }
 }
 
 /// A job on all nodes, made at the beginning, ten nodes at one time, once.

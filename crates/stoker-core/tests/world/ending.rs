@@ -21,7 +21,7 @@ fn a_job_without_nodes_is_complete_at_once() {
 fn an_invalid_image_fails_on_every_node_while_the_others_go_on() {
     let mut scene = Scene::of(&["n1"]);
     let mut web = job("web", &[WEB]);
-    web.images.push(Image { written: "Web:!".into(), reference: Err("no upper case in a repository".into()) });
+    web.images.push(Image { reference: Err("no upper case in a repository".into()), ..image("Web:!") });
     scene.job(web);
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
     scene.succeeds("n1", WEB);

@@ -280,6 +280,8 @@ fn shuffle(events: &[Event], seed: u64) -> Vec<Event> {
             Event::Node(node) => format!("node {}", node.name),
             Event::NodeGone(name) => format!("node {name}"),
             Event::Orders(name, _) | Event::Reports(name, _) | Event::AgentGone(name) => format!("agent {name}"),
+            Event::Secret(id, _) | Event::SecretGone(id) => format!("secret {id}"),
+            Event::Copy(copy) | Event::CopyGone(copy) => format!("copy {copy}"),
         };
         queues.entry(object).or_default().push(event.clone());
     }

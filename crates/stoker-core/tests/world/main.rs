@@ -9,6 +9,7 @@ mod laws;
 mod pacing;
 mod presence;
 mod scene;
+mod secrets;
 mod sharing;
 mod sim;
 mod telling;

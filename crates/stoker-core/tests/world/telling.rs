@@ -4,7 +4,7 @@ use stoker_core::model::{Completion, Image, Unreachable};
 use stoker_core::world::State;
 use stoker_core::{Bytes, Event, Reason, Stage, Waiting};
 
-use crate::build::{at, id, job, names, node, secs, short};
+use crate::build::{at, id, image, job, names, node, secs, short};
 use crate::scene::Scene;
 
 #[test]
@@ -133,7 +133,7 @@ fn every_node_of_a_job_is_told_of() {
     insta::assert_snapshot!("suspended", told(&scene, "web"));
     scene.edit("web", |job| {
         job.suspend = false;
-        job.images.push(Image { written: "Web:!".into(), reference: Err("no upper case".into()) });
+        job.images.push(Image { reference: Err("no upper case".into()), ..image("Web:!") });
         job.completion = Completion::Once { deadline: Some(secs(60)), ttl: None };
     });
     scene.acknowledge = false;

@@ -77,6 +77,7 @@ impl Fleet {
             progress: pace::progress_interval(PARALLELISM),
             jobs: BTreeSet::from([job_id(job)]),
             asked: self.began,
+            secrets: Vec::new(),
             needs: BTreeSet::new(),
         }
     }
@@ -154,6 +155,7 @@ fn job(number: usize, began: Timestamp) -> Job {
         generation: 1,
         created: began,
         images: vec![Image {
+            secrets: Vec::new(),
             written: name.clone(),
             reference: name.parse().map_err(|_: InvalidReference| name.clone()),
         }],

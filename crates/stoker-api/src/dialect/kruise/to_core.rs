@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kube_core::dynamic::DynamicObject;
 use serde_json::Value;
-use stoker_core::model::{Completion, Job, JobId, Pull, Unreachable};
+use stoker_core::model::{Completion, Image, Job, JobId, Pull, SecretId, Unreachable};
 use stoker_core::select::{Operator, Requirement, Selector};
 
 use super::types::{CompletionType, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
@@ -21,16 +21,16 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     let status: ImagePullJobStatus = part(object, "status").unwrap_or_default();
     let selector = spec.selector.unwrap_or_default();
     let policy = &spec.completion_policy;
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     Ok(Job {
-        id: JobId::new(
-            "ImagePullJob",
-            object.metadata.namespace.as_deref().unwrap_or_default(),
-            object.metadata.name.as_deref().unwrap_or_default(),
-        ),
+        id: JobId::new("ImagePullJob", namespace, object.metadata.name.as_deref().unwrap_or_default()),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         created: created(object),
-        images: vec![image(&spec.image)],
+        images: vec![Image {
+            secrets: spec.pull_secrets.iter().map(|name| SecretId::new(namespace, name)).collect(),
+            ..image(&spec.image)
+        }],
         names: Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect()),
         selector: node_selector(selector),
         parallelism: parallelism(&spec.parallelism),

@@ -36,11 +36,18 @@ use crate::native::PullPolicy as ImagePullPolicy;
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.completionPolicy.activeDeadlineSeconds) || self.completionPolicy.activeDeadlineSeconds >= self.pullPolicy.timeoutSeconds",
     "message": "completionPolicy.activeDeadlineSeconds must not be less than pullPolicy.timeoutSeconds",
+}, {
+    "rule": "(has(self.pullSecrets) ? self.pullSecrets : []) == (has(oldSelf.pullSecrets) ? oldSelf.pullSecrets : [])",
+    "message": "pullSecrets cannot be changed; make another job",
 }]))]
 pub struct ImagePullJobSpec {
     /// The image, by tag or digest.
     #[schemars(length(min = 1, max = 512))]
     pub image: String,
+    /// The names of Secrets of the job's namespace with logins for the image's registry.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    pub pull_secrets: Vec<String>,
     /// The nodes; none given means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<NodeSelector>,

@@ -1,0 +1,182 @@
+//! Secrets and their copies: what an order may use, what has to be copied, what nobody needs any more, and what a
+//! person is told where one is not there. Only names come here, never a login.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::seat::Failure;
+use super::{Event, World};
+use crate::model::{CopyName, Job, JobId, Key, SecretId, after};
+use crate::pace::SPARE_COPY;
+use crate::reason::Reason;
+
+/// One thing to do about copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CopyChange {
+    /// Copy this Secret under this name.
+    Make {
+        /// The name of the copy.
+        copy: CopyName,
+        /// A Secret with its content.
+        from: SecretId,
+    },
+    /// Remove a copy that no job needs.
+    Remove(CopyName),
+}
+
+/// What is known about Secrets.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Secrets {
+    /// Those that are there, with the names of their copies.
+    there: BTreeMap<SecretId, CopyName>,
+    /// Copies that are there; since when nobody needs them.
+    copies: BTreeMap<CopyName, Option<Timestamp>>,
+    /// Copies that were handed out to be made, and are not there yet.
+    making: BTreeSet<CopyName>,
+    /// Copies that were handed out to be removed, and are still there.
+    removing: BTreeSet<CopyName>,
+}
+
+impl World {
+    pub(super) fn set_secret(&mut self, event: Event) {
+        let Secrets { there, copies, making, removing } = &mut self.secrets;
+        let touched: BTreeSet<SecretId> = match event {
+            Event::Secret(id, copy) => match there.insert(id.clone(), copy.clone()) {
+                Some(old) if old == copy => return,
+                _ => BTreeSet::from([id]),
+            },
+            Event::SecretGone(id) => match there.remove(&id) {
+                None => return,
+                Some(_) => BTreeSet::from([id]),
+            },
+            Event::Copy(copy) => {
+                making.remove(&copy);
+                if copies.contains_key(&copy) {
+                    return;
+                }
+                copies.insert(copy.clone(), None);
+                originals(there, &copy)
+            }
+            Event::CopyGone(copy) => {
+                removing.remove(&copy);
+                if copies.remove(&copy).is_none() {
+                    return;
+                }
+                originals(there, &copy)
+            }
+            _ => return,
+        };
+        self.touch_users(&touched);
+    }
+
+    /// Every job that names one of these Secrets, and every order of its images, is looked at again.
+    fn touch_users(&mut self, secrets: &BTreeSet<SecretId>) {
+        let mut keys: BTreeSet<Key> = BTreeSet::new();
+        let mut users: Vec<JobId> = Vec::new();
+        for (id, state) in self.jobs.iter().filter(|(_, state)| state.job.ended.is_none()) {
+            let uses = state.job.images.iter().filter(|image| image.secrets.iter().any(|id| secrets.contains(id)));
+            let mut uses = uses.filter_map(|image| image.reference.as_ref().ok()).peekable();
+            if uses.peek().is_some() {
+                users.push(id.clone());
+                keys.extend(uses.map(|reference| reference.key()));
+            }
+        }
+        self.dirty_jobs.extend(users);
+        self.recheck_orders(&keys);
+    }
+
+    /// The copies that an order of this image for these jobs may use, each job's in its own order; `None` while one is
+    /// still to be made: until then an order keeps what it has.
+    pub(super) fn copies(&self, jobs: &[&Job], key: Key) -> Option<Vec<CopyName>> {
+        let mut jobs: Vec<&&Job> = jobs.iter().collect();
+        jobs.sort_by(|a, b| a.id.cmp(&b.id));
+        let mut copies = Vec::new();
+        for copy in jobs.iter().flat_map(|job| job.secrets(key)).filter_map(|id| self.secrets.there.get(id)) {
+            if !self.secrets.copies.contains_key(copy) {
+                return None;
+            }
+            if !copies.contains(copy) {
+                copies.push(copy.clone());
+            }
+        }
+        Some(copies)
+    }
+
+    /// A Secret of this image that is there and not copied yet.
+    pub(super) fn copying<'a>(&self, job: &'a Job, image: usize) -> Option<&'a SecretId> {
+        let Secrets { there, copies, .. } = &self.secrets;
+        let mut secrets = job.images.get(image)?.secrets.iter();
+        secrets.find(|id| there.get(id).is_some_and(|copy| !copies.contains_key(copy)))
+    }
+
+    /// Copies to make and to remove, and when one that is spare becomes too old.
+    pub(super) fn plan_copies(&mut self, now: Timestamp) -> (Vec<CopyChange>, Option<Timestamp>) {
+        let jobs = self.jobs.values().map(|state| &state.job).filter(|job| job.ended.is_none());
+        let named = jobs.flat_map(|job| &job.images).flat_map(|image| &image.secrets);
+        let Secrets { there, copies, making, removing } = &mut self.secrets;
+        let wanted: BTreeMap<&CopyName, &SecretId> =
+            named.filter_map(|id| there.get_key_value(id)).map(|(id, copy)| (copy, id)).collect();
+        let mut changes = Vec::new();
+        making.retain(|copy| wanted.contains_key(copy));
+        for (copy, from) in &wanted {
+            if !copies.contains_key(*copy) && making.insert((*copy).clone()) {
+                changes.push(CopyChange::Make { copy: (*copy).clone(), from: (*from).clone() });
+            }
+        }
+        let mut next: Option<Timestamp> = None;
+        for (copy, spare) in copies {
+            if wanted.contains_key(copy) {
+                *spare = None;
+                continue;
+            }
+            let until = after(*spare.get_or_insert(now), SPARE_COPY);
+            if now < until {
+                next = Some(next.map_or(until, |next| next.min(until)));
+            } else if removing.insert(copy.clone()) {
+                changes.push(CopyChange::Remove(copy.clone()));
+            }
+        }
+        (changes, next)
+    }
+
+    /// The Secrets of a failed image that are not there.
+    fn missing<'a>(&'a self, job: &'a Job, failure: Failure) -> impl Iterator<Item = &'a SecretId> + 'a {
+        let named = job.images.get(failure.image).into_iter().flat_map(|image| &image.secrets);
+        let wanted = named.filter(move |_| failure.reason == Reason::Unauthorized);
+        wanted.filter(|id| !self.secrets.there.contains_key(id))
+    }
+
+    /// That a registry wants credentials is for want of a Secret, where one is missing.
+    pub(super) fn failure_reason(&self, job: &Job, failure: Failure) -> Reason {
+        match self.missing(job, failure).next() {
+            Some(_) => Reason::SecretMissing,
+            None => failure.reason,
+        }
+    }
+
+    /// An agent's message with the Secrets that are missing, and those that it knows by their copies by the names that
+    /// the job's user knows.
+    pub(super) fn explain_secrets(&self, job: &Job, failure: Failure, message: &str) -> String {
+        let mut text = message.to_string();
+        for id in job.images.get(failure.image).into_iter().flat_map(|image| &image.secrets) {
+            if let Some(copy) = self.secrets.there.get(id) {
+                text = text.replace(copy.as_str(), &id.to_string());
+            }
+        }
+        let missing: Vec<String> = self.missing(job, failure).map(|id| id.to_string()).collect();
+        if missing.is_empty() {
+            return text;
+        }
+        format!(
+            "Secret {} is not there, or not of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg; create it, \
+             or remove it from pullSecrets ({text})",
+            missing.join(", ")
+        )
+    }
+}
+
+/// The Secrets with the content of this copy.
+fn originals(there: &BTreeMap<SecretId, CopyName>, copy: &CopyName) -> BTreeSet<SecretId> {
+    there.iter().filter(|(_, theirs)| *theirs == copy).map(|(id, _)| id.clone()).collect()
+}
