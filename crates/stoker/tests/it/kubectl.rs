@@ -7,7 +7,7 @@ use stoker_testbed::registry::{Registry, noise};
 use crate::bed::{Ran, Up};
 
 /// A kubectl that is new enough, from $KUBECTL or the PATH.
-fn kubectl() -> Option<String> {
+pub(crate) fn kubectl() -> Option<String> {
     let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".into());
     let output = Command::new(&program).args(["version", "--client", "-o", "json"]).output().ok()?;
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;

@@ -9,4 +9,5 @@ mod kruise;
 mod kubectl;
 mod lasting;
 mod mistakes;
+mod pages;
 mod pull;
