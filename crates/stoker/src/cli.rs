@@ -87,8 +87,8 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self {
-            Command::Up(_) | Command::Controller(_) | Command::Agent(_) => "info",
-            // What the client library would log, the command says itself.
+            Command::Up(_) | Command::Controller(_) | Command::Agent(_) => "info,kube_client=off",
+            // What the client library would log, we say ourselves.
             _ => "warn,kube_client=off",
         }
     }

@@ -111,7 +111,7 @@ fn platform() -> Platform {
 }
 
 fn preheat(images: &[String]) -> Preheat {
-    let images = images.iter().map(|image| ImageSpec { image: image.clone() }).collect();
+    let images = images.iter().map(|image| ImageSpec { image: image.clone(), pull_secrets: Vec::new() }).collect();
     let spec = PreheatSpec {
         images,
         nodes: NodesSpec::default(),

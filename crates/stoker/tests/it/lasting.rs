@@ -1,10 +1,21 @@
 //! What survives a kill at any moment: objects, bytes, the kubeconfig.
 
-use kube::api::DynamicObject;
-use serde_json::Value;
-use stoker_testbed::registry::{Registry, noise};
+use std::net::SocketAddr;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::bed::Up;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{DynamicObject, PostParams};
+use kube::runtime::wait::await_condition;
+use serde_json::{Value, json};
+use stoker_api::native::{NodePreheat, Preheat};
+use stoker_embedded::Server;
+use stoker_testbed::registry::{Fault, On, Registry, noise};
+use tokio_util::sync::CancellationToken;
+
+use crate::bed::{PATIENCE, Up, stoker};
 
 const MIB: u64 = 1 << 20;
 
@@ -63,4 +74,82 @@ async fn a_restart_keeps_jobs_their_results_and_the_kubeconfig() {
     let asked = registry.seen().len();
     up.run(&["pull", &image]).await.exits(0).says("already on all 2 nodes");
     assert_eq!(registry.seen().len(), asked);
+}
+
+fn agent(home: &std::path::Path, kubeconfig: &std::path::Path) -> Child {
+    let mut command = stoker();
+    command.args(["agent", "--node", "edge", "--log", "warn", "--data"]).arg(home).arg("--kubeconfig").arg(kubeconfig);
+    command.stdout(Stdio::null()).spawn().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_own_restart() {
+    let registry = Registry::start().await.unwrap();
+    let pushed = registry.push("shop/web", "v1", &[noise(2 << 20, 1)]);
+    registry.fault(On::Path(pushed.layers[0].clone()), 2, Fault::StallAfter(1 << 20));
+    let scratch = tempfile::tempdir().unwrap();
+    let clock: stoker_core::Clock = Arc::new(jiff::Timestamp::now);
+    let crds = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
+    let api = stoker_embedded::Api::new(stoker_embedded::Settings::new(crds, clock.clone())).unwrap();
+    let identity = scratch.path().join("identity");
+    let listen: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let server = Server::bind_kept(api.clone(), listen, &identity).await.unwrap();
+    let address = server.addr();
+    let kubeconfig = scratch.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, server.kubeconfig()).unwrap();
+    let online = CancellationToken::new();
+    let serving = tokio::spawn(server.run(online.clone()));
+    let client = api.client("default");
+    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let node = serde_json::from_value(json!({"metadata": {"name": "edge"}, "status": ready})).unwrap();
+    Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await.unwrap();
+    let cancel = CancellationToken::new();
+    let settings = stoker_controller::Settings {
+        client: client.clone(),
+        clock,
+        limits: Default::default(),
+        identity: "test".into(),
+    };
+    let controlling = tokio::spawn(stoker_controller::run(settings, cancel.clone()));
+    let home = scratch.path().join("edge");
+    let mut child = agent(&home, &kubeconfig);
+    let spec = json!({"images": [{"image": format!("{}/shop/web:v1", registry.host())}]});
+    let preheat = serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": spec})).unwrap();
+    let preheats: Api<Preheat> = Api::default_namespaced(client.clone());
+    preheats.create(&PostParams::default(), &preheat).await.unwrap();
+    registry.wait_for_bytes(&pushed.layers[0], 1 << 20).await;
+
+    // The API server goes away, and the agent is killed.
+    online.cancel();
+    serving.await.unwrap().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut child = agent(&home, &kubeconfig);
+    registry.let_go();
+    let index = home.join("images/index.json");
+    let arrived = async {
+        while !std::fs::read_to_string(&index).is_ok_and(|index| index.contains("shop/web:v1")) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, arrived).await.expect("the image arrives with the API server away");
+    let sent = registry.body_bytes(&pushed.layers[0]);
+    assert!(sent <= (2 << 20) + (1 << 20) / 4, "{sent} bytes for a layer of 2 MiB: it went on where it was");
+
+    // It comes back, and is told.
+    let server = Server::bind_kept(api.clone(), address, &identity).await.unwrap();
+    let online = CancellationToken::new();
+    let serving = tokio::spawn(server.run(online.clone()));
+    let ended = |object: Option<&Preheat>| {
+        object.and_then(|object| object.status.as_ref()).is_some_and(|status| status.phase == "Succeeded")
+    };
+    tokio::time::timeout(PATIENCE, await_condition(preheats, "web", ended)).await.expect("it is told").unwrap();
+    let reported = Api::<NodePreheat>::all(client).get("edge").await.unwrap();
+    assert_eq!(reported.status.unwrap().reports.len(), 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    cancel.cancel();
+    controlling.await.unwrap().unwrap();
+    online.cancel();
+    serving.await.unwrap().unwrap();
 }
