@@ -5,11 +5,13 @@
 
 mod ledger;
 mod meter;
+mod metrics;
 mod node;
 mod pull;
 mod register;
 mod report;
 mod run;
 
+pub use metrics::Metrics;
 pub use node::{LEASE_DURATION, LEASE_NAMESPACE};
 pub use run::{Error, Settings, run};

@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ledger::Ledger;
 use crate::meter::Meter;
+use crate::metrics::{self, Metrics, Share};
 use crate::node;
 use crate::pull::Tools;
 use crate::register::register;
@@ -56,6 +57,8 @@ pub struct Settings {
     pub ledger: PathBuf,
     /// On a machine without a kubelet: the labels of the Node that the agent makes and keeps alive itself.
     pub node_labels: Option<BTreeMap<String, String>>,
+    /// What it counts, together with all agents that have the same ones.
+    pub metrics: Metrics,
 }
 
 /// Why an agent ended unasked.
@@ -82,6 +85,7 @@ type Written = (Saying, Result<(), String>);
 
 struct Agent {
     settings: Settings,
+    share: Share,
     tools: Tools,
     salt: u64,
     orders: BTreeMap<Key, Order>,
@@ -137,6 +141,7 @@ impl Agent {
         let tasks = ledger.reports.iter().filter(|(key, _)| ledger.orders.contains_key(key)).map(adopt).collect();
         let salt = settings.node.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
+            share: settings.metrics.join(),
             settings,
             tools,
             salt,
@@ -163,7 +168,9 @@ impl Agent {
         let mut registering: Option<BoxFuture<'static, ()>> = Some(register(client.clone(), node.clone()).boxed());
         let mut writing: Option<BoxFuture<'static, Written>> = None;
         let mut listed = false;
+        let mut pulse = metrics::pulse(self.settings.store.clone()).boxed();
         loop {
+            self.share.turn(self.adopted, &self.orders, &self.tasks);
             // On the disk before anything is done about it.
             self.remember().await;
             let now = (self.settings.clock)();
@@ -199,6 +206,7 @@ impl Agent {
                     self.written(&saying, result);
                 }
                 () = self.news.notified() => {}
+                Some(free) = pulse.next() => self.share.disk(free),
                 () = tokio::time::sleep(nap.unwrap_or_default().max(Duration::from_millis(1))), if nap.is_some() => {}
             }
         }
@@ -335,6 +343,7 @@ impl Agent {
         let now = (self.settings.clock)();
         self.read_meters(now);
         self.running.remove(&key);
+        self.share.attempt(&result);
         let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { return };
         let node = &self.settings.node;
         let task = match result {
@@ -354,7 +363,9 @@ impl Agent {
     fn read_meters(&mut self, now: Timestamp) {
         for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
             if let Some(running) = self.running.get(key) {
+                let before = task.report.bytes.upstream;
                 running.meter.read(&mut task.report, running.earlier);
+                self.share.received(before, task.report.bytes.upstream);
             }
             task.report.updated = now;
         }
@@ -405,6 +416,7 @@ impl Agent {
                 (self.quiet_until, self.pause) = (None, Duration::ZERO);
             }
             Err(problem) => {
+                self.share.write_failed();
                 tracing::warn!(node = self.settings.node, "cannot report, trying again: {problem}");
                 self.pause = (self.pause * 2).clamp(Duration::from_millis(200), Duration::from_secs(30));
                 self.quiet_until = Some(after((self.settings.clock)(), self.pause));

@@ -6,11 +6,13 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::Client;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::runtime::watcher::watch_object;
 use stoker_core::Clock;
 use tokio::time::Instant;
+
+use crate::metrics::Metrics;
+use crate::run::Settings;
 
 /// The name of the Lease, in Stoker's namespace.
 const NAME: &str = "stoker-controller";
@@ -26,11 +28,13 @@ pub(crate) struct Candidate {
     leases: Api<Lease>,
     identity: String,
     clock: Clock,
+    metrics: Metrics,
 }
 
 impl Candidate {
-    pub(crate) fn new(client: Client, identity: String, clock: Clock) -> Self {
-        Self { leases: Api::namespaced(client, stoker_api::NAMESPACE), identity, clock }
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let Settings { client, clock, identity, metrics, .. } = settings.clone();
+        Self { leases: Api::namespaced(client, stoker_api::NAMESPACE), identity, clock, metrics }
     }
 
     /// Waits until it is the one; returns how often the Lease has changed hands.
@@ -40,6 +44,7 @@ impl Candidate {
         let mut known = false;
         let mut free_at = Instant::now() + DURATION;
         loop {
+            self.metrics.beat();
             let free = known && (self.is_free(seen.as_ref()) || free_at <= Instant::now());
             if free {
                 match self.take(seen.as_ref()).await {
@@ -57,6 +62,9 @@ impl Candidate {
                         let holder = lease.as_ref().and_then(holder).unwrap_or_default().to_string();
                         if !known && !self.is_free(lease.as_ref()) {
                             tracing::info!(holder, "another controller leads; standing by");
+                        }
+                        if !self.is_free(lease.as_ref()) {
+                            self.metrics.standing_by();
                         }
                         (seen, known, free_at) = (lease, true, Instant::now() + DURATION);
                     }

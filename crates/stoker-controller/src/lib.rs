@@ -5,6 +5,7 @@
 mod facts;
 mod lease;
 mod lifecycle;
+mod metrics;
 mod mirror;
 mod run;
 pub mod snapshot;
@@ -12,5 +13,6 @@ mod watch;
 mod writer;
 
 pub use lifecycle::watch_over_nodes;
+pub use metrics::Metrics;
 pub use run::{Error, Settings, run};
 pub use writer::Limits;

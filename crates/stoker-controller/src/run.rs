@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::facts;
 use crate::lease::Candidate;
+use crate::metrics::{BEAT_EVERY, Leading, Metrics};
 use crate::mirror::{Mirror, Progress};
 use crate::watch::{Fact, watch};
 use crate::writer::{self, Done, Limits, Numbered};
@@ -31,6 +32,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Who this is among controllers of one cluster. One that comes back under the same name need not wait.
     pub identity: String,
+    /// What it counts; the same ones may be registered with a server.
+    pub metrics: Metrics,
 }
 
 /// Why the controller ended unasked.
@@ -50,7 +53,7 @@ enum Input {
 
 /// Runs until it is cancelled: waits until it leads, leads until it does not, and waits again.
 pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
-    let candidate = Candidate::new(settings.client.clone(), settings.identity.clone(), settings.clock.clone());
+    let candidate = Candidate::new(&settings);
     loop {
         let Some(transitions) = cancel.run_until_cancelled(candidate.acquire()).await else { return Ok(()) };
         tracing::info!(identity = settings.identity, "leading");
@@ -77,9 +80,9 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
     watch_all(&settings.client, &input, &mut tasks);
     drop(input);
     tasks.spawn({
-        let (client, limits) = (settings.client.clone(), settings.limits);
+        let (client, limits, metrics) = (settings.client.clone(), settings.limits, settings.metrics.clone());
         async move {
-            writer::run(client, limits, writes_out, done).await;
+            writer::run(client, limits, metrics, writes_out, done).await;
             "writer"
         }
     });
@@ -93,8 +96,10 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
         number: 0,
         epoch: None,
         highest: transitions,
+        leading: Leading::new(&settings.metrics),
     };
     let mut wake = None;
+    let mut pulse = tokio::time::interval(BEAT_EVERY);
     loop {
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
@@ -102,6 +107,10 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
             Some(input) = inputs.recv() => shell.hear(input),
             Some(done) = dones.recv() => shell.acknowledge(done),
             () = sleep_until(wake, &settings.clock), if wake.is_some() => {}
+            _ = pulse.tick() => {
+                settings.metrics.beat();
+                continue;
+            }
         }
         // Everything that is known by now goes into one plan.
         while let Ok(input) = inputs.try_recv() {
@@ -164,6 +173,7 @@ struct Shell {
     epoch: Option<i64>,
     /// The highest that was seen.
     highest: i64,
+    leading: Leading,
 }
 
 impl Shell {
@@ -184,6 +194,7 @@ impl Shell {
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
                 let id = JobId::new(dialect.kind, &namespace, &name);
                 self.mirror.forget(&id);
+                self.leading.forget(&id);
                 self.world.apply(Event::JobGone(id));
             }
             Input::Job(dialect, Fact::Listed) => self.listed(dialect.kind),
@@ -197,12 +208,14 @@ impl Shell {
             self.highest = self.highest.max(epoch);
             tracing::info!(epoch, "every object is known, planning");
             self.world.listening((self.clock)());
+            self.leading.listed();
         }
     }
 
     /// Nothing is planned while something cannot be heard: silence, deadlines and ends would be guesses.
     fn deaf(&mut self, kind: &'static str) {
         self.unlisted.insert(kind);
+        self.leading.deaf(kind);
     }
 
     /// A NodePreheat as a watch saw it or as it answered a write; orders that are under way are not taken back.
@@ -226,7 +239,10 @@ impl Shell {
         // One that is being deleted has no orders any more, whatever still holds its object.
         match facts::job(dialect, object).filter(|_| !going) {
             Some(event) => self.world.apply(event),
-            None => self.world.apply(Event::JobGone(id)),
+            None => {
+                self.leading.forget(&id);
+                self.world.apply(Event::JobGone(id));
+            }
         }
     }
 
@@ -269,7 +285,9 @@ impl Shell {
     /// Plans, and hands out the writes. Returns when to plan again even if nothing happens.
     fn plan(&mut self) -> Option<Timestamp> {
         let now = (self.clock)();
+        let begun = tokio::time::Instant::now();
         let plan = self.world.plan(now);
+        self.leading.planned(&plan, begun);
         for write in &plan.orders {
             self.order(&write.node, &write.changes);
         }

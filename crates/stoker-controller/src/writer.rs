@@ -14,6 +14,8 @@ use stoker_api::{Target, Write};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::metrics::Metrics;
+
 /// How much the writer may ask of an API server.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -107,6 +109,7 @@ type Flight = (Numbered, Result<Option<DynamicObject>, String>);
 
 struct Writer {
     client: Client,
+    metrics: Metrics,
     waiting: BTreeMap<Id, VecDeque<Numbered>>,
     ready: VecDeque<Id>,
     /// In flight, or resting after a failure.
@@ -120,11 +123,13 @@ struct Writer {
 pub(crate) async fn run(
     client: Client,
     limits: Limits,
+    metrics: Metrics,
     mut writes: mpsc::UnboundedReceiver<Numbered>,
     done: mpsc::UnboundedSender<Done>,
 ) {
     let mut writer = Writer {
         client,
+        metrics,
         waiting: BTreeMap::new(),
         ready: VecDeque::new(),
         busy: BTreeSet::new(),
@@ -135,6 +140,7 @@ pub(crate) async fn run(
     let pause = Duration::from_secs(1) / limits.writes_per_second.max(1);
     let mut next = Instant::now();
     loop {
+        writer.metrics.writes_waiting(writer.waiting.len());
         let may_start = !writer.ready.is_empty() && writer.flights.len() < limits.at_once;
         tokio::select! {
             write = writes.recv() => {
@@ -194,6 +200,7 @@ impl Writer {
     fn land(&mut self, ((number, write), result): Flight) -> Option<Done> {
         let target = write.target().clone();
         let id = id(&target);
+        self.metrics.wrote(&target.resource.kind, result.is_ok());
         match result {
             Ok(object) => {
                 self.busy.remove(&id);
@@ -222,6 +229,12 @@ impl Writer {
                 None
             }
         }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.metrics.writes_waiting(0);
     }
 }
 

@@ -13,7 +13,7 @@ use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
 use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
-use stoker_controller::{Limits, Settings};
+use stoker_controller::{Limits, Metrics, Settings};
 use stoker_core::Clock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -30,8 +30,13 @@ fn api(clock: &Clock) -> Client {
 }
 
 fn controller(client: &Client, clock: &Clock, identity: &str, cancel: &CancellationToken) -> JoinHandle<()> {
-    let settings =
-        Settings { client: client.clone(), clock: clock.clone(), limits: Limits::default(), identity: identity.into() };
+    let settings = Settings {
+        client: client.clone(),
+        clock: clock.clone(),
+        limits: Limits::default(),
+        identity: identity.into(),
+        metrics: Metrics::new(),
+    };
     let run = stoker_controller::run(settings, cancel.clone());
     tokio::spawn(async move { run.await.unwrap() })
 }

@@ -123,6 +123,9 @@ pub(crate) struct Up {
     /// Where the API listens, with HTTPS and a bearer token
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7443")]
     pub(crate) listen: SocketAddr,
+    /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Put images on nodes now, and follow it
@@ -224,6 +227,9 @@ pub(crate) struct Controller {
     /// Never ask more writes a second than this of the API server
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_writes_per_second: u32,
+    /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Run the agent of one node against a cluster
@@ -235,6 +241,9 @@ pub(crate) struct Agent {
     /// Where images go (an OCI image layout) and where they are while they come
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,
+    /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 #[cfg(test)]

@@ -70,7 +70,8 @@ async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result
     let (registry, sent) = (server.addr(), server.sent());
     let serving = tokio::spawn(server.run(stop.child_token()));
     let listen = ([127, 0, 0, 1], 0).into();
-    let options = Options { data: data.into(), nodes: 3, listen, platform: platform(), clock: clock::system() };
+    let options =
+        Options { data: data.into(), nodes: 3, listen, metrics: None, platform: platform(), clock: clock::system() };
     let mut system = System::start(options).await?;
     outln!("Registry at {registry}, API at https://{}, nodes node-1 … node-3, two of them at one time:\n", system.addr);
     let images: Vec<String> = names.iter().map(|name| format!("{registry}/{name}")).collect();

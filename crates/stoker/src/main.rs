@@ -9,6 +9,7 @@ mod follow;
 mod get;
 mod jobs;
 mod logs;
+mod metrics;
 mod out;
 mod pull;
 mod roles;

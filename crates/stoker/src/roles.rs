@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use stoker_transfer::{Platform, Registry};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Agent, Cluster, Controller};
 use crate::connect::connect;
+use crate::metrics::{Numbers, Server};
 use crate::out::outln;
 use crate::{clock, system, up};
 
@@ -16,9 +19,11 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
     let limits = stoker_controller::Limits { writes_per_second: args.max_writes_per_second, ..Default::default() };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let identity = format!("{}-{}", host.trim(), std::process::id());
-    let settings = stoker_controller::Settings { client, clock: clock::system(), limits, identity };
+    let metrics = stoker_controller::Metrics::new();
+    let server = Server::bind(args.metrics, &Numbers { controller: Some(metrics.clone()), agents: None }).await?;
+    let settings = stoker_controller::Settings { client, clock: clock::system(), limits, identity, metrics };
     let cancel = CancellationToken::new();
-    until_stopped(stoker_controller::run(settings, cancel.clone()), cancel.clone()).await
+    until_stopped(stoker_controller::run(settings, cancel.clone()), server, cancel.clone()).await
 }
 
 /// `stoker agent`.
@@ -26,25 +31,41 @@ pub(crate) async fn agent(cluster: &Cluster, args: Agent) -> anyhow::Result<Exit
     let client = connect(cluster).await?.client;
     let registry = Registry::new(Default::default())?;
     let settings = system::agent(&args.node, &args.data, &client, &registry, &Platform::host(), &clock::system())?;
+    let numbers = Numbers { controller: None, agents: Some(settings.metrics.clone()) };
+    let server = Server::bind(args.metrics, &numbers).await?;
     let cancel = CancellationToken::new();
-    until_stopped(stoker_agent::run(settings, cancel.clone()), cancel.clone()).await
+    until_stopped(stoker_agent::run(settings, cancel.clone()), server, cancel.clone()).await
 }
 
 async fn until_stopped<E>(
     role: impl Future<Output = Result<(), E>>,
+    server: Option<Server>,
     cancel: CancellationToken,
 ) -> anyhow::Result<ExitCode>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
+    let mut serving = JoinSet::new();
+    if let Some(server) = server {
+        tracing::info!("metrics at http://{}/metrics", server.addr());
+        serving.spawn(server.run(cancel.clone()));
+    }
     let mut role = std::pin::pin!(role);
     tokio::select! {
         result = &mut role => result?,
+        Some(ended) = serving.join_next() => {
+            ended?;
+            bail!("the metrics server ended unasked; this is a bug, restart it and report the log");
+        }
         stop = up::stopped() => {
             stop?;
             cancel.cancel();
             role.await?;
         }
+    }
+    cancel.cancel();
+    while let Some(ended) = serving.join_next().await {
+        ended?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -19,11 +19,15 @@ use stoker_transfer::{Platform, Registry, Spool, SpoolSettings};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::{self, Numbers};
+
 /// What to run.
 pub(crate) struct Options {
     pub(crate) data: PathBuf,
     pub(crate) nodes: u16,
     pub(crate) listen: SocketAddr,
+    /// Where metrics are served, if they are.
+    pub(crate) metrics: Option<SocketAddr>,
     pub(crate) platform: Platform,
     pub(crate) clock: Clock,
 }
@@ -33,6 +37,8 @@ pub(crate) struct System {
     /// In process, without a socket.
     pub(crate) client: Client,
     pub(crate) addr: SocketAddr,
+    /// Where metrics are served, with the port that was really taken.
+    pub(crate) metrics: Option<SocketAddr>,
     /// Written when everything is ready.
     pub(crate) kubeconfig: PathBuf,
     /// Names and image stores of the nodes.
@@ -46,7 +52,7 @@ pub(crate) struct System {
 impl System {
     /// Starts everything; ready when it returns.
     pub(crate) async fn start(options: Options) -> anyhow::Result<Self> {
-        let Options { data, nodes, listen, platform, clock } = options;
+        let Options { data, nodes, listen, metrics, platform, clock } = options;
         std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
         let data = std::path::absolute(&data)?;
         let lock = lock(&data)?;
@@ -56,11 +62,15 @@ impl System {
         let journal = Some(data.join("journal.redb"));
         let settings = embedded::Settings { journal, ..embedded::Settings::new(crds?, clock.clone()) };
         let api = tokio::task::spawn_blocking(move || embedded::Api::new(settings)).await??;
+        let (counts, agent_counts) = (stoker_controller::Metrics::new(), stoker_agent::Metrics::new());
+        let numbers = Numbers { controller: Some(counts.clone()), agents: Some(agent_counts.clone()) };
+        let metrics = metrics::Server::bind(metrics, &numbers).await?;
         let server = embedded::Server::bind_kept(api.clone(), listen, &data.join("identity")).await?;
         let client = api.client("default");
         let mut system = System {
             client: client.clone(),
             addr: server.addr(),
+            metrics: metrics.as_ref().map(metrics::Server::addr),
             kubeconfig: data.join("kubeconfig"),
             nodes: Vec::new(),
             cancel: CancellationToken::new(),
@@ -70,12 +80,20 @@ impl System {
         let kubeconfig = server.kubeconfig();
         let cancel = system.cancel.clone();
         system.tasks.spawn(async move { Ok(server.run(cancel).await?) });
+        if let Some(metrics) = metrics {
+            let cancel = system.cancel.clone();
+            system.tasks.spawn(async move {
+                metrics.run(cancel).await;
+                Ok(())
+            });
+        }
         let settings = stoker_controller::Settings {
             client: client.clone(),
             clock: clock.clone(),
             limits: stoker_controller::Limits::default(),
             // The data directory is locked: whoever held the lease before is gone.
             identity: "up".into(),
+            metrics: counts,
         };
         let cancel = system.cancel.clone();
         system.tasks.spawn(async move { Ok(stoker_controller::run(settings, cancel).await?) });
@@ -90,6 +108,7 @@ impl System {
             let name = format!("node-{number}");
             let mut agent = agent(&name, &data.join("nodes").join(&name), &client, &registry, &platform, &clock)?;
             agent.node_labels = Some(node_labels(&name, &platform));
+            agent.metrics = agent_counts.clone();
             system.nodes.push((name, agent.store.clone()));
             let cancel = system.cancel.clone();
             system.tasks.spawn(async move { Ok(stoker_agent::run(agent, cancel).await?) });
@@ -141,6 +160,7 @@ pub(crate) fn agent(
         store: Layout::open(home.join("images"))?,
         ledger: home.join("ledger.json"),
         node_labels: None,
+        metrics: stoker_agent::Metrics::new(),
     })
 }
 

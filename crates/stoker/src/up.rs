@@ -15,6 +15,7 @@ pub(crate) async fn run(args: Up) -> anyhow::Result<ExitCode> {
         data: args.data,
         nodes: args.nodes,
         listen: args.listen,
+        metrics: args.metrics,
         platform: Platform::host(),
         clock: crate::clock::system(),
     };
@@ -43,12 +44,14 @@ pub(crate) fn greeting(system: &System) -> String {
         [(first, _), .., (last, _)] => format!("{first} … {last}"),
         [] => String::new(),
     };
+    let metrics = system.metrics.map(|addr| format!("Metrics at http://{addr}/metrics\n\n")).unwrap_or_default();
     format!(
         "Stoker is up at https://{} with {nodes}. In another terminal:\n\n  \
          export KUBECONFIG={kubeconfig}\n  \
          stoker pull IMAGE        put an image on all nodes, and follow it\n  \
          stoker get               jobs; `stoker get nodes` for nodes\n  \
          kubectl get preheats     kubectl works too\n\n\
+         {metrics}\
          Ctrl-C stops it.\n",
         system.addr
     )

@@ -109,6 +109,7 @@ async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_ow
         clock,
         limits: Default::default(),
         identity: "test".into(),
+        metrics: Default::default(),
     };
     let controlling = tokio::spawn(stoker_controller::run(settings, cancel.clone()));
     let home = scratch.path().join("edge");

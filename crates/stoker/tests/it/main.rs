@@ -8,6 +8,7 @@ mod jobs;
 mod kruise;
 mod kubectl;
 mod lasting;
+mod metrics;
 mod mistakes;
 mod pages;
 mod pull;
