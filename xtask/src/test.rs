@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use crate::shell;
 
 /// Programs that tests use, each with the Debian package that has it.
-const PROGRAMS: &[(&str, &str)] = &[("skopeo", "skopeo")];
+const PROGRAMS: &[(&str, &str)] = &[("docker-registry", "docker-registry"), ("skopeo", "skopeo")];
 
 #[derive(Default)]
 struct Counts {

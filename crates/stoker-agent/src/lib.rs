@@ -11,6 +11,7 @@ mod pull;
 mod register;
 mod report;
 mod run;
+mod secrets;
 
 pub use metrics::Metrics;
 pub use node::{LEASE_DURATION, LEASE_NAMESPACE};

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::{StreamExt as _, TryStreamExt as _};
 use stoker_core::step::Failure;
 use stoker_core::{Order, Pin, Policy, Reason};
-use stoker_runtime::Layout;
-use stoker_transfer::{Descriptor, Digest, Kind, Platform, Reference, Registry, Source, Spool};
+use stoker_runtime::{Found, Layout};
+use stoker_transfer::{Descriptor, Digest, Kind, Logins, Platform, Reference, Registry, Source, Spool};
 
 use crate::meter::Meter;
+use crate::secrets::{self, Secrets};
 
 /// Blobs of one image at one time; the spool bounds all images together.
 const BLOBS_AT_ONCE: usize = 4;
@@ -22,8 +23,15 @@ pub(crate) struct Tools {
     pub(crate) spool: Spool,
     pub(crate) store: Layout,
     pub(crate) platform: Platform,
+    pub(crate) secrets: Secrets,
     /// Blobs whose bytes over the wire some attempt counts: two images that share a layer share its fetch.
     pub(crate) counted: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// Where an image is had from: its registry, and who we are to it.
+struct Origin {
+    reference: Reference,
+    logins: Logins,
 }
 
 impl Tools {
@@ -40,12 +48,27 @@ impl Tools {
             meter.sized(there.size, there.size);
             return Ok(there.root.digest().to_string());
         }
-        let digest = self.digest(order, &reference, meter).await?;
+        let (keyring, troubles) = self.secrets.keyring(&order.secrets).await;
+        let from = Origin { logins: keyring.logins(&reference), reference };
+        let brought = self.bring(order, &from, there, meter).await;
+        brought.map_err(|failure| secrets::explain(failure, &troubles))
+    }
+
+    async fn bring(
+        &self,
+        order: &Order,
+        from: &Origin,
+        there: Option<Found>,
+        meter: &Meter,
+    ) -> Result<String, Failure> {
+        let digest = self.digest(order, from, meter).await?;
         if let Some(there) = there.filter(|there| *there.root.digest() == digest) {
             meter.sized(there.size, there.size);
             return Ok(digest.to_string());
         }
-        let image = self.registry.image(&reference, &digest, &self.platform, None).await.map_err(transfer_failure)?;
+        let Origin { reference, logins } = from;
+        let image = self.registry.image_with(reference, &digest, &self.platform, logins).await;
+        let image = image.map_err(transfer_failure)?;
         let mut missing: Vec<Descriptor> = Vec::new();
         let mut present = 0;
         for blob in image.blobs() {
@@ -55,7 +78,7 @@ impl Tools {
             }
         }
         meter.sized(image.total_size(), present);
-        let fetches = missing.into_iter().map(|blob| self.fetch(&reference, blob, meter));
+        let fetches = missing.into_iter().map(|blob| self.fetch(from, blob, meter));
         futures::stream::iter(fetches).buffer_unordered(BLOBS_AT_ONCE).try_collect::<()>().await?;
         for document in &image.documents {
             let put = self.store.put(document.descriptor.digest(), document.bytes.clone());
@@ -66,7 +89,7 @@ impl Tools {
     }
 
     /// The digest to fetch: the one that the order carries, or the registry's answer, which is told at once.
-    async fn digest(&self, order: &Order, reference: &Reference, meter: &Meter) -> Result<Digest, Failure> {
+    async fn digest(&self, order: &Order, from: &Origin, meter: &Meter) -> Result<Digest, Failure> {
         if let Some(pin) = &order.pin {
             let digest = pin.digest.parse().map_err(|_| Failure {
                 reason: Reason::InvalidContent,
@@ -77,13 +100,14 @@ impl Tools {
             meter.digest(pin.digest.clone());
             return Ok(digest);
         }
-        let root = self.registry.resolve(reference, None).await.map_err(transfer_failure)?;
+        let root = self.registry.resolve_with(&from.reference, &from.logins).await.map_err(transfer_failure)?;
         meter.resolved(Pin { asked: order.asked, digest: root.digest().to_string() });
         Ok(root.digest().clone())
     }
 
-    async fn fetch(&self, reference: &Reference, blob: Descriptor, meter: &Meter) -> Result<(), Failure> {
-        let growing = self.spool.blob(Source::new(reference.clone(), None), blob.clone());
+    async fn fetch(&self, from: &Origin, blob: Descriptor, meter: &Meter) -> Result<(), Failure> {
+        let growing =
+            self.spool.blob(Source::new(from.reference.clone(), from.logins.current().cloned()), blob.clone());
         let claim = Claim::of(&self.counted, blob.digest());
         meter.blob(growing.progress(), claim.is_some());
         let file = growing.complete().await.map_err(transfer_failure)?;

@@ -18,7 +18,7 @@ use stoker_api::native::from_core::{self, Saying};
 use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
 use stoker_core::model::{Bytes, Key, Order, Report, after};
 use stoker_core::step::{self, Action, Failure, Task, TaskState};
-use stoker_core::{Clock, Reason};
+use stoker_core::{Clock, CopyName, Reason};
 use stoker_runtime::Layout;
 use stoker_transfer::{Platform, Registry, Spool};
 use tokio::sync::Notify;
@@ -32,6 +32,7 @@ use crate::node;
 use crate::pull::Tools;
 use crate::register::register;
 use crate::report::{Said, until};
+use crate::secrets::Secrets;
 
 /// No answer after this long is as good as a broken connection.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -77,6 +78,8 @@ struct Running {
     meter: Meter,
     /// What earlier attempts at the same order had received.
     earlier: Bytes,
+    /// The Secrets that it began with.
+    secrets: Vec<CopyName>,
     abort: AbortHandle,
 }
 
@@ -134,6 +137,7 @@ impl Agent {
             spool: settings.spool.clone(),
             store: settings.store.clone(),
             platform: settings.platform.clone(),
+            secrets: Secrets::new(settings.client.clone()),
             counted: Arc::default(),
         };
         let now = (settings.clock)();
@@ -304,7 +308,7 @@ impl Agent {
         order.pin = order.pin.or_else(|| task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
         self.tasks.insert(key, task);
         let meter = Meter::new(self.news.clone());
-        let (tools, its_meter) = (self.tools.clone(), meter.clone());
+        let (tools, its_meter, secrets) = (self.tools.clone(), meter.clone(), order.secrets.clone());
         let abort = self.attempts.spawn(async move {
             let attempt = tokio::time::timeout(order.timeout, tools.attempt(&order, &its_meter)).await;
             attempt.unwrap_or_else(|_| {
@@ -321,7 +325,7 @@ impl Agent {
                 })
             })
         });
-        self.running.insert(key, Running { meter, earlier, abort });
+        self.running.insert(key, Running { meter, earlier, secrets, abort });
     }
 
     /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.
@@ -342,7 +346,7 @@ impl Agent {
     fn conclude(&mut self, key: Key, result: Result<String, Failure>) {
         let now = (self.settings.clock)();
         self.read_meters(now);
-        self.running.remove(&key);
+        let began_with = self.running.remove(&key).map(|running| running.secrets);
         self.share.attempt(&result);
         let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { return };
         let node = &self.settings.node;
@@ -351,6 +355,14 @@ impl Agent {
                 let bytes = task.report.bytes;
                 tracing::info!(node, image = order.image, digest, upstream = bytes.upstream, "there");
                 step::succeed(order, task, digest, bytes, now)
+            }
+            Err(failure) if failure.reason == Reason::Unauthorized && began_with.as_ref() != Some(&order.secrets) => {
+                tracing::info!(
+                    node,
+                    image = order.image,
+                    "refused, but its Secrets have changed: the same attempt again"
+                );
+                step::adopt(task.report.clone(), now)
             }
             Err(failure) => {
                 tracing::warn!(node, image = order.image, reason = %failure.reason, "{}", failure.message);

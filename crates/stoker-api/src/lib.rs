@@ -11,6 +11,7 @@ mod image;
 pub mod labels;
 pub mod native;
 pub mod node;
+pub mod secret;
 mod span;
 mod write;
 

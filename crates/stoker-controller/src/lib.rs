@@ -8,6 +8,7 @@ mod lifecycle;
 mod metrics;
 mod mirror;
 mod run;
+mod secrets;
 pub mod snapshot;
 mod watch;
 mod writer;

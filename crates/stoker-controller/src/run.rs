@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use kube::{Client, ResourceExt as _};
+use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, Dialect, Write, native, node};
 use stoker_core::{Clock, Event, JobId, Key, Order, World, model};
 use tokio::sync::mpsc;
@@ -18,6 +19,7 @@ use crate::facts;
 use crate::lease::Candidate;
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
 use crate::mirror::{Mirror, Progress};
+use crate::secrets::{self, Secrets};
 use crate::watch::{Fact, watch};
 use crate::writer::{self, Done, Limits, Numbered};
 
@@ -49,6 +51,7 @@ enum Input {
     Node(Fact<model::Node>),
     NodePreheat(Fact<DynamicObject>),
     Job(&'static Dialect, Fact<DynamicObject>),
+    Secret(&'static str, Fact<Option<PullSecret>>),
 }
 
 /// Runs until it is cancelled: waits until it leads, leads until it does not, and waits again.
@@ -91,7 +94,8 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
         world: World::new(),
         mirror: Mirror::default(),
         nodes: BTreeMap::new(),
-        unlisted: ["Node", "NodePreheat"].into_iter().chain(DIALECTS.iter().map(|dialect| dialect.kind)).collect(),
+        secrets: Secrets::default(),
+        unlisted: every_kind().collect(),
         writes,
         number: 0,
         epoch: None,
@@ -129,6 +133,12 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
     }
 }
 
+/// Everything that must be listed before the first plan.
+fn every_kind() -> impl Iterator<Item = &'static str> {
+    let jobs = DIALECTS.iter().map(|dialect| dialect.kind);
+    ["Node", "NodePreheat"].into_iter().chain(jobs).chain(secret::TYPES.map(|(kind, _)| kind))
+}
+
 fn watch_all(client: &Client, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&'static str>) {
     let (nodes, to) = (Api::<Node>::all(client.clone()), input.clone());
     tasks.spawn(async move {
@@ -149,6 +159,13 @@ fn watch_all(client: &Client, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&
             "watch of jobs"
         });
     }
+    for (kind, _) in secret::TYPES {
+        let (client, to) = (client.clone(), input.clone());
+        tasks.spawn(async move {
+            secrets::watch_type(client, kind, to, |fact| Input::Secret(kind, fact)).await;
+            "watch of Secrets"
+        });
+    }
 }
 
 async fn sleep_until(wake: Option<Timestamp>, clock: &Clock) {
@@ -164,6 +181,7 @@ struct Shell {
     mirror: Mirror,
     /// Of the NodePreheats, besides what the World holds.
     nodes: BTreeMap<String, Progress>,
+    secrets: Secrets,
     /// Kinds whose first list is not complete; until then nothing is planned.
     unlisted: BTreeSet<&'static str>,
     writes: mpsc::UnboundedSender<Numbered>,
@@ -197,6 +215,10 @@ impl Shell {
                 self.leading.forget(&id);
                 self.world.apply(Event::JobGone(id));
             }
+            Input::Secret(_, Fact::There(secret)) => self.secrets.see(secret, &mut self.world),
+            Input::Secret(kind, Fact::Gone(name)) => self.secrets.forget(kind, name, &mut self.world),
+            Input::Secret(kind, Fact::Listed) => self.listed(kind),
+            Input::Secret(kind, Fact::Deaf) => self.deaf(kind),
             Input::Job(dialect, Fact::Listed) => self.listed(dialect.kind),
             Input::Job(dialect, Fact::Deaf) => self.deaf(dialect.kind),
         }
@@ -290,6 +312,9 @@ impl Shell {
         self.leading.planned(&plan, begun);
         for write in &plan.orders {
             self.order(&write.node, &write.changes);
+        }
+        for write in plan.copies.iter().filter_map(|change| self.secrets.write(change)).collect::<Vec<_>>() {
+            self.write(write);
         }
         for outcome in &plan.outcomes {
             for write in self.mirror.project(outcome, self.number, now) {

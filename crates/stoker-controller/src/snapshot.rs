@@ -1,10 +1,11 @@
 //! The World as the API server's objects make it, once: the same facts and the same plan as the controller's, for
 //! a command that explains a job. Nothing is written.
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
+use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, native, node};
 use stoker_core::{Event, World};
 
@@ -24,6 +25,9 @@ pub struct Snapshot {
 pub async fn take(client: &Client) -> Result<Snapshot, kube::Error> {
     let all = ListParams::default();
     let mut world = World::new();
+    let secrets = pull_secrets(client).await?;
+    secrets.iter().flatten().for_each(|secret| world.apply(secret.to_core()));
+    let known = |event: Event| if secrets.is_some() { event } else { without_secrets(event) };
     let nodes = Api::<Node>::all(client.clone()).list(&all).await?.items;
     for node in &nodes {
         world.apply(Event::Node(node::to_core(node)));
@@ -31,7 +35,7 @@ pub async fn take(client: &Client) -> Result<Snapshot, kube::Error> {
     let resource = ApiResource::erase::<native::NodePreheat>(&());
     let node_preheats = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await?.items;
     for object in &node_preheats {
-        world.apply(facts::orders(object));
+        world.apply(known(facts::orders(object)));
         world.apply(facts::reports(object));
     }
     for dialect in DIALECTS {
@@ -41,7 +45,35 @@ pub async fn take(client: &Client) -> Result<Snapshot, kube::Error> {
             objects => objects?,
         };
         let alive = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
-        alive.filter_map(|object| facts::job(dialect, object)).for_each(|event| world.apply(event));
+        alive.filter_map(|object| facts::job(dialect, object)).map(known).for_each(|event| world.apply(event));
     }
     Ok(Snapshot { world, node_preheats, nodes })
+}
+
+/// Every Secret with logins; none at all where they are not ours to see.
+async fn pull_secrets(client: &Client) -> Result<Option<Vec<PullSecret>>, kube::Error> {
+    let api = Api::<Secret>::all(client.clone());
+    let mut all = Vec::new();
+    for (kind, _) in secret::TYPES {
+        match api.list(&ListParams::default().fields(&format!("type={kind}"))).await {
+            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(None),
+            secrets => all.extend(secrets?.items.iter().filter_map(PullSecret::read)),
+        }
+    }
+    Ok(Some(all))
+}
+
+/// The same job or orders as if nobody had ever named a Secret: who may not see them explains the rest rightly.
+fn without_secrets(event: Event) -> Event {
+    match event {
+        Event::Job(mut job) => {
+            job.images.iter_mut().for_each(|image| image.secrets.clear());
+            Event::Job(job)
+        }
+        Event::Orders(node, mut orders) => {
+            orders.values_mut().for_each(|order| order.secrets.clear());
+            Event::Orders(node, orders)
+        }
+        other => other,
+    }
 }

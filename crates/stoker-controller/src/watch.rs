@@ -53,12 +53,25 @@ pub(crate) async fn watch<K, F>(api: Api<K>, kind: &'static str, facts: mpsc::Se
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    watch_some(api, kind, watcher::Config::default(), facts, wrap).await;
+}
+
+/// The same for those objects of the kind that the configuration selects.
+pub(crate) async fn watch_some<K, F>(
+    api: Api<K>,
+    kind: &'static str,
+    config: watcher::Config,
+    facts: mpsc::Sender<F>,
+    wrap: impl Fn(Fact<K>) -> F,
+) where
+    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
     let mut known: BTreeSet<ObjectName> = BTreeSet::new();
     let mut pause = FIRST_PAUSE;
     let mut said_missing = false;
     loop {
         let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
-        let mut stream = watcher(api.clone(), watcher::Config::default()).boxed();
+        let mut stream = watcher(api.clone(), config.clone()).boxed();
         let problem = loop {
             let batch: Vec<Fact<K>> = match stream.try_next().await {
                 Ok(None) => break None,

@@ -14,6 +14,10 @@ pub const SILENCE: Duration = Duration::from_secs(10 * 60);
 /// A continuous job asks a failed node again after this long, not only in the next round.
 pub const ASK_FAILED_AGAIN: Duration = Duration::from_secs(5 * 60);
 
+/// A Secret that a job names and that is not there is waited for this long from the job's start: who makes both at once
+/// need not know which is seen first. Then the pull is tried without.
+pub const AWAIT_SECRET: Duration = Duration::from_secs(5);
+
 /// A copy of a Secret that no job needs any more stays this long: an agent may be about to read it for an order that is
 /// just being changed.
 pub const SPARE_COPY: Duration = Duration::from_secs(10);

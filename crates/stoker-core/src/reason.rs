@@ -55,7 +55,7 @@ reasons! {
     NotFound = "NotFound",
     /// Failed: the registry refused the credentials, or wants some.
     Unauthorized = "Unauthorized",
-    /// Failed: the registry wants credentials, and a Secret that the job names is not there.
+    /// Waiting for a moment, or failed because the registry wants credentials: a Secret that the job names is not there.
     SecretMissing = "SecretMissing",
     /// Failed: the registry asked for patience for longer than the order has.
     RateLimited = "RateLimited",
@@ -128,6 +128,11 @@ pub enum Waiting {
         /// Which one.
         secret: SecretId,
     },
+    /// A Secret is not there; it may come.
+    SecretMissing {
+        /// Which one.
+        secret: SecretId,
+    },
     /// The controller has not acted yet.
     Pending,
 }
@@ -143,6 +148,7 @@ impl Waiting {
             Waiting::NoAgent => Reason::NoAgent,
             Waiting::NodeUnknown => Reason::NodeUnknown,
             Waiting::SecretCopying { .. } => Reason::SecretCopying,
+            Waiting::SecretMissing { .. } => Reason::SecretMissing,
             Waiting::Pending => Reason::Pending,
         }
     }
@@ -168,6 +174,12 @@ impl fmt::Display for Waiting {
                 write!(
                     f,
                     "Secret {secret} is being copied to Stoker's namespace; if this lasts, look at the controller's log"
+                )
+            }
+            Waiting::SecretMissing { secret } => {
+                write!(
+                    f,
+                    "Secret {secret} is not there; the pull is tried without it if it does not come in a few seconds"
                 )
             }
             Waiting::Pending => {

@@ -162,7 +162,7 @@ impl World {
         let outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
         let lapses = state.seats.iter().filter_map(|seat| seat.lapse).min();
         let deadline = state.job.deadline().filter(|deadline| *deadline > now);
-        let times = [lapses, taken, deadline, state.job.round_ends(now)];
+        let times = [lapses, taken, deadline, state.job.round_ends(now), self.secrets_awaited(&state.job, now)];
         state.wake = times.into_iter().flatten().min();
         outcome
     }
@@ -238,13 +238,12 @@ impl World {
             return Some(Wait::Parallelism);
         }
         let taken = |image: &usize| matches!(resolutions.get(*image), Some(Resolution::Taken(_)));
-        let copying = |image: &usize| self.copying(job, *image).is_some();
-        match (0..resolutions.len()).any(|image| taken(&image) || copying(&image)) {
-            true => self.open_images(job, at, now).find_map(|image| match (taken(&image), copying(&image)) {
-                (true, _) => Some(Wait::Unresolved(image)),
-                (_, true) => Some(Wait::Copying(image)),
-                _ => None,
-            }),
+        let wait = |image: usize| match taken(&image) {
+            true => Some(Wait::Unresolved(image)),
+            false => self.secret_wait(job, image, now),
+        };
+        match (0..resolutions.len()).any(|image| wait(image).is_some()) {
+            true => self.open_images(job, at, now).find_map(wait),
             false => None,
         }
     }

@@ -45,6 +45,8 @@ pub(super) enum Wait {
     NoAgent,
     /// For the copy of a Secret of this one of the job's images.
     Copying(usize),
+    /// For a Secret of this one of the job's images that may still come.
+    Missing(usize),
     /// For nothing: it may be handed out.
     Pending,
 }
@@ -60,10 +62,8 @@ pub(super) struct Seat {
 impl Seat {
     /// Whether nothing but the job's own pace stands in the way.
     pub(super) fn may_be_handed_out(&self) -> bool {
-        matches!(
-            self.standing,
-            Standing::Open(Wait::Pending | Wait::Parallelism | Wait::Unresolved(_) | Wait::Copying(_))
-        )
+        let Standing::Open(wait) = self.standing else { return false };
+        !matches!(wait, Wait::Suspended | Wait::NotReady | Wait::NoAgent)
     }
 }
 

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::seat::Failure;
+use super::seat::{Failure, Wait};
 use super::{Event, World};
 use crate::model::{CopyName, Job, JobId, Key, SecretId, after};
-use crate::pace::SPARE_COPY;
+use crate::pace::{AWAIT_SECRET, SPARE_COPY};
 use crate::reason::Reason;
 
 /// One thing to do about copies.
@@ -36,6 +36,13 @@ pub(super) struct Secrets {
     making: BTreeSet<CopyName>,
     /// Copies that were handed out to be removed, and are still there.
     removing: BTreeSet<CopyName>,
+}
+
+impl Secrets {
+    /// Whether a copy is there and stays.
+    fn usable(&self, copy: &CopyName) -> bool {
+        self.copies.contains_key(copy) && !self.removing.contains(copy)
+    }
 }
 
 impl World {
@@ -93,7 +100,7 @@ impl World {
         jobs.sort_by(|a, b| a.id.cmp(&b.id));
         let mut copies = Vec::new();
         for copy in jobs.iter().flat_map(|job| job.secrets(key)).filter_map(|id| self.secrets.there.get(id)) {
-            if !self.secrets.copies.contains_key(copy) {
+            if !self.secrets.usable(copy) {
                 return None;
             }
             if !copies.contains(copy) {
@@ -103,11 +110,28 @@ impl World {
         Some(copies)
     }
 
-    /// A Secret of this image that is there and not copied yet.
-    pub(super) fn copying<'a>(&self, job: &'a Job, image: usize) -> Option<&'a SecretId> {
-        let Secrets { there, copies, .. } = &self.secrets;
-        let mut secrets = job.images.get(image)?.secrets.iter();
-        secrets.find(|id| there.get(id).is_some_and(|copy| !copies.contains_key(copy)))
+    /// The Secret that an open node waits for because of this image, and whether it is there and only its copy is not.
+    pub(super) fn awaited<'a>(&self, job: &'a Job, image: usize) -> Option<(&'a SecretId, bool)> {
+        let secrets = &job.images.get(image)?.secrets;
+        let copying =
+            secrets.iter().find(|id| self.secrets.there.get(id).is_some_and(|copy| !self.secrets.usable(copy)));
+        let missing = || secrets.iter().find(|id| !self.secrets.there.contains_key(id));
+        copying.map(|id| (id, true)).or_else(|| missing().map(|id| (id, false)))
+    }
+
+    /// Why such a node waits: for a copy as long as it takes, for a Secret that is not there only at the job's start.
+    pub(super) fn secret_wait(&self, job: &Job, image: usize, now: Timestamp) -> Option<Wait> {
+        match self.awaited(job, image)? {
+            (_, true) => Some(Wait::Copying(image)),
+            (_, false) => (now < awaited_until(job)).then_some(Wait::Missing(image)),
+        }
+    }
+
+    /// When this job no longer waits for a Secret that is not there.
+    pub(super) fn secrets_awaited(&self, job: &Job, now: Timestamp) -> Option<Timestamp> {
+        let mut secrets = job.images.iter().flat_map(|image| &image.secrets);
+        let missing = secrets.any(|id| !self.secrets.there.contains_key(id));
+        Some(awaited_until(job)).filter(|until| missing && now < *until)
     }
 
     /// Copies to make and to remove, and when one that is spare becomes too old.
@@ -174,6 +198,10 @@ impl World {
             missing.join(", ")
         )
     }
+}
+
+fn awaited_until(job: &Job) -> Timestamp {
+    after(job.started.unwrap_or(job.created), AWAIT_SECRET)
 }
 
 /// The Secrets with the content of this copy.

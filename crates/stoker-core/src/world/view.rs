@@ -87,8 +87,9 @@ impl World {
             Wait::NotReady => Waiting::NodeNotReady,
             Wait::NoAgent => Waiting::NoAgent,
             Wait::Pending => Waiting::Pending,
-            Wait::Copying(image) => match self.copying(job, image) {
-                Some(secret) => Waiting::SecretCopying { secret: secret.clone() },
+            Wait::Copying(image) | Wait::Missing(image) => match self.awaited(job, image) {
+                Some((secret, true)) => Waiting::SecretCopying { secret: secret.clone() },
+                Some((secret, false)) => Waiting::SecretMissing { secret: secret.clone() },
                 None => Waiting::Pending,
             },
             Wait::Unresolved(image) => {
@@ -147,6 +148,7 @@ impl World {
                 Wait::NotReady => Reason::NodeNotReady,
                 Wait::NoAgent => Reason::NoAgent,
                 Wait::Copying(_) => Reason::SecretCopying,
+                Wait::Missing(_) => Reason::SecretMissing,
                 Wait::Pending => Reason::Pending,
             }),
             Standing::Failed(failure) => {

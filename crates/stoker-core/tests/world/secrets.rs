@@ -4,7 +4,7 @@ use stoker_core::model::{CopyName, SecretId};
 use stoker_core::world::{CopyChange, State};
 use stoker_core::{Event, Job, Reason, Stage};
 
-use crate::build::{id, job};
+use crate::build::{id, job, secs};
 use crate::scene::{NOTHING, Scene};
 
 const WEB: &str = "web@sha256:w";
@@ -147,8 +147,12 @@ fn a_copy_is_wanted_again_while_it_is_being_removed() {
     scene.pass(10);
     assert_eq!(scene.copies(), ["removes one"]);
     scene.job(with_secrets("web", &["a"]));
+    assert_eq!(scene.plan(), NOTHING, "it is there, and about to go");
+    assert_eq!(scene.states("web"), ["n1 waits: SecretCopying"]);
     scene.world.apply(Event::CopyGone(copy("one")));
     assert_eq!(scene.copies(), ["copies one of default/a"]);
+    scene.copied("one");
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
 }
 
 #[test]
@@ -157,6 +161,12 @@ fn a_missing_secret_stops_nothing_and_is_named_where_the_registry_wants_one() {
     scene.secret("a", "one");
     scene.copied("one");
     scene.job(with_secrets("web", &["gone", "a"]));
+    assert_eq!(scene.plan(), NOTHING, "it may come");
+    assert_eq!(scene.states("web"), ["n1 waits: SecretMissing"]);
+    assert_eq!(scene.outcome("web").waiting_for, [(Reason::SecretMissing, 1)].into());
+    assert!(scene.said("web").contains("Secret default/gone is not there; the pull is tried without"));
+    assert_eq!(scene.world.plan(scene.now).wake, Some(scene.now + secs(5)));
+    scene.pass(5);
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "tried with the others");
     assert_eq!(scene.ordered(), [copy("one")]);
     scene.acknowledge = false;
@@ -174,6 +184,19 @@ fn a_missing_secret_stops_nothing_and_is_named_where_the_registry_wants_one() {
     scene.secret("gone", "one");
     scene.plan();
     assert_eq!(scene.said("web"), "Unauthorized: web@sha256:w went wrong");
+}
+
+#[test]
+fn a_secret_that_is_seen_after_its_job_is_used() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(with_secrets("web", &["a"]));
+    assert_eq!(scene.plan(), NOTHING);
+    scene.secret("a", "one");
+    assert_eq!(scene.copies(), ["copies one of default/a"]);
+    scene.pass(60);
+    assert_eq!(scene.plan(), NOTHING, "a copy is waited for as long as it takes");
+    scene.copied("one");
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
 }
 
 #[test]

@@ -1,9 +1,18 @@
 //! Logins tried in order, and which one worked.
+//!
+//! A registry is asked with each until one is let in. A registry may also say that there is nothing where it does not
+//! let us look, so that goes on to the next too. Anything else is an answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use oci_spec::image::{Descriptor, Digest};
+
 use crate::error::{Error, Kind};
+use crate::image::Image;
 use crate::login::Login;
+use crate::platform::Platform;
+use crate::reference::Reference;
+use crate::registry::Registry;
 
 /// The logins of one pull, in the order in which they are tried; nobody (anonymous) is always the last. What worked is
 /// remembered, so that a pull finds it once.
@@ -30,24 +39,71 @@ impl Logins {
         self.logins.get(self.working.load(Ordering::Relaxed))
     }
 
-    /// Asks with each login until one is let in, beginning with the one that worked last. A registry may also say that
-    /// there is nothing where it does not let us look, so that goes on to the next too. Where none works the first
-    /// refusal is the answer: it is about the login that fits best.
-    pub async fn find<T>(&self, ask: impl AsyncFn(Option<&Login>) -> Result<T, Error>) -> Result<T, Error> {
+    /// Those to try now, beginning with the one that worked last.
+    fn trial(&self) -> Trial<'_> {
         let known = self.working.load(Ordering::Relaxed).min(self.logins.len());
-        let mut first: Option<Error> = None;
-        for at in [known].into_iter().chain((0..=self.logins.len()).filter(|at| *at != known)) {
-            match ask(self.logins.get(at)).await {
-                Ok(answer) => {
-                    self.working.store(at, Ordering::Relaxed);
-                    return Ok(answer);
-                }
-                Err(error) if matches!(error.kind(), Kind::Unauthorized | Kind::NotFound) => {
-                    first.get_or_insert(error);
-                }
-                Err(error) => return Err(error),
+        let others = (0..=self.logins.len()).filter(|at| *at != known);
+        Trial { logins: self, left: [known].into_iter().chain(others).rev().collect(), refusal: None }
+    }
+}
+
+/// One question on its way through the logins.
+struct Trial<'a> {
+    logins: &'a Logins,
+    /// The next one is the last.
+    left: Vec<usize>,
+    /// The first: it is about the login that fits best.
+    refusal: Option<Error>,
+}
+
+impl<'a> Trial<'a> {
+    fn login(&self) -> Option<&'a Login> {
+        self.logins.logins.get(*self.left.last()?)
+    }
+
+    /// The answer, where this is one; none where the next login is to be tried.
+    fn judge<T>(&mut self, result: Result<T, Error>) -> Option<Result<T, Error>> {
+        let tried = self.left.pop();
+        match result {
+            Err(error) if matches!(error.kind(), Kind::Unauthorized | Kind::NotFound) => {
+                let refusal = self.refusal.get_or_insert(error);
+                self.left.is_empty().then(|| Err(refusal.clone()))
+            }
+            Ok(answer) => {
+                self.logins.working.store(tried.unwrap_or_default(), Ordering::Relaxed);
+                Some(Ok(answer))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+impl Registry {
+    /// [`resolve`](Self::resolve) with whichever of these logins is let in.
+    pub async fn resolve_with(&self, image: &Reference, logins: &Logins) -> Result<Descriptor, Error> {
+        let mut trial = logins.trial();
+        loop {
+            let result = self.resolve(image, trial.login()).await;
+            if let Some(answer) = trial.judge(result) {
+                return answer;
             }
         }
-        Err(first.unwrap_or_else(|| crate::spool::Error::Stopped.into()))
+    }
+
+    /// [`image`](Self::image) with whichever of these logins is let in.
+    pub async fn image_with(
+        &self,
+        image: &Reference,
+        digest: &Digest,
+        platform: &Platform,
+        logins: &Logins,
+    ) -> Result<Image, Error> {
+        let mut trial = logins.trial();
+        loop {
+            let result = self.image(image, digest, platform, trial.login()).await;
+            if let Some(answer) = trial.judge(result) {
+                return answer;
+            }
+        }
     }
 }

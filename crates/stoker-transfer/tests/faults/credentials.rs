@@ -20,9 +20,8 @@ fn ring(host: &str, users: &[&str]) -> Keyring {
 async fn pull(bench: &Bench, ring: &Keyring) -> Result<(), Error> {
     let image = bench.image();
     let logins = ring.logins(&image);
-    let root = logins.find(async |login| bench.client.resolve(&image, login).await).await?;
-    let platform = Platform::host();
-    let found = logins.find(async |login| bench.client.image(&image, root.digest(), &platform, login).await).await?;
+    let root = bench.client.resolve_with(&image, &logins).await?;
+    let found = bench.client.image_with(&image, root.digest(), &Platform::host(), &logins).await?;
     for blob in found.blobs() {
         let source = Source::new(image.clone(), logins.current().cloned());
         bench.spool.blob(source, blob.clone()).complete().await?;

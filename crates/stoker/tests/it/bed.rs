@@ -36,7 +36,16 @@ impl Up {
     }
 
     pub(crate) fn start_in(data: tempfile::TempDir, nodes: u16) -> Self {
-        let child = Self::spawn(data.path(), nodes);
+        let child = Self::spawn(data.path(), nodes, stoker(), Stdio::inherit());
+        Self { child, data, nodes }
+    }
+
+    /// Writes all that it has to say, and as much as it can say, to a file.
+    pub(crate) fn start_logging(nodes: u16, log: &Path) -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let mut command = stoker();
+        command.env("STOKER_LOG", "trace");
+        let child = Self::spawn(data.path(), nodes, command, std::fs::File::create(log).unwrap().into());
         Self { child, data, nodes }
     }
 
@@ -44,15 +53,15 @@ impl Up {
     pub(crate) fn kill_and_restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        self.child = Self::spawn(self.data.path(), self.nodes);
+        self.child = Self::spawn(self.data.path(), self.nodes, stoker(), Stdio::inherit());
     }
 
-    fn spawn(data: &Path, nodes: u16) -> Child {
-        let mut child = stoker()
+    fn spawn(data: &Path, nodes: u16, mut stoker: Command, log: Stdio) -> Child {
+        let mut child = stoker
             .args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes.to_string(), "--data"])
             .arg(data)
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut output = BufReader::new(child.stdout.take().unwrap());

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bed;
+mod credentials;
 mod demo;
 mod jobs;
 mod kruise;

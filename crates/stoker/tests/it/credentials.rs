@@ -1,0 +1,310 @@
+//! Pull secrets against a registry that wants a login: Debian's docker-registry with htpasswd.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use stoker_testbed::registry::noise;
+use tempfile::TempDir;
+
+use crate::bed::{Ran, Up};
+
+/// What nobody may ever see.
+const PASSWORDS: [&str; 2] = ["hunter2-first", "hunter2-rotated"];
+/// `htpasswd -nbB -C 4 ada PASSWORD` of each.
+const HASHES: [&str; 2] = [
+    "ada:$2y$04$gtz8q9iQPfgQCN0xICNiO.TjAunFoDNik5sClIAcyKmgvyoUAksEy",
+    "ada:$2y$04$BO7wX1x5mwm6j4SLl/szbehVNSyub4NIzkfKvrbJschrntLLYhbEy",
+];
+
+/// docker-registry with one account and one image; ends when dropped.
+struct Registry {
+    child: Child,
+    dir: TempDir,
+    host: String,
+}
+
+impl Registry {
+    /// None where the program is missing.
+    fn start() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        push(&dir.path().join("docker/registry/v2"), "shop/web", "v1");
+        let accounts = dir.path().join("htpasswd");
+        fs::write(&accounts, HASHES[0]).unwrap();
+        let config = json!({
+            "version": "0.1",
+            "log": { "accesslog": { "disabled": true } },
+            "storage": { "filesystem": { "rootdirectory": dir.path() } },
+            "http": { "addr": "127.0.0.1:0" },
+            "auth": { "htpasswd": { "realm": "stoker", "path": accounts } },
+        });
+        let file = dir.path().join("config.json");
+        fs::write(&file, config.to_string()).unwrap();
+        let mut command = Command::new("docker-registry");
+        let child = command.arg("serve").arg(&file).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let Ok(mut child) = child else {
+            println!("SKIPPED: no docker-registry");
+            return None;
+        };
+        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut said = String::new();
+        let host = loop {
+            let mut line = String::new();
+            assert!(log.read_line(&mut line).unwrap() > 0, "docker-registry ended: {said}");
+            if let Some((_, rest)) = line.split_once("listening on ") {
+                break rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect::<String>();
+            }
+            said += &line;
+        };
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        Some(Self { child, dir, host })
+    }
+
+    fn image(&self) -> String {
+        format!("{}/shop/web:v1", self.host)
+    }
+
+    /// From now on only the second password is right.
+    fn rotate(&self) {
+        let next = self.dir.path().join("htpasswd.next");
+        fs::write(&next, HASHES[1]).unwrap();
+        fs::rename(next, self.dir.path().join("htpasswd")).unwrap();
+    }
+
+    /// The file that `docker login` would write.
+    fn login(&self, password: &str) -> String {
+        json!({ "auths": { &self.host: { "username": "ada", "password": password } } }).to_string()
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An image in the form in which docker-registry keeps it, so that nobody has to log in to push it.
+fn push(root: &Path, repository: &str, tag: &str) {
+    let layer = noise(50_000, 1).to_vec();
+    let config = br#"{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[]}}"#.to_vec();
+    let digest = |bytes: &[u8]| -> String { Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect() };
+    let describe = |media: &str, bytes: &[u8]| {
+        json!({
+            "mediaType": format!("application/vnd.oci.image.{media}"),
+            "digest": format!("sha256:{}", digest(bytes)),
+            "size": bytes.len(),
+        })
+    };
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": describe("config.v1+json", &config),
+        "layers": [describe("layer.v1.tar", &layer)],
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let write = |path: String, bytes: &[u8]| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    let home = format!("repositories/{repository}");
+    for bytes in [&layer, &config, &manifest] {
+        let hex = digest(bytes);
+        write(format!("blobs/sha256/{}/{hex}/data", &hex[..2]), bytes);
+        write(format!("{home}/_layers/sha256/{hex}/link"), format!("sha256:{hex}").as_bytes());
+    }
+    let hex = digest(&manifest);
+    let link = format!("sha256:{hex}");
+    write(format!("{home}/_manifests/revisions/sha256/{hex}/link"), link.as_bytes());
+    write(format!("{home}/_manifests/tags/{tag}/current/link"), link.as_bytes());
+    write(format!("{home}/_manifests/tags/{tag}/index/sha256/{hex}/link"), link.as_bytes());
+}
+
+impl Up {
+    async fn secrets(&self, namespace: &str) -> Api<Secret> {
+        Api::namespaced(self.client().await, namespace)
+    }
+
+    async fn make_secret(&self, name: &str, kind: &str, key: &str, content: &str) {
+        let secret = json!({
+            "metadata": { "name": name }, "type": kind, "stringData": { key: content },
+        });
+        let secret: Secret = serde_json::from_value(secret).unwrap();
+        self.secrets("default").await.create(&PostParams::default(), &secret).await.unwrap();
+    }
+
+    async fn docker_secret(&self, name: &str, content: &str) {
+        self.make_secret(name, "kubernetes.io/dockerconfigjson", ".dockerconfigjson", content).await;
+    }
+
+    /// The names of the copies in Stoker's namespace.
+    async fn copies(&self) -> Vec<String> {
+        let all = self.secrets("stoker-system").await.list(&ListParams::default()).await.unwrap();
+        all.items.into_iter().filter_map(|secret| secret.metadata.name).collect()
+    }
+
+    /// Waits until there are this many copies: an event does it, so looking again often is soon enough.
+    async fn wait_for_copies(&self, number: usize) -> Vec<String> {
+        let waiting = async {
+            loop {
+                let copies = self.copies().await;
+                if copies.len() == number {
+                    return copies;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(crate::bed::PATIENCE, waiting).await.expect("the copies did not become as many")
+    }
+
+    async fn pull(&self, image: &str, secrets: &[&str], more: &[&str]) -> Ran {
+        let secrets = secrets.iter().flat_map(|name| ["--secret", name]);
+        let args: Vec<&str> = ["pull", image].into_iter().chain(secrets).chain(more.iter().copied()).collect();
+        self.run(&args).await
+    }
+
+    /// Every object but the Secrets, as text.
+    async fn every_object(&self) -> String {
+        let client = self.client().await;
+        let kinds = [
+            ("stoker.dev", "v1alpha1", "Preheat"),
+            ("stoker.dev", "v1alpha1", "NodePreheat"),
+            ("apps.kruise.io", "v1alpha1", "ImagePullJob"),
+            ("", "v1", "Event"),
+            ("", "v1", "Node"),
+            ("", "v1", "ConfigMap"),
+            ("coordination.k8s.io", "v1", "Lease"),
+        ];
+        let mut text = String::new();
+        for (group, version, kind) in kinds {
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+            for object in api.list(&ListParams::default()).await.unwrap().items {
+                text += &serde_json::to_string(&object).unwrap();
+            }
+        }
+        text
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_private_registry_with_right_wrong_two_and_rotated_secrets() {
+    let Some(registry) = Registry::start() else { return };
+    let image = registry.image();
+    let data = tempfile::tempdir().unwrap();
+    let log = data.path().join("log");
+    let up = Up::start_logging(2, &log);
+    up.docker_secret("right", &registry.login(PASSWORDS[0])).await;
+    up.docker_secret("same", &registry.login(PASSWORDS[0])).await;
+    up.docker_secret("wrong", &registry.login("not-the-password")).await;
+    up.docker_secret("other", &json!({"auths": {"elsewhere.example": {"auth": "YWRhOng="}}}).to_string()).await;
+    up.docker_secret("broken", "{\"auths\": \"hunter2-first\"}").await;
+    let mut said: Vec<Ran> = Vec::new();
+
+    // None, wrong, for another registry, missing, malformed: each failure says what to do.
+    let refused = [
+        (&[][..], "node-1: Unauthorized", "there is none"),
+        (&["wrong"], "node-1: Unauthorized", "refuses the login (401)"),
+        (&["other"], "node-1: Unauthorized", "there is none"),
+        (&["gone"], "node-1: SecretMissing", "Secret default/gone is not there"),
+        (&["broken", "wrong"], "node-1: Unauthorized", "Secret default/broken cannot be used: its .dockerconfigjson"),
+    ];
+    for (secrets, reason, sentence) in refused {
+        let ran = up.pull(&image, secrets, &[]).await;
+        ran.exits(1).says("2 of 2 nodes failed").says(reason).says(sentence);
+        said.push(ran);
+    }
+
+    // One Secret that is right is enough, whatever stands beside it.
+    said.push(
+        up.pull(&image, &["gone", "broken", "wrong", "other", "right"], &["--node", "node-1", "--name", "all"]).await,
+    );
+    said.last().unwrap().exits(0).says("on all 1 nodes");
+    let keep = json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "keeps"}, "spec": {
+        "images": [{"image": image, "pullSecrets": [{"name": "right"}, {"name": "same"}]}],
+        "pull": {"policy": "Always"}, "completion": {"mode": "Continuous"}, "nodes": {"names": ["node-2"]},
+    }});
+    up.create(&keep.to_string()).await;
+    let synced = |object: &DynamicObject| object.data.pointer("/status/phase") == Some(&"Synced".into());
+    let keeps = up.wait("Preheat", "keeps", synced).await;
+    assert_eq!(keeps.data["status"]["succeeded"], 1, "{:#}", keeps.data);
+    let before = up.wait_for_copies(1).await;
+    assert_eq!(before.len(), 1, "equal contents are one copy, and those of ended jobs are gone");
+
+    // Rotated: the copy follows the Secret, the old one goes, and pulls work again.
+    registry.rotate();
+    let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
+    let ask = |name: &str| {
+        let images = json!([{"image": image, "pullSecrets": [{"name": "right"}]}]);
+        let spec = json!({"images": images, "pull": {"policy": "Always"}});
+        json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": name}, "spec": spec})
+    };
+    up.create(&ask("stale").to_string()).await;
+    let stale = up.wait("Preheat", "stale", ended).await;
+    assert_eq!(stale.data["status"]["failedNodes"][0]["reason"], "Unauthorized", "{:#}", stale.data);
+    let secret = json!({ "stringData": { ".dockerconfigjson": registry.login(PASSWORDS[1]) } });
+    for name in ["right", "same"] {
+        let api = up.secrets("default").await;
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&secret)).await.unwrap();
+    }
+    up.wait_for_copies(2).await;
+    up.create(&ask("again").to_string()).await;
+    let again = up.wait("Preheat", "again", ended).await;
+    assert_eq!(again.data["status"]["phase"], "Succeeded", "{:#}", again.data);
+    let mut after = up.wait_for_copies(1).await;
+    after.retain(|copy| before.contains(copy));
+    assert_eq!(after, Vec::<String>::new(), "the old copy is gone");
+    up.run(&["delete", "keeps"]).await.exits(0);
+    up.wait_for_copies(0).await;
+
+    // Nobody has seen a password.
+    let printed = fs::read_to_string(&log).unwrap();
+    assert!(printed.contains("copying a Secret"), "the log says what happens: {printed}");
+    let objects = up.every_object().await;
+    assert!(objects.contains("again"));
+    for text in said.iter().map(|ran| format!("{}{}", ran.out, ran.err)).chain([printed, objects]) {
+        for secret in PASSWORDS.into_iter().chain(["not-the-password"]) {
+            let encoded = base64(&format!("ada:{secret}"));
+            assert!(!text.contains(secret) && !text.contains(&encoded), "a password is in:\n{text}");
+        }
+    }
+}
+
+fn base64(text: &str) -> String {
+    // As an API server writes bytes.
+    serde_json::to_value(k8s_openapi::ByteString(text.into())).unwrap().as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_imagepulljob_pulls_with_secrets_that_cannot_be_changed() {
+    let Some(registry) = Registry::start() else { return };
+    let up = Up::start(1);
+    let old = json!({ &registry.host: { "auth": base64(&format!("ada:{}", PASSWORDS[0])) } }).to_string();
+    up.make_secret("old", "kubernetes.io/dockercfg", ".dockercfg", &old).await;
+    let manifest = json!({
+        "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": { "name": "private" },
+        "spec": { "image": registry.image(), "pullSecrets": ["old"] },
+    });
+    up.create(&manifest.to_string()).await;
+    let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
+    let job = up.wait("ImagePullJob", "private", ended).await;
+    let counts: BTreeMap<&str, &Value> =
+        ["succeeded", "failed"].into_iter().map(|field| (field, &job.data["status"][field])).collect();
+    assert_eq!(counts, BTreeMap::from([("succeeded", &json!(1)), ("failed", &json!(0))]));
+    let api = up.api("ImagePullJob").await;
+    for change in [json!(["other"]), json!([]), Value::Null] {
+        let patch = Patch::Merge(json!({ "spec": { "pullSecrets": change } }));
+        match api.patch("private", &PatchParams::default(), &patch).await {
+            Err(kube::Error::Api(refusal)) => assert!(refusal.message.contains("pullSecrets cannot be changed")),
+            other => panic!("{change}: {other:?}"),
+        }
+    }
+}
