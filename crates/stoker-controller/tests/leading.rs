@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
 use stoker_controller::{Limits, Metrics, Settings};
@@ -30,12 +32,22 @@ fn api(clock: &Clock) -> Client {
 }
 
 fn controller(client: &Client, clock: &Clock, identity: &str, cancel: &CancellationToken) -> JoinHandle<()> {
+    metered(client, clock, identity, &Metrics::new(), cancel)
+}
+
+fn metered(
+    client: &Client,
+    clock: &Clock,
+    identity: &str,
+    metrics: &Metrics,
+    cancel: &CancellationToken,
+) -> JoinHandle<()> {
     let settings = Settings {
         client: client.clone(),
         clock: clock.clone(),
         limits: Limits::default(),
         identity: identity.into(),
-        metrics: Metrics::new(),
+        metrics: metrics.clone(),
     };
     let run = stoker_controller::run(settings, cancel.clone());
     tokio::spawn(async move { run.await.unwrap() })
@@ -93,6 +105,51 @@ async fn the_second_takes_over_with_a_higher_epoch_when_the_first_is_gone() {
     cancel.cancel();
     second.await.unwrap();
     assert_eq!(holder(&client).await, None, "one that stops gives the lease back");
+}
+
+/// The samples that are not zero, of those that say who leads what.
+fn leads(metrics: &Metrics) -> Vec<String> {
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    metrics.register(&mut registry);
+    encode(&mut text, &registry).unwrap();
+    let wanted = |line: &&str| ["_leader ", "_jobs{", "_nodes{"].iter().any(|part| line.contains(part));
+    text.lines()
+        .filter(wanted)
+        .filter(|line| !line.starts_with('#') && !line.ends_with(" 0"))
+        .map(str::to_string)
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_are_healthy_and_ready_for_as_long_as_nothing_happens_and_only_one_counts_jobs() {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let cancel = CancellationToken::new();
+    let (one, two) = (Metrics::new(), Metrics::new());
+    let first = metered(&client, &clock, "first", &one, &cancel);
+    preheat(&client, "one").await;
+    ordered(&client, "n1", 1).await;
+    let second = metered(&client, &clock, "second", &two, &cancel);
+    tokio::time::sleep(Duration::from_secs(290)).await;
+    for metrics in [&one, &two] {
+        assert_eq!((metrics.healthy(), metrics.ready()), (Ok(()), Ok(())));
+    }
+    let led = [
+        "stoker_controller_leader 1",
+        "stoker_controller_jobs{stage=\"Running\"} 1",
+        "stoker_controller_nodes{state=\"pulling\"} 1",
+    ];
+    assert_eq!(leads(&one), led);
+    assert_eq!(leads(&two), Vec::<String>::new());
+    first.abort();
+    tokio::time::sleep(Duration::from_secs(65)).await;
+    assert!(one.healthy().is_err() && one.ready().is_err(), "it is gone");
+    assert_eq!((two.healthy(), two.ready()), (Ok(()), Ok(())));
+    assert_eq!(leads(&one), Vec::<String>::new());
+    assert_eq!(leads(&two), led);
+    cancel.cancel();
+    second.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
