@@ -60,11 +60,11 @@ impl Candidate {
                 next = watch.next() => match next {
                     Some(Ok(lease)) => {
                         let holder = lease.as_ref().and_then(holder).unwrap_or_default().to_string();
-                        if !known && !self.is_free(lease.as_ref()) {
-                            tracing::info!(holder, "another controller leads; standing by");
-                        }
                         if !self.is_free(lease.as_ref()) {
                             self.metrics.standing_by();
+                            if !known {
+                                tracing::info!(holder, "another controller leads; standing by");
+                            }
                         }
                         (seen, known, free_at) = (lease, true, Instant::now() + DURATION);
                     }

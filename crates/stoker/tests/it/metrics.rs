@@ -2,15 +2,32 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use stoker_testbed::registry::{Registry, noise};
 
 use crate::bed::{PATIENCE, Ran, stoker};
 
-/// `stoker up` with metrics; killed when dropped.
+/// Killed when dropped.
+struct Process(Child);
+
+impl Process {
+    fn stop(mut self) {
+        assert!(Command::new("kill").args(["-TERM", &self.0.id().to_string()]).status().unwrap().success());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `stoker up` with metrics.
 struct Metered {
-    child: Child,
+    process: Process,
     data: tempfile::TempDir,
     addr: String,
 }
@@ -27,30 +44,40 @@ impl Metered {
         let addr = addr.expect("the greeting says where metrics are");
         // What it says later goes nowhere, but must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, data, addr }
+        Self { process: Process(child), data, addr }
     }
 
     fn run(&self, args: &[&str]) -> Ran {
         Ran::of(stoker().arg("--kubeconfig").arg(self.data.path().join("kubeconfig")).args(args).output().unwrap())
     }
 
-    /// The status line and everything else of an answer.
     fn ask(&self, method: &str, path: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(&self.addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.addr).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (first, rest) = answer.split_once("\r\n").unwrap();
-        (first.into(), rest.into())
+        ask(&self.addr, method, path)
+    }
+
+    /// A part of its own against this cluster, once it said this on standard error, and where its metrics are.
+    fn part(&self, args: &[&str], said: &str) -> (Process, String) {
+        let mut command = stoker();
+        command.arg("--kubeconfig").arg(self.data.path().join("kubeconfig")).args(args);
+        let mut child = command.args(["--metrics", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let addr =
+            lines.find_map(|line| Some(line.split_once("metrics at http://")?.1.strip_suffix("/metrics")?.into()));
+        assert!(lines.any(|line| line.contains(said)), "it did not say {said}");
+        std::thread::spawn(move || lines.for_each(drop));
+        (Process(child), addr.expect("it says where metrics are"))
     }
 }
 
-impl Drop for Metered {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// The status line and everything else of an answer.
+fn ask(addr: &str, method: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {addr}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (first, rest) = answer.split_once("\r\n").unwrap();
+    (first.into(), rest.into())
 }
 
 /// The value of the sample with this name and labels.
@@ -99,4 +126,26 @@ async fn what_is_counted_is_what_happened() {
         Ran::of(second.output().unwrap()).exits(1).says(&up.addr).says("give another --metrics address");
     };
     tokio::task::spawn_blocking(test).await.unwrap();
+}
+
+#[test]
+fn parts_of_their_own_serve_only_their_own_numbers() {
+    let up = Metered::start("1");
+    let (controller, addr) = up.part(&["controller"], "another controller leads; standing by");
+    assert_eq!(ask(&addr, "GET", "/readyz").0, "HTTP/1.1 200 OK", "it stands by, and knows who leads");
+    let (_, text) = ask(&addr, "GET", "/metrics");
+    assert_eq!(value(&text, "stoker_controller_leader"), 0);
+    assert!(!text.contains("stoker_agent_"), "{text}");
+    controller.stop();
+    // No Node has this name, so it cannot register: alive, and not ready.
+    let home = up.data.path().join("nobody");
+    let args = ["agent", "--node", "nobody", "--data", home.to_str().unwrap()];
+    let (agent, addr) = up.part(&args, "waiting for the Node of this name");
+    assert_eq!(ask(&addr, "GET", "/healthz").0, "HTTP/1.1 200 OK");
+    let (status, said) = ask(&addr, "GET", "/readyz");
+    assert_eq!(status, "HTTP/1.1 503 Service Unavailable");
+    assert!(said.ends_with("0 of 1 agents are registered and have seen their NodePreheat\n"), "{said}");
+    assert!(!ask(&addr, "GET", "/metrics").1.contains("stoker_controller_"));
+    agent.stop();
+    up.process.stop();
 }
