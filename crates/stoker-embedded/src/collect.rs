@@ -8,7 +8,7 @@ use crate::refusal::Refusal;
 use crate::store::{Commit, Next, Place};
 use crate::write::{Keeper, Target, about, timestamp};
 use serde_json::{Value, json};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// The finalizer of an object that waits for its dependents.
@@ -64,6 +64,9 @@ impl Keeper {
         loop {
             let current = self.store.head(&place).ok_or_else(|| Refusal::not_found(target.about()))?;
             check_preconditions(target, &current, options)?;
+            if target.served.kind.permanent.contains(&target.name.as_str()) {
+                return Err(Refusal::forbidden(target.about(), "this namespace may not be deleted"));
+            }
             if options.dry_run {
                 return Ok(Deleted::Gone(current));
             }
@@ -240,7 +243,8 @@ impl Keeper {
     fn release(&self, place: &Place, work: &mut Work) {
         while let Some(current) = self.store.head(place) {
             let waiting = current.is_deleting() && finalizers(&current.value).contains(&FOREGROUND);
-            if !waiting || !self.store.dependents(current.uid()).is_empty() {
+            let dependents = self.store.dependents(current.uid());
+            if !waiting || !dependents.is_empty() && !self.only_a_circle(place, &current, dependents) {
                 return;
             }
             let left: Vec<&str> = finalizers(&current.value).into_iter().filter(|f| *f != FOREGROUND).collect();
@@ -256,6 +260,35 @@ impl Keeper {
                 return;
             }
         }
+    }
+
+    /// Whether all that an object waits for is waiting for it in turn, and for nothing else: then somebody must go first.
+    fn only_a_circle(&self, place: &Place, object: &Object, dependents: Vec<Place>) -> bool {
+        let mut above = BTreeSet::from([place.clone()]);
+        let mut open = vec![object.value.clone()];
+        while let Some(value) = open.pop() {
+            let namespace = text(&value, "namespace");
+            for owner in owners(&value) {
+                let Some(place) = self.owner_place(&owner, namespace) else { continue };
+                let Some(found) = self.store.head(&place).filter(|found| found.uid() == owner.uid) else { continue };
+                if above.insert(place) {
+                    open.push(found.value.clone());
+                }
+            }
+        }
+        let (mut seen, mut open) = (BTreeSet::new(), dependents);
+        while let Some(next) = open.pop() {
+            if next == *place || seen.contains(&next) {
+                continue;
+            }
+            let Some(found) = self.store.head(&next) else { continue };
+            if !above.contains(&next) || !found.is_deleting() || finalizers(&found.value) != [FOREGROUND] {
+                return false;
+            }
+            open.extend(self.store.dependents(found.uid()));
+            seen.insert(next);
+        }
+        true
     }
 
     /// Ends the deletion of a namespace or definition that is empty now.

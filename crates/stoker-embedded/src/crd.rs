@@ -93,6 +93,7 @@ pub(crate) fn kind(definition: &Value) -> Result<Kind, CrdError> {
         born_with: None,
         encoded: None,
         keep: None,
+        permanent: &[],
         wire: &[],
         table: wanted,
         stored_api_version,

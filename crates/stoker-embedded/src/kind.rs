@@ -88,6 +88,8 @@ pub(crate) struct Kind {
     pub(crate) encoded: Option<(&'static str, &'static str)>,
     /// How many objects are kept; past it the oldest go. `None` keeps all.
     pub(crate) keep: Option<usize>,
+    /// Names of objects that may not be deleted.
+    pub(crate) permanent: &'static [&'static str],
     /// How a protobuf body of this kind is read; empty where it is not.
     pub(crate) wire: &'static [protobuf::Field],
     /// The table its objects are in, `plural.group`; two kinds may share one.

@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod body;
 mod collect;
 mod crd;
 mod discovery;

@@ -1,6 +1,7 @@
 //! The three kinds of patch. In: a value and a patch from a stranger. Out: the patched value, or why not. Nothing is stored,
 //! and no patch can grow a value past [`MAX_GROWTH`].
 
+use crate::body::{self, Parsed};
 use crate::refusal::Refusal;
 use json_patch::PatchOperation;
 use serde_json::{Map, Value, json};
@@ -23,14 +24,16 @@ pub(crate) const JSON: &str = "application/json-patch+json";
 pub(crate) const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 impl Patch {
-    /// Reads a patch of one of the media types above.
-    pub(crate) fn read(media: &str, body: &[u8], strategic: bool) -> Result<Self, Refusal> {
+    /// Reads a patch of one of the media types above. Out: also the fields that it gives more than once.
+    pub(crate) fn read(media: &str, body: &[u8], strategic: bool) -> Result<(Self, Vec<String>), Refusal> {
         let bad = |e: serde_json::Error| Refusal::bad_request(format!("error decoding patch: {e}"));
+        let map = |make: fn(Value) -> Patch| {
+            let Parsed { value, repeated } = body::parse(body).map_err(bad)?;
+            Ok((make(map_only(value)?), repeated))
+        };
         match media {
-            MERGE => serde_json::from_slice(body).map_err(bad).and_then(map_only).map(Patch::Merge),
-            STRATEGIC if strategic => {
-                serde_json::from_slice(body).map_err(bad).and_then(map_only).map(Patch::Strategic)
-            }
+            MERGE => map(Patch::Merge),
+            STRATEGIC if strategic => map(Patch::Strategic),
             JSON => {
                 let operations: Vec<PatchOperation> = serde_json::from_slice(body).map_err(bad)?;
                 if operations.len() > MAX_OPERATIONS {
@@ -40,7 +43,7 @@ impl Patch {
                     );
                     return Err(Refusal::new(413, "RequestEntityTooLarge", message));
                 }
-                Ok(Patch::Json(operations))
+                Ok((Patch::Json(operations), Vec::new()))
             }
             media if media.starts_with("application/apply-patch") => Err(Refusal::not_implemented(
                 "server-side apply",
@@ -209,7 +212,7 @@ mod tests {
 
     fn patched(media: &str, value: Value, patch: Value) -> Result<Value, Refusal> {
         let mut value = value;
-        Patch::read(media, patch.to_string().as_bytes(), true)?.apply(&mut value)?;
+        Patch::read(media, patch.to_string().as_bytes(), true)?.0.apply(&mut value)?;
         Ok(value)
     }
 

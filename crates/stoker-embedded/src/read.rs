@@ -2,7 +2,7 @@
 
 use crate::kind::Served;
 use crate::object::{Object, meta, text};
-use crate::refusal::Refusal;
+use crate::refusal::{Cause, Refusal};
 use crate::request::Query;
 use crate::store::{Snapshot, Store, Unknown};
 use crate::table::jsonpath::JsonPath;
@@ -61,6 +61,7 @@ pub(crate) struct Page {
 }
 
 pub(crate) fn list(store: &Store, target: &Target, query: &Query) -> Result<Page, Refusal> {
+    check(query)?;
     let filter = Filter::new(query, &target.served)?;
     let token = query.continue_token.as_deref().map(Token::decode).transpose()?;
     let at = match (&token, query.resource_version) {
@@ -83,6 +84,20 @@ pub(crate) fn list(store: &Store, target: &Target, query: &Query) -> Result<Page
     let last = objects.last().filter(|_| remaining.is_some());
     let next = last.map(|object| Token { revision, start: start_of(object) }.encode());
     Ok(Page { revision, objects, next, remaining })
+}
+
+/// A match needs a version to match; a page goes on at the version it has.
+fn check(query: &Query) -> Result<(), Refusal> {
+    if !query.exact && !query.not_older {
+        return Ok(());
+    }
+    let wrong = match query.resource_version {
+        _ if query.continue_token.is_some() => "resourceVersionMatch is forbidden when continue is provided",
+        None => "resourceVersionMatch is forbidden unless resourceVersion is provided",
+        Some(0) if query.exact => "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+        Some(_) => return Ok(()),
+    };
+    Err(Refusal::wrong_option(Cause::forbidden("resourceVersionMatch", wrong)))
 }
 
 fn start_of(object: &Object) -> (String, String) {

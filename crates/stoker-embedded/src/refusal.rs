@@ -117,6 +117,30 @@ impl Refusal {
         Self::new(403, "Forbidden", message).with(about.details(about.plural))
     }
 
+    pub(crate) fn namespace_ending(about: About<'_>, namespace: &str) -> Self {
+        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut refusal = Self::forbidden(about, why);
+        if let Some(details) = &mut refusal.details {
+            details["causes"] = json!([{
+                "reason": "NamespaceTerminating", "field": "metadata.namespace",
+                "message": format!("namespace {namespace} is being terminated"),
+            }]);
+        }
+        refusal
+    }
+
+    /// A parameter of a request that is none of the known ones.
+    pub(crate) fn unsupported_option(field: &str, value: &str, known: &[&str]) -> Self {
+        let known: Vec<Value> = known.iter().map(|text| json!(text)).collect();
+        Self::wrong_option(Cause::unsupported(field, &json!(value), &known))
+    }
+
+    /// Parameters of a request that do not fit together.
+    pub(crate) fn wrong_option(cause: Cause) -> Self {
+        let about = About { group: "meta.k8s.io", kind: "Options", plural: "options", name: "" };
+        Self::invalid(about, &[cause])
+    }
+
     pub(crate) fn not_found(about: About<'_>) -> Self {
         let message = format!("{} {:?} not found", about.resource(), about.name);
         Self::new(404, "NotFound", message).with(about.details(about.plural))

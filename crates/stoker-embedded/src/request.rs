@@ -110,7 +110,7 @@ impl Query {
                 "Exact" => self.exact = true,
                 "NotOlderThan" => self.not_older = true,
                 "" => {}
-                _ => return Err(wrong("Exact or NotOlderThan")),
+                _ => return Err(Refusal::unsupported_option(key, value, &["Exact", "NotOlderThan"])),
             },
             "timeoutSeconds" => {
                 let seconds: u32 = value.parse().map_err(|_| wrong("a number of seconds"))?;
@@ -119,14 +119,14 @@ impl Query {
             "dryRun" => match value {
                 "All" => self.dry_run = true,
                 "" => {}
-                _ => return Err(wrong("All")),
+                _ => return Err(Refusal::unsupported_option(key, value, &["All"])),
             },
             "fieldValidation" => {
                 self.validation = match value {
                     "Strict" => FieldValidation::Strict,
                     "Warn" | "" => FieldValidation::Warn,
                     "Ignore" => FieldValidation::Ignore,
-                    _ => return Err(wrong("Ignore, Warn or Strict")),
+                    _ => return Err(Refusal::unsupported_option(key, value, &["Ignore", "Strict", "Warn"])),
                 }
             }
             "propagationPolicy" => self.propagation = propagation(value)?,
@@ -158,9 +158,23 @@ pub(crate) fn propagation(text: &str) -> Result<Option<Propagation>, Refusal> {
         "Background" => Ok(Some(Propagation::Background)),
         "Foreground" => Ok(Some(Propagation::Foreground)),
         "Orphan" => Ok(Some(Propagation::Orphan)),
-        _ => Err(Refusal::bad_request(format!(
-            "propagationPolicy: invalid value {text:?}: use Foreground, Background or Orphan"
-        ))),
+        _ => {
+            let known = ["Background", "Foreground", "Orphan"];
+            Err(Refusal::unsupported_option("propagationPolicy", text, &known))
+        }
+    }
+}
+
+/// Commands of kubectl that are not supported, and what to do instead. kubectl says which one it runs.
+const REFUSED_COMMANDS: &[(&str, &str)] =
+    &[("kubectl diff", "see what would be stored with kubectl apply --dry-run=server -o yaml")];
+
+/// Refuses a command by its name, where its requests alone would not tell why it fails.
+pub(crate) fn refuse_command(headers: &HeaderMap) -> Result<(), Refusal> {
+    let command = headers.get("kubectl-command").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match REFUSED_COMMANDS.iter().find(|(refused, _)| *refused == command) {
+        Some((refused, instead)) => Err(Refusal::not_implemented(refused, instead)),
+        None => Ok(()),
     }
 }
 
@@ -236,10 +250,16 @@ mod tests {
 
     #[test]
     fn wrong_parameters_are_named() {
-        for text in
-            ["limit=x", "watch=maybe", "resourceVersion=a", "dryRun=Some", "fieldValidation=x", "labelSelector=a%20in"]
-        {
-            assert_eq!(Query::parse(text).unwrap_err().code, 400, "{text}");
+        for (text, code) in [
+            ("limit=x", 400),
+            ("watch=maybe", 400),
+            ("resourceVersion=a", 400),
+            ("dryRun=Some", 422),
+            ("fieldValidation=x", 422),
+            ("resourceVersionMatch=x", 422),
+            ("labelSelector=a%20in", 400),
+        ] {
+            assert_eq!(Query::parse(text).unwrap_err().code, code, "{text}");
         }
     }
 

@@ -24,6 +24,8 @@ struct Row {
     born_with: &'static str,
     encoded: Option<(&'static str, &'static str)>,
     keep: Option<usize>,
+    /// Names that may not be deleted.
+    permanent: &'static [&'static str],
     /// How kubectl's imperative forms write it.
     wire: &'static [protobuf::Field],
     /// Selectable fields besides name and namespace: (label, path in the stored form).
@@ -51,6 +53,7 @@ const ROW: Row = Row {
     born_with: "",
     encoded: None,
     keep: None,
+    permanent: &[],
     wire: &[],
     fields: &[],
     columns: &[],
@@ -82,6 +85,7 @@ const ROWS: &[Row] = &[
         status: StatusUse::KeptOnCreate,
         name_rule: NameRule::Label,
         role: Role::Namespace,
+        permanent: &["default"],
         born_with: r#"{"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}"#,
         wire: &[
             (1, "metadata", Wire::Message(METADATA)),
@@ -340,6 +344,7 @@ fn kind(row: &Row) -> Result<Kind, PathError> {
         born_with: serde_json::from_str::<Value>(row.born_with).ok(),
         encoded: row.encoded,
         keep: row.keep,
+        permanent: row.permanent,
         wire: row.wire,
         table: table_id(plural, group),
         stored_api_version: api_version(group, version),

@@ -3,6 +3,7 @@
 
 mod answer;
 
+use crate::body::{self, Parsed};
 use crate::collect::{DeleteOptions, Deleted};
 use crate::encode::Encoder;
 use crate::kind::Kind;
@@ -108,6 +109,7 @@ impl Service {
             other => return self.document(parts, other),
         };
         let target = request::target(&catalog, group, version, rest).ok_or_else(Refusal::no_such_resource)?;
+        request::refuse_command(&parts.headers)?;
         self.resource(parts, &target, body)
     }
 
@@ -156,7 +158,7 @@ impl Service {
         };
         let named = !target.name.is_empty();
         let all_namespaces = target.served.kind.namespaced && target.namespace.is_empty();
-        let options = Options { dry_run: query.dry_run, validation: query.validation };
+        let options = Options { dry_run: query.dry_run, validation: query.validation, repeated: &[] };
         match (&parts.method, named) {
             (&Method::GET | &Method::HEAD, _) if query.watch => self.watch(target, &query, encoder),
             (&Method::GET | &Method::HEAD, true) => {
@@ -169,21 +171,23 @@ impl Service {
                 Ok(Answer::object(200, encoder.list(&page)))
             }
             (&Method::POST, false) if !all_namespaces => {
-                let value = read_body(&parts.headers, body, &target.served.kind)?;
+                let Parsed { value, repeated } = read_body(&parts.headers, body, &target.served.kind)?;
+                let options = Options { repeated: &repeated, ..options };
                 Ok(written(201, &encoder, self.keeper.create(target, value, options)?))
             }
             (&Method::PUT, true) => {
-                let value = read_body(&parts.headers, body, &target.served.kind)?;
+                let Parsed { value, repeated } = read_body(&parts.headers, body, &target.served.kind)?;
+                let options = Options { repeated: &repeated, ..options };
                 Ok(written(200, &encoder, self.keeper.update(target, value, options)?))
             }
             (&Method::PATCH, true) => {
                 let media = media_type(&parts.headers);
-                let patch = Patch::read(&media, body, target.served.kind.strategic_merge)?;
+                let (patch, repeated) = Patch::read(&media, body, target.served.kind.strategic_merge)?;
                 let validation = match options.validation {
                     FieldValidation::Strict => FieldValidation::StrictPatch,
                     other => other,
                 };
-                let options = Options { validation, ..options };
+                let options = Options { validation, repeated: &repeated, ..options };
                 Ok(written(200, &encoder, self.keeper.patch(target, &patch, options)?))
             }
             (&Method::DELETE, true) if !target.status => {
@@ -251,13 +255,13 @@ fn media_type(headers: &HeaderMap) -> String {
     value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-fn read_body(headers: &HeaderMap, body: &[u8], kind: &Kind) -> Result<Value, Refusal> {
+fn read_body(headers: &HeaderMap, body: &[u8], kind: &Kind) -> Result<Parsed, Refusal> {
     match media_type(headers).as_str() {
         "" | "application/json" => {}
-        protobuf::MEDIA => return protobuf::decode(body, kind.wire),
+        protobuf::MEDIA => return Ok(Parsed { value: protobuf::decode(body, kind.wire)?, repeated: Vec::new() }),
         _ => return Err(Refusal::unsupported_media(&["application/json"])),
     }
-    serde_json::from_slice(body)
+    body::parse(body)
         .map_err(|e| Refusal::bad_request(format!("the object provided is unrecognized: it is not JSON: {e}")))
 }
 

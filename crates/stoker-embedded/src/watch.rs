@@ -82,7 +82,8 @@ pub(crate) fn begin(
         until,
         ended: false,
     };
-    watch.replay(initial == Some(true));
+    // A client that takes bookmarks is told where the state ends, whether it asked for that or not.
+    watch.replay(initial == Some(true) || matches!(start, Start::State) && query.bookmarks);
     Ok(watch)
 }
 

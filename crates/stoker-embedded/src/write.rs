@@ -60,9 +60,11 @@ pub(crate) fn about<'a>(kind: &'a Kind, name: &'a str) -> About<'a> {
 
 /// The options that all writes share.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Options {
+pub(crate) struct Options<'a> {
     pub(crate) dry_run: bool,
     pub(crate) validation: FieldValidation,
+    /// Paths of fields that the body gave more than once.
+    pub(crate) repeated: &'a [String],
 }
 
 /// A write that was done (or would be, in a dry run).
@@ -78,7 +80,7 @@ pub(crate) fn timestamp(now: Timestamp) -> String {
 }
 
 impl Keeper {
-    pub(crate) fn create(&self, target: &Target, body: Value, options: Options) -> Result<Written, Refusal> {
+    pub(crate) fn create(&self, target: &Target, body: Value, options: Options<'_>) -> Result<Written, Refusal> {
         let kind = &target.served.kind;
         let mut value = admit::decode(&target.served, body)?;
         admit::place(target, &mut value)?;
@@ -94,7 +96,7 @@ impl Keeper {
             }
             let name = text(&value, "name").to_owned();
             admit::newborn(&target.served, &mut value, (self.clock)())?;
-            warnings = admit::complete(&target.served, &mut value, None, options.validation)?;
+            warnings = admit::complete(&target.served, &mut value, None, options)?;
             let definition = self.definition(kind, &mut value)?;
             let key = Key::new(&target.namespace, &name);
             let commit = Commit { place: Place { table: kind.table.clone(), key }, seen: None, next: Next::Put(value) };
@@ -116,16 +118,18 @@ impl Keeper {
         Err(Refusal::already_exists(about(kind, text(&value, "generateName"))))
     }
 
-    pub(crate) fn update(&self, target: &Target, body: Value, options: Options) -> Result<Written, Refusal> {
+    pub(crate) fn update(&self, target: &Target, body: Value, options: Options<'_>) -> Result<Written, Refusal> {
         let mut candidate = admit::decode(&target.served, body)?;
         admit::place(target, &mut candidate)?;
         let expected = text(&candidate, "resourceVersion").to_owned();
         let kind = &target.served.kind;
-        if expected.is_empty() && !kind.blind_update {
-            let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            return Err(Refusal::invalid(target.about(), &[cause]));
-        }
         self.change(target, options, |current| {
+            if expected.is_empty() && !kind.blind_update {
+                let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+                // A real server names the resource here, not the kind.
+                let about = About { kind: &kind.plural, ..target.about() };
+                return Err(Refusal::invalid(about, &[cause]));
+            }
             if !expected.is_empty() && expected != current.revision.to_string() {
                 return Err(Refusal::modified(target.about()));
             }
@@ -133,7 +137,7 @@ impl Keeper {
         })
     }
 
-    pub(crate) fn patch(&self, target: &Target, patch: &Patch, options: Options) -> Result<Written, Refusal> {
+    pub(crate) fn patch(&self, target: &Target, patch: &Patch, options: Options<'_>) -> Result<Written, Refusal> {
         self.change(target, options, |current| {
             let mut value = present(&target.served, &current.value);
             patch.apply(&mut value)?;
@@ -151,14 +155,14 @@ impl Keeper {
     fn change(
         &self,
         target: &Target,
-        options: Options,
+        options: Options<'_>,
         compute: impl Fn(&Object) -> Result<Value, Refusal>,
     ) -> Result<Written, Refusal> {
         let place = target.place();
         for _ in 0..ATTEMPTS {
             let current = self.store.head(&place).ok_or_else(|| Refusal::not_found(target.about()))?;
             let candidate = compute(&current)?;
-            let (evolved, warnings) = evolve(target, &current, candidate, options.validation)?;
+            let (evolved, warnings) = evolve(target, &current, candidate, options)?;
             let (next, definition) = match evolved {
                 Evolved::Same => return Ok(Written { object: current, warnings }),
                 Evolved::Ended(value) => (Next::Remove { last: Some(value) }, None),
@@ -247,13 +251,7 @@ impl Keeper {
         match lost {
             Lost::Changed => Refusal::modified(about(kind, name)),
             Lost::NoNamespace => Refusal::not_found(namespace),
-            Lost::NamespaceEnding => Refusal::forbidden(
-                about(kind, name),
-                format!(
-                    "unable to create new content in namespace {} because it is being terminated",
-                    target.namespace
-                ),
-            ),
+            Lost::NamespaceEnding => Refusal::namespace_ending(about(kind, name), &target.namespace),
             Lost::NoTable => Refusal::no_such_resource(),
         }
     }

@@ -123,6 +123,7 @@ async fn a_watch_ends_with_the_server() {
     for _ in 0..2 {
         assert!(matches!(stream.next().await, Some(Ok(WatchEvent::Added(_)))));
     }
+    assert!(matches!(stream.next().await, Some(Ok(WatchEvent::Bookmark(_)))), "the end of what is there");
     running.cancel.cancel();
     assert!(stream.try_next().await.unwrap().is_none());
     running.task.await.unwrap().unwrap();

@@ -200,6 +200,9 @@ async fn changes(kubectl: &Kubectl) {
 }
 
 async fn refuses(kubectl: &Kubectl) {
+    let file = kubectl.write("diff.yaml", &WIDGET.replace("parallelism: 3", "parallelism: 5"));
+    let refused = kubectl.fails(&format!("diff -f {file}")).await;
+    assert!(refused.contains("kubectl diff is not supported") && refused.contains("--dry-run=server"), "{refused}");
     let wrong = WIDGET.replace("name: w", "name: wrong");
     for (text, said) in [
         (wrong.replace("parallelism: 3", "paralelism: 3"), r#"unknown field "spec.pace.paralelism""#),

@@ -23,10 +23,10 @@ impl Disk {
         Arc::new(Self { room: AtomicI64::new(-1), ..Self::default() })
     }
 
-    /// Holds every sync back, or lets them go.
-    pub(crate) fn hold(&self, hold: bool) {
-        *self.closed.lock().unwrap() = hold;
-        self.opened.notify_all();
+    /// Holds every sync back until what is returned is dropped.
+    pub(crate) fn hold(self: &Arc<Self>) -> Held {
+        *self.closed.lock().unwrap() = true;
+        Held(self.clone())
     }
 
     pub(crate) fn opener(self: &Arc<Self>, path: &Path) -> super::Opener {
@@ -46,6 +46,16 @@ impl Disk {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// A test that fails while it holds the disk must not wait for it forever.
+pub(crate) struct Held(Arc<Disk>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        *self.0.closed.lock().unwrap() = false;
+        self.0.opened.notify_all();
     }
 }
 

@@ -73,7 +73,9 @@ async fn writers_share_a_sync_and_nobody_sees_it_early() {
     let client = api.client("default");
     let mut watch = pin!(maps(&client).watch(&WatchParams::default(), "0").await.unwrap());
     let before = disk.syncs.load(Ordering::SeqCst);
-    disk.hold(true);
+    let mark = futures::StreamExt::next(&mut watch).await.unwrap().unwrap();
+    assert!(matches!(mark, WatchEvent::Bookmark(_)), "the end of what is there");
+    let held = disk.hold();
     let mut writes = Vec::new();
     for number in 0..64 {
         let maps = maps(&client);
@@ -89,7 +91,7 @@ async fn writers_share_a_sync_and_nobody_sees_it_early() {
     let again = maps(&client);
     let mut again = Box::pin(async move { again.create(&PostParams::default(), &map("m7", "2")).await });
     assert!(futures::poll!(&mut again).is_pending());
-    disk.hold(false);
+    drop(held);
     assert!(join_all(writes).await.into_iter().all(|written| written.is_ok()));
     assert_eq!(code(again.await), 409);
     // Two commits: the first write, with those that came before the writer took it; then all the others. A commit that makes

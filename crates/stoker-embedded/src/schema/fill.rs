@@ -1,7 +1,7 @@
 //! Pruning and defaults. In: an object. Out: the object without the fields that its schema does not know, with the defaults it
 //! left out, and the paths of what was dropped (for strict clients). It never refuses; that is `validate`'s.
 
-use super::{Node, Shape};
+use super::{Node, Shape, Type};
 use serde_json::{Map, Value};
 
 /// Names that an embedded object has besides its schema.
@@ -60,11 +60,13 @@ fn prune_map(node: &Node, map: &mut Map<String, Value>, path: &str, object: bool
 fn fill(node: &Node, value: &mut Value) {
     match value {
         Value::Object(map) => {
+            // A null that may not be null counts as left out.
+            map.retain(|name, child| {
+                let schema = node.properties.get(name).or(node.additional.as_deref());
+                !child.is_null() || schema.is_none_or(|schema| schema.nullable || schema.kind == Type::Any)
+            });
             for (name, schema) in &node.properties {
-                let Some(default) = &schema.default else { continue };
-                // A null that may not be null counts as left out.
-                let absent = map.get(name).is_none_or(|v| v.is_null() && !schema.nullable);
-                if absent {
+                if let Some(default) = schema.default.as_ref().filter(|_| !map.contains_key(name)) {
                     map.insert(name.clone(), default.clone());
                 }
             }

@@ -6,6 +6,11 @@ use super::{ListType, Node, Shape, Type};
 use crate::refusal::Cause;
 use serde_json::{Value, json};
 
+/// Wrong in a way that a rule may stumble over.
+const BLOCKING: [&str; 5] =
+    ["FieldValueNotSupported", "FieldValueRequired", "FieldValueTooLong", "FieldValueTooMany", "FieldValueTypeInvalid"];
+const UNCHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+
 /// More causes than this help nobody.
 const MAX_CAUSES: usize = 64;
 
@@ -14,11 +19,13 @@ impl Shape {
     pub(crate) fn validate(&self, value: &Value, old: Option<&Value>) -> Vec<Cause> {
         let mut causes = Vec::new();
         check(&self.root, value, "", &mut causes);
-        if causes.is_empty()
-            && let Some(rules) = &self.rules
-        {
-            rules.broken(value, old, &mut causes);
+        causes.truncate(MAX_CAUSES);
+        let Some(rules) = &self.rules else { return causes };
+        if causes.iter().any(|cause| BLOCKING.contains(&cause.reason)) {
+            causes.push(Cause::invalid("<nil>", &Value::Null, UNCHECKED));
+            return causes;
         }
+        rules.broken(value, old, &mut causes);
         causes.truncate(MAX_CAUSES);
         causes
     }

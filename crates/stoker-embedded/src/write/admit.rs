@@ -1,11 +1,11 @@
 //! From a body to an object that may be stored. In: JSON of a stranger, for a kind and version. Out: the stored form, complete
 //! (defaults) and clean (unknown fields gone), or a refusal. Pure.
 
-use super::{Target, about, timestamp};
+use super::{Options, Target, about, timestamp};
 use crate::kind::{Served, StatusUse};
 use crate::object::{check_metadata, metadata_mut, object_mut, text};
 use crate::random;
-use crate::refusal::{Cause, Refusal};
+use crate::refusal::{About, Cause, Refusal};
 use base64::Engine as _;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -55,6 +55,12 @@ pub(super) fn decode(served: &Served, mut body: Value) -> Result<Value, Refusal>
     if found_kind.is_empty() {
         return Err(Refusal::bad_request(format!("Object 'Kind' is missing: write kind: {}", kind.kind)));
     }
+    if kind.custom && found_kind != kind.kind {
+        // Custom kinds are checked by another part of a real server, which says it so.
+        let cause = Cause::invalid("kind", &json!(found_kind), format!("must be {}", kind.kind));
+        let name = map.get("metadata").and_then(|m| m.get("name")).and_then(Value::as_str).unwrap_or_default();
+        return Err(Refusal::invalid(About { kind: &found_kind, ..about(kind, name) }, &[cause]));
+    }
     if found_kind != kind.kind || found_version != wanted {
         return Err(Refusal::bad_request(format!(
             "the API version in the data ({found_version}, Kind={found_kind}) does not match the expected API version ({wanted}, Kind={})",
@@ -86,9 +92,9 @@ pub(crate) fn present(served: &Served, stored: &Value) -> Value {
     }
     map.insert("apiVersion".to_owned(), json!(served.api_version()));
     map.insert("kind".to_owned(), json!(served.kind.kind));
+    // Defaults are those of the version that was written and of the stored one, not of the one that is read.
     if let Some(shape) = version.shape.as_ref().filter(|_| !version.storage) {
         shape.prune(&mut value);
-        shape.fill(&mut value);
     }
     value
 }
@@ -161,7 +167,7 @@ pub(super) fn complete(
     served: &Served,
     value: &mut Value,
     old: Option<&Value>,
-    validation: FieldValidation,
+    options: Options<'_>,
 ) -> Result<Vec<String>, Refusal> {
     encode(served, value);
     let mut dropped = clean_metadata(value);
@@ -170,14 +176,23 @@ pub(super) fn complete(
         dropped.extend(shape.prune(value));
         shape.fill(value);
     }
-    let texts: Vec<String> = dropped.iter().map(|path| format!("unknown field {path:?}")).collect();
+    let twice = options.repeated.iter().map(|path| format!("duplicate field {path:?}"));
+    let texts: Vec<String> = twice.chain(dropped.iter().map(|path| format!("unknown field {path:?}"))).collect();
     let name = text(value, "name").to_owned();
-    let warnings = unknown(served, &name, texts, validation)?;
+    let warnings = unknown(served, &name, texts, options.validation)?;
     let mut causes = check_metadata(value, served.kind.name_rule);
     if let Some(shape) = shape {
         causes.extend(shape.validate(value, old));
     }
-    if causes.is_empty() { Ok(warnings) } else { Err(Refusal::invalid(about(&served.kind, &name), &causes)) }
+    if !causes.is_empty() {
+        return Err(Refusal::invalid(about(&served.kind, &name), &causes));
+    }
+    // What came in another version is stored as the stored one has it.
+    if let Some(stored) = served.kind.storage().and_then(|v| v.shape.as_ref()).filter(|_| !served.version().storage) {
+        stored.prune(value);
+        stored.fill(value);
+    }
+    Ok(warnings)
 }
 
 fn unknown(

@@ -1,8 +1,8 @@
 //! From one state of an object to the next. In: the stored object and what a client wants it to be. Out: the next state, that
 //! nothing changes, or that the object has ended. Pure.
 
-use super::Target;
-use super::admit::{FieldValidation, complete};
+use super::admit::complete;
+use super::{Options, Target};
 use crate::kind::{Served, StatusUse};
 use crate::object::{Object, finalizers, meta, metadata_mut, object_mut, text};
 use crate::refusal::{Cause, Refusal};
@@ -35,7 +35,7 @@ pub(super) fn evolve(
     target: &Target,
     current: &Object,
     mut candidate: Value,
-    validation: FieldValidation,
+    options: Options<'_>,
 ) -> Result<(Evolved, Vec<String>), Refusal> {
     let uid = text(&candidate, "uid");
     if !uid.is_empty() && uid != current.uid() {
@@ -50,7 +50,7 @@ pub(super) fn evolve(
             None => metadata.remove(field),
         };
     }
-    let warnings = complete(&target.served, &mut candidate, Some(&current.value), validation)?;
+    let warnings = complete(&target.served, &mut candidate, Some(&current.value), options)?;
     refuse_new_finalizers(target, current, &candidate)?;
     if candidate == current.value {
         return Ok((Evolved::Same, warnings));

@@ -41,10 +41,9 @@ pub(crate) fn widget(name: &str, spec: Value) -> DynamicObject {
     }))
 }
 
-/// An answer: code, headers, JSON (or text) body.
+/// An answer: code, JSON (or text) body.
 pub(crate) struct Answer {
     pub(crate) code: u16,
-    pub(crate) headers: http::HeaderMap,
     pub(crate) body: Value,
 }
 
@@ -59,7 +58,7 @@ pub(crate) async fn raw(client: &Client, method: &str, path: &str, headers: &[(&
     let (parts, body) = response.into_parts();
     let bytes = body.collect_bytes().await.unwrap();
     let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes)));
-    Answer { code: parts.status.as_u16(), headers: parts.headers, body }
+    Answer { code: parts.status.as_u16(), body }
 }
 
 /// The Status a call was refused with.
