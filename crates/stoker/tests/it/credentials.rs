@@ -141,7 +141,7 @@ impl Up {
         self.secrets("default").await.create(&PostParams::default(), &secret).await.unwrap();
     }
 
-    async fn docker_secret(&self, name: &str, content: &str) {
+    pub(crate) async fn docker_secret(&self, name: &str, content: &str) {
         self.make_secret(name, "kubernetes.io/dockerconfigjson", ".dockerconfigjson", content).await;
     }
 

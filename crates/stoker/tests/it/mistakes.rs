@@ -6,7 +6,7 @@ use std::process::Command;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use stoker_testbed::registry::{Fault, INDEX, On, Registry, digest, noise};
+use stoker_testbed::registry::{Auth, Fault, INDEX, On, Registry, digest, noise};
 
 use crate::bed::{Ran, Up, stoker};
 
@@ -119,6 +119,17 @@ async fn every_mistake_is_answered_with_the_thing_and_the_next_step() {
     page.command("a job that is not there", &up.run(&["get", "wbe"]).await);
     page.command("a kind that is not a job", &up.run(&["why", "pod/web"]).await);
 
+    let private = Registry::start().await.unwrap();
+    // An image each: jobs that share a pull would share their Secrets.
+    for image in ["open", "gone", "wrong", "broken"] {
+        private.push(&format!("shop/{image}"), "v1", &[noise(1_000, 1)]);
+    }
+    private.protect(Auth::Basic { login: "ada:right".into() });
+    let login = json!({"auths": {private.host(): {"username": "ada", "password": "wrong"}}}).to_string();
+    up.docker_secret("wrong", &login).await;
+    up.docker_secret("broken", "{\"auths\": \"wrong\"}").await;
+    let behind = |image: &str, secrets: Value| json!({"images": [{"image": format!("{}/shop/{image}:v1", private.host()), "pullSecrets": secrets}]});
+
     let api = up.api("Preheat").await;
     let refused = [
         ("a manifest without images", json!({"images": []})),
@@ -150,6 +161,10 @@ async fn every_mistake_is_answered_with_the_thing_and_the_next_step() {
             json!({"images": [{"image": format!("{host}/shop/liar@{}", other.manifest)}]}),
         ),
         ("a corrupt blob", json!({"images": [{"image": format!("{host}/shop/corrupt:v1")}]})),
+        ("a registry that wants a login, and there is no Secret", behind("open", json!([]))),
+        ("a Secret that is not there", behind("gone", json!([{"name": "gone"}]))),
+        ("a Secret with a wrong password", behind("wrong", json!([{"name": "wrong"}]))),
+        ("a Secret that is malformed", behind("broken", json!([{"name": "broken"}]))),
         ("a platform that the index lacks", json!({"images": [{"image": format!("{host}/shop/far:v1")}]})),
         (
             "a node that never joins",
@@ -178,7 +193,13 @@ async fn every_mistake_is_answered_with_the_thing_and_the_next_step() {
     up.run(&["pull", &image, "--node", "node-1"]).await.exits(0);
     let data = up.data().to_str().unwrap().to_string();
     if disk.is_some() {
-        let text = page.steady(&[(&host, "REGISTRY"), (listen, "API"), (&data, "DATA"), (token, "TOKEN")]);
+        let text = page.steady(&[
+            (&host, "REGISTRY"),
+            (&private.host(), "PRIVATE"),
+            (listen, "API"),
+            (&data, "DATA"),
+            (token, "TOKEN"),
+        ]);
         insta::assert_snapshot!("mistakes", text);
     }
 }
