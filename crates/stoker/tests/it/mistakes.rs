@@ -128,7 +128,10 @@ async fn every_mistake_is_answered_with_the_thing_and_the_next_step() {
     let login = json!({"auths": {private.host(): {"username": "ada", "password": "wrong"}}}).to_string();
     up.docker_secret("wrong", &login).await;
     up.docker_secret("broken", "{\"auths\": \"wrong\"}").await;
-    let behind = |image: &str, secrets: Value| json!({"images": [{"image": format!("{}/shop/{image}:v1", private.host()), "pullSecrets": secrets}]});
+    let behind = |image: &str, secrets: Value| {
+        let image = format!("{}/shop/{image}:v1", private.host());
+        json!({"images": [{"image": image, "pullSecrets": secrets}]})
+    };
 
     let api = up.api("Preheat").await;
     let refused = [
