@@ -18,6 +18,10 @@ pub const TYPES: [(&str, &str); 2] =
 
 const MADE_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "stoker");
 
+/// Where a copy keeps the uid of its source. The name of a copy stands in NodePreheats, which more people may read than
+/// Secrets: without something that cannot be guessed in it, weak passwords could be tried against it.
+const SALT: &str = "stoker.dev/source-uid";
+
 /// A Secret of one of the [`TYPES`].
 #[derive(Clone, PartialEq)]
 pub struct PullSecret {
@@ -29,6 +33,7 @@ pub struct PullSecret {
     pub kind: &'static str,
     key: &'static str,
     content: ByteString,
+    salt: String,
     made_by_us: bool,
 }
 
@@ -39,13 +44,20 @@ impl PullSecret {
         let content = secret.data.as_ref().and_then(|data| data.get(key)).cloned().unwrap_or_default();
         let meta = &secret.metadata;
         let labels = meta.labels.as_ref();
+        let made_by_us = labels.is_some_and(|labels| labels.get(MADE_BY.0).is_some_and(|maker| maker == MADE_BY.1));
+        let salt = match made_by_us {
+            true => meta.annotations.as_ref().and_then(|annotations| annotations.get(SALT)),
+            false => meta.uid.as_ref(),
+        };
+        let salt = salt.cloned().unwrap_or_default();
         Some(Self {
             id: SecretId::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default()),
-            copy: CopyName::of(kind, &content.0),
+            copy: CopyName::of(kind, &[salt.as_bytes(), &[0], &content.0].concat()),
             kind,
             key,
             content,
-            made_by_us: labels.is_some_and(|labels| labels.get(MADE_BY.0).is_some_and(|maker| maker == MADE_BY.1)),
+            salt,
+            made_by_us,
         })
     }
 
@@ -74,6 +86,7 @@ impl PullSecret {
                 "name": self.copy.as_str(),
                 "namespace": NAMESPACE,
                 "labels": { MADE_BY.0: MADE_BY.1 },
+                "annotations": { SALT: self.salt },
             },
             "type": self.kind,
             "data": { self.key: self.content },

@@ -138,7 +138,7 @@ pub struct PullSpec {
     /// The longest that one attempt may take.
     #[serde(default = "ten_minutes")]
     #[schemars(extend("x-kubernetes-validations" = [{
-        "rule": "duration(self) >= duration('1s')",
+        "rule": "!self.matches('^([0-9]{1,9}(h|m|s|ms))+$') || duration(self) >= duration('1s')",
         "message": "must be at least 1s",
     }]))]
     pub timeout: Span,
@@ -191,7 +191,7 @@ pub struct CompletionSpec {
     /// The length of a round of mode Continuous, 24h if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = [{
-        "rule": "duration(self) >= duration('1m')",
+        "rule": "!self.matches('^([0-9]{1,9}(h|m|s|ms))+$') || duration(self) >= duration('1m')",
         "message": "must be at least 1m",
     }]))]
     pub resync: Option<Span>,

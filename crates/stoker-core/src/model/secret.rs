@@ -27,7 +27,7 @@ impl fmt::Display for SecretId {
     }
 }
 
-/// The name of a copy: made from what is in it, so that equal contents are one copy and a copy never changes.
+/// The name of a copy: made from what is in it, so that a copy never changes; whoever makes it adds a salt.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CopyName(Arc<str>);
 
