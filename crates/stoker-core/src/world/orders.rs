@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::World;
 use super::demand::{answered, silent_from};
-use crate::model::{Job, JobId, Key, Order, Pin, Policy, Report, after};
+use crate::model::{CopyName, Job, JobId, Key, Order, Pin, Policy, Report, after};
 use crate::pace;
 use crate::reference::Reference;
 use crate::select::selects;
@@ -37,7 +37,7 @@ impl Terms {
 
 impl World {
     /// The jobs that have not ended and want this image on this node.
-    fn wanted_by<'a>(&'a self, at: usize, key: Key) -> impl Iterator<Item = &'a Job> + 'a {
+    pub(super) fn wanted_by<'a>(&'a self, at: usize, key: Key) -> impl Iterator<Item = &'a Job> + 'a {
         let node = self.slots.get(at).and_then(|slot| slot.node.as_ref());
         let jobs = self.demand.get(&key).into_iter().flat_map(|demand| &demand.jobs);
         let jobs = jobs.filter_map(|id| self.jobs.get(id)).map(|state| &state.job);
@@ -76,7 +76,7 @@ impl World {
 
     /// Takes back the unfinished orders of a node that nobody wants any more, and brings those up to date whose
     /// jobs were edited. Finished ones stay until [`World::sweep`].
-    pub(super) fn tidy(&mut self, at: usize, changes: &mut Changes) {
+    pub(super) fn tidy(&mut self, at: usize, now: Timestamp, changes: &mut Changes) {
         let Some(slot) = self.slots.get(at) else { return };
         let mut edits: Vec<(Key, Option<Order>)> = Vec::new();
         let mut reports = slot.reports.iter().peekable();
@@ -94,11 +94,16 @@ impl World {
                 Some(Terms { policy, timeout, retries }) => {
                     // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
                     let policy = policy.min(order.policy);
-                    let secrets = self.copies(&serves, key).unwrap_or_else(|| order.secrets.clone());
+                    let secrets = self.logins(at, key, &serves, &order.secrets);
+                    let secrets = secrets.unwrap_or_else(|| order.secrets.clone());
                     let terms = (policy, timeout, retries, &secrets);
                     if terms != (order.policy, order.timeout, order.retries, &order.secrets) {
+                        let (asked, pin) = match brings_logins(order, &secrets, &serves, now) {
+                            false => (order.asked, order.pin.clone()),
+                            true => self.ask_anew(order, key, &serves, now),
+                        };
                         let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        let order = Order { policy, timeout, retries, secrets, jobs, ..order.clone() };
+                        let order = Order { policy, timeout, retries, secrets, jobs, asked, pin, ..order.clone() };
                         edits.push((key, Some(order)));
                     }
                 }
@@ -113,8 +118,16 @@ impl World {
         }
     }
 
+    /// The time and the digest of an order that is under way and gets new logins.
+    fn ask_anew(&self, order: &Order, key: Key, jobs: &[&Job], now: Timestamp) -> (Timestamp, Option<Pin>) {
+        let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
+        // If this is the node that resolves the tag it may have done so; its answer holds.
+        let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
+        (next(order.asked, now).max(since), order.pin.clone().or_else(known))
+    }
+
     /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was
-    /// asked before the job began or under a weaker policy; else it is an ask of its own. Jobs that have their answer are not listed again: a
+    /// asked before the job began, under a weaker policy or without its logins; else it is an ask of its own. Jobs that have their answer are not listed again: a
     /// repeated pull would hold a place of theirs that their parallelism did not allow.
     pub(super) fn hand_out(
         &mut self,
@@ -131,9 +144,8 @@ impl World {
             |old: &&Order| !answered(old, report) && slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
         let running = old.filter(at_work);
         let since = job.since(now);
-        let young = |old: &&Order| old.asked >= since && old.pin.as_ref().is_none_or(|pin| pin.asked >= since);
-        let joined = running.filter(young).filter(|old| old.policy >= job.pull.policy);
-        let (asked, pin) = match joined {
+        let joined = running.filter(|old| counts(old, since)).filter(|old| old.policy >= job.pull.policy);
+        let (mut asked, mut pin) = match joined {
             Some(joined) => (joined.asked, joined.pin.clone()),
             None => {
                 // Never before the start of the job, whatever the clocks of API server and controller say.
@@ -152,7 +164,13 @@ impl World {
             .filter(|other| other.runs() && other.id != job.id && serves(other))
             .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)));
         let jobs: Vec<&Job> = others.chain([job]).collect();
-        let secrets = self.copies(&jobs, key).unwrap_or_else(|| old.map(|old| old.secrets.clone()).unwrap_or_default());
+        let had = old.map(|old| old.secrets.as_slice()).unwrap_or_default();
+        // The job's own copies are there, or it would not be its turn; those of others may come later.
+        let secrets = self.logins(at, key, &jobs, had).or_else(|| self.logins(at, key, &[job], had));
+        let secrets = secrets.unwrap_or_default();
+        if let Some(joined) = joined.filter(|joined| brings_logins(joined, &secrets, &jobs, now)) {
+            (asked, pin) = self.ask_anew(joined, key, &jobs, now);
+        }
         let Terms { policy, timeout, retries } = Terms::of(jobs.iter().copied()).unwrap_or(Terms {
             policy: job.pull.policy,
             timeout: job.pull.timeout,
@@ -191,6 +209,18 @@ impl World {
         }
         swept
     }
+}
+
+/// Whether the answer of an order is one for a job that counts from this time.
+fn counts(order: &Order, since: Timestamp) -> bool {
+    order.asked >= since && order.pin.as_ref().is_none_or(|pin| pin.asked >= since)
+}
+
+/// Whether an order under way is about to get logins that it did not have. That is a new ask: nobody knows whether the
+/// agent has just been refused without them. An order whose answer will not count is asked anew anyway.
+fn brings_logins(order: &Order, logins: &[CopyName], jobs: &[&Job], now: Timestamp) -> bool {
+    let new = logins.iter().any(|copy| !order.secrets.contains(copy));
+    new && jobs.iter().all(|job| counts(order, job.since(now)))
 }
 
 /// The time of a new ask: later than the last one, or the old answer would pass for the new.

@@ -71,7 +71,7 @@ impl World {
         let mut expired = Vec::new();
         // What is taken back first is free for others in the same plan.
         while let Some(at) = self.dirty_slots.pop_first() {
-            self.tidy(at, &mut changes);
+            self.tidy(at, now, &mut changes);
         }
         self.start_jobs(now);
         self.refresh_all(now);
@@ -190,7 +190,7 @@ impl World {
             resolutions = self.resolutions(job, now);
             free -= 1;
             if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
-                *seat = seat::seat(job, slot, now);
+                *seat = seat::seat(job, slot, &self.secrets, now);
             }
         }
         // Only now is it known who asks the registry and whether a place is left.
@@ -250,8 +250,9 @@ impl World {
 
     fn open_images(&self, job: &Job, at: usize, now: Timestamp) -> impl Iterator<Item = usize> + use<> {
         let slot = self.slots.get(at);
-        let open = (0..job.images.len())
-            .filter(|&image| slot.is_some_and(|slot| seat::entry(job, image, slot, now).0 == Entry::Open));
+        let open = (0..job.images.len()).filter(|&image| {
+            slot.is_some_and(|slot| seat::entry(job, image, slot, &self.secrets, now).0 == Entry::Open)
+        });
         open.collect::<Vec<usize>>().into_iter()
     }
 

@@ -36,7 +36,7 @@ impl World {
     /// Looks again at jobs of which every seat is stale: node by node and not job by job, because the facts about a
     /// node lie together. Looking at everything takes a third of the time.
     pub(super) fn refresh_all(&mut self, now: Timestamp) {
-        let Self { jobs, slots, dirty_jobs, .. } = self;
+        let Self { jobs, slots, dirty_jobs, secrets, .. } = self;
         let dirty = |state: &JobState| dirty_jobs.contains(&state.job.id) && matches!(state.stale, Stale::All);
         let mut stale: Vec<&mut JobState> =
             jobs.values_mut().filter(|state| state.job.ended.is_none() && dirty(state)).collect();
@@ -47,7 +47,7 @@ impl World {
         }
         for slot in slots {
             for JobState { job, seats, .. } in &mut stale {
-                seats.push(seat::seat(job, slot, now));
+                seats.push(seat::seat(job, slot, secrets, now));
             }
         }
     }
@@ -62,7 +62,7 @@ impl World {
         };
         for at in touched {
             if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
-                *seat = seat::seat(job, slot, now);
+                *seat = seat::seat(job, slot, &self.secrets, now);
             }
         }
     }

@@ -4,7 +4,8 @@ use jiff::Timestamp;
 
 use super::Slot;
 use super::demand::{answered, silent_from};
-use crate::model::{Bytes, Completion, Job, Phase, Report, Unreachable, after};
+use super::secrets::Secrets;
+use crate::model::{Bytes, Completion, Job, Order, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
 use crate::reason::Reason;
 use crate::select::selects;
@@ -77,7 +78,13 @@ pub(super) enum Entry {
 }
 
 /// Where this image stands, and when time alone may change that.
-pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (Entry, Option<Timestamp>) {
+pub(super) fn entry(
+    job: &Job,
+    image: usize,
+    slot: &Slot,
+    secrets: &Secrets,
+    now: Timestamp,
+) -> (Entry, Option<Timestamp>) {
     let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else {
         return (Entry::Failed(Reason::InvalidReference), None);
     };
@@ -104,7 +111,8 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
                 Completion::Once { .. } => None,
                 Completion::Continuous { .. } => Some(after(report.asked, ASK_FAILED_AGAIN)),
             };
-            match again.is_some_and(|again| again <= now) {
+            let mended = job.ended.is_none() && order.is_some_and(|order| mended(job, image, order, report, secrets));
+            match mended || again.is_some_and(|again| again <= now) {
                 true => (Entry::Open, None),
                 false => (Entry::Failed(report.reason.unwrap_or(Reason::Unknown)), again),
             }
@@ -114,13 +122,21 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> (En
     }
 }
 
+/// Whether a pull that a registry refused may go better now: the job has a login that was not tried, or somebody is
+/// trying again already. Logins join an order with a new ask only, so an order has those that its answer is about; and
+/// a new order has all of them, so that every change of a Secret is tried once and not for ever.
+fn mended(job: &Job, image: usize, order: &Order, report: &Report, secrets: &Secrets) -> bool {
+    let refused = report.reason == Some(Reason::Unauthorized);
+    refused && (report.asked < order.asked || secrets.untried(job, image, order))
+}
+
 /// Where this job stands on this node, before the plan hands anything out.
-pub(super) fn seat(job: &Job, slot: &Slot, now: Timestamp) -> Seat {
+pub(super) fn seat(job: &Job, slot: &Slot, secrets: &Secrets, now: Timestamp) -> Seat {
     let Some(node) = slot.node.as_ref().filter(|node| selects(job, node)) else { return Seat::default() };
     let mut seat = Seat::default();
     let (mut open, mut running, mut failed) = (false, false, None);
     for image in 0..job.images.len() {
-        let (entry, lapse) = entry(job, image, slot, now);
+        let (entry, lapse) = entry(job, image, slot, secrets, now);
         match entry {
             Entry::Done => {}
             Entry::Failed(reason) => failed = failed.or(Some(Failure { image, reason })),

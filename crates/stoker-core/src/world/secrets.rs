@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::seat::{Failure, Wait};
-use super::{Event, World};
-use crate::model::{CopyName, Job, JobId, Key, SecretId, after};
+use super::{Event, Stale, World};
+use crate::model::{CopyName, Job, Key, Order, SecretId, after};
 use crate::pace::{AWAIT_SECRET, SPARE_COPY};
 use crate::reason::Reason;
 
@@ -42,6 +42,12 @@ impl Secrets {
     /// Whether a copy is there and stays.
     fn usable(&self, copy: &CopyName) -> bool {
         self.copies.contains_key(copy) && !self.removing.contains(copy)
+    }
+
+    /// Whether this image of the job has a login that an order does not have.
+    pub(super) fn untried(&self, job: &Job, image: usize, order: &Order) -> bool {
+        let named = job.images.get(image).into_iter().flat_map(|image| &image.secrets);
+        named.filter_map(|id| self.there.get(id)).any(|copy| !order.secrets.contains(copy))
     }
 }
 
@@ -80,22 +86,34 @@ impl World {
     /// Every job that names one of these Secrets, and every order of its images, is looked at again.
     fn touch_users(&mut self, secrets: &BTreeSet<SecretId>) {
         let mut keys: BTreeSet<Key> = BTreeSet::new();
-        let mut users: Vec<JobId> = Vec::new();
-        for (id, state) in self.jobs.iter().filter(|(_, state)| state.job.ended.is_none()) {
+        for (id, state) in self.jobs.iter_mut().filter(|(_, state)| state.job.ended.is_none()) {
             let uses = state.job.images.iter().filter(|image| image.secrets.iter().any(|id| secrets.contains(id)));
             let mut uses = uses.filter_map(|image| image.reference.as_ref().ok()).peekable();
             if uses.peek().is_some() {
-                users.push(id.clone());
                 keys.extend(uses.map(|reference| reference.key()));
+                state.stale = Stale::All;
+                self.dirty_jobs.insert(id.clone());
             }
         }
-        self.dirty_jobs.extend(users);
         self.recheck_orders(&keys);
     }
 
-    /// The copies that an order of this image for these jobs may use, each job's in its own order; `None` while one is
-    /// still to be made: until then an order keeps what it has.
-    pub(super) fn copies(&self, jobs: &[&Job], key: Key) -> Option<Vec<CopyName>> {
+    /// The copies that an order of this image for these jobs may use, each job's in its own order, and then those that it
+    /// had for other jobs that want the image there: what was tried is not forgotten, or two jobs would have each other's
+    /// logins tried by turns for ever. `None` while a copy is still to be made: until then an order keeps what it has.
+    pub(super) fn logins(&self, at: usize, key: Key, jobs: &[&Job], had: &[CopyName]) -> Option<Vec<CopyName>> {
+        let mut logins = self.copies(jobs, key)?;
+        let others: Vec<&CopyName> = had.iter().filter(|copy| !logins.contains(copy)).collect();
+        if !others.is_empty() {
+            let wanting: Vec<&Job> = self.wanted_by(at, key).filter(|job| job.runs()).collect();
+            let named = wanting.iter().flat_map(|job| job.secrets(key)).filter_map(|id| self.secrets.there.get(id));
+            let named: BTreeSet<&CopyName> = named.filter(|copy| self.secrets.usable(copy)).collect();
+            logins.extend(others.into_iter().filter(|copy| named.contains(copy)).cloned());
+        }
+        Some(logins)
+    }
+
+    fn copies(&self, jobs: &[&Job], key: Key) -> Option<Vec<CopyName>> {
         let mut jobs: Vec<&&Job> = jobs.iter().collect();
         jobs.sort_by(|a, b| a.id.cmp(&b.id));
         let mut copies = Vec::new();

@@ -43,7 +43,7 @@ impl World {
         for (name, &at) in &self.by_name {
             let Some(slot) = self.slots.get(at) else { continue };
             let seat = match job.ended {
-                Some(_) => seat::seat(job, slot, now),
+                Some(_) => seat::seat(job, slot, &self.secrets, now),
                 None => state.seats.get(at).copied().unwrap_or_default(),
             };
             let images = images(job, slot, now);

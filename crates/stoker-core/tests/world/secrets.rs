@@ -85,7 +85,7 @@ fn an_order_has_the_secrets_of_all_its_jobs_in_their_order_and_equal_contents_on
     scene.plan();
     assert_eq!(scene.ordered(), [copy("one"), copy("two")]);
     scene.job(with_secrets("second", &["a", "b"]));
-    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"], "a job that joins brings its Secrets");
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "a job that joins brings its Secrets");
     assert_eq!(scene.ordered(), [copy("one"), copy("two"), copy("three")]);
     scene.delete("first");
     assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
@@ -106,7 +106,7 @@ fn a_changed_secret_reaches_the_order_when_its_copy_is_there_and_the_old_copy_go
     assert_eq!(scene.copies(), ["copies two of default/a"]);
     assert_eq!(scene.ordered(), [copy("one")], "what it has until the new one is there");
     scene.copied("two");
-    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "a new ask: it may have been refused just now");
     assert_eq!(scene.ordered(), [copy("two")]);
     scene.pass(9);
     assert_eq!(scene.copies(), NOTHING);
@@ -214,4 +214,125 @@ fn a_message_names_a_secret_as_the_jobs_user_does() {
     });
     scene.plan();
     assert_eq!(scene.said("web"), "Unauthorized: Secret default/a cannot be used");
+}
+
+#[test]
+fn a_refused_node_is_asked_again_once_for_each_change_of_its_secret() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.secret("a", "one");
+    scene.copied("one");
+    scene.job(with_secrets("web", &["a"]));
+    scene.plan();
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 failed: Unauthorized", "n2 pulls"]);
+    scene.secret("a", "two");
+    assert_eq!(scene.copies(), ["copies two of default/a"]);
+    assert_eq!(scene.states("web"), ["n1 waits: SecretCopying", "n2 pulls"], "it has hope again");
+    scene.copied("two");
+    let pull = |node: &str| format!("{node} pulls {WEB} at sha256:w");
+    assert_eq!(scene.plan(), [pull("n1"), pull("n2")], "the one that pulls may have been refused just now");
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    for _ in 0..3 {
+        assert_eq!(scene.plan(), NOTHING, "once is enough");
+        scene.pass(60);
+        scene.progresses("n2", WEB);
+    }
+    scene.secret("a", "three");
+    scene.copied("three");
+    assert_eq!(scene.plan(), [pull("n1"), pull("n2")]);
+    scene.fails("n1", WEB, Reason::NotFound);
+    scene.secret("a", "four");
+    scene.copied("four");
+    assert_eq!(scene.plan(), [pull("n2")], "that was not for want of a login");
+}
+
+#[test]
+fn a_secret_that_is_made_or_named_later_gives_a_refused_node_another_try() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(with_secrets("web", &["late"]));
+    assert_eq!(scene.plan(), NOTHING);
+    scene.pass(5);
+    scene.plan();
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 failed: SecretMissing", "n2 pulls"]);
+    scene.secret("late", "one");
+    scene.copied("one");
+    assert_eq!(scene.plan().len(), 2, "n1 again, n2 with the login");
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    scene.secret("other", "two");
+    scene.copied("two");
+    assert_eq!(scene.plan(), NOTHING);
+    scene.edit("web", |job| job.images[0].secrets.push(secret("other")));
+    assert_eq!(scene.plan().len(), 2);
+    assert_eq!(scene.ordered(), [copy("one"), copy("two")]);
+}
+
+#[test]
+fn a_job_that_has_ended_stays_ended_whatever_becomes_of_its_secret() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.secret("a", "one");
+    scene.copied("one");
+    scene.job(with_secrets("web", &["a"]));
+    scene.plan();
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    scene.plan();
+    assert_eq!(scene.outcome("web").stage, Stage::Failed);
+    scene.secret("a", "two");
+    scene.copied("two");
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 failed: Unauthorized"]);
+}
+
+#[test]
+fn jobs_that_were_refused_together_are_asked_again_together_and_not_by_turns() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    for (name, content) in [("a", "one"), ("b", "two")] {
+        scene.secret(name, content);
+        scene.copied(content);
+    }
+    for (name, secret) in [("first", "a"), ("second", "b")] {
+        scene.job(with_secrets(name, &[secret]));
+    }
+    scene.plan();
+    scene.plan();
+    assert_eq!(scene.ordered(), [copy("one"), copy("two")]);
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    assert_eq!(scene.plan(), NOTHING);
+    scene.secret("a", "three");
+    scene.copied("three");
+    scene.plan();
+    assert_eq!(scene.ordered(), [copy("three"), copy("two")], "what was tried is not forgotten");
+    for name in ["first", "second"] {
+        assert_eq!(scene.states(name), ["n1 pulls", "n2 pulls"], "{name}: one answer serves both");
+    }
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    for _ in 0..4 {
+        assert_eq!(scene.plan(), NOTHING, "neither has a login that was not tried");
+    }
+    for name in ["first", "second"] {
+        assert_eq!(scene.states(name), ["n1 failed: Unauthorized", "n2 pulls"], "{name}");
+    }
+}
+
+#[test]
+fn a_node_that_was_refused_while_its_order_changed_is_not_forgotten() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.secret("a", "one");
+    scene.copied("one");
+    scene.job(with_secrets("web", &["a"]));
+    scene.plan();
+    let old = scene.order("n1", WEB).unwrap().clone();
+    scene.secret("a", "two");
+    scene.copied("two");
+    scene.plan();
+    scene.report("n1", WEB, |report| {
+        // The agent had not seen the change when it gave up.
+        report.asked = old.asked;
+        report.phase = stoker_core::Phase::Failed;
+        report.reason = Some(Reason::Unauthorized);
+    });
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls"], "the new ask wants a new answer");
 }
