@@ -10,11 +10,12 @@ use stoker_core::model::after;
 use stoker_core::model::{Job, Order};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::select::selects;
-use stoker_core::world::State;
-use stoker_core::{Completion, Event, JobId, Key, Plan, Stage, Waiting, World, pace};
+use stoker_core::world::{CopyChange, State};
+use stoker_core::{Completion, Event, JobId, Key, Plan, Reason, Stage, Waiting, World, pace};
 
 use crate::build::secs;
-use crate::sim::{Happening, NODES, Sim, history};
+use crate::history::{Happening, copy, history};
+use crate::sim::{NODES, Sim};
 
 /// The same few histories every time; PROPTEST_RNG_SEED, with PROPTEST_CASES, asks for others.
 fn config() -> ProptestConfig {
@@ -144,6 +145,7 @@ proptest! {
             let oracle = naive.plan(after.now);
             assert_eq!(&oracle.orders, &plan.orders);
             assert_eq!(&oracle.outcomes, &plan.outcomes);
+            assert_eq!(&oracle.copies, &plan.copies);
             assert_eq!(oracle.wake, plan.wake);
             assert!(plan.expired.iter().all(|id| oracle.expired.contains(id)));
         });
@@ -160,6 +162,11 @@ proptest! {
             let fresh = restarted.plan(sim.now);
             let plan = sim.plan();
             assert_eq!(fresh.orders, plan.orders);
+            // One that knows since when a copy is spare may remove it now.
+            let made = |plan: &Plan| -> Vec<CopyChange> {
+                plan.copies.iter().filter(|change| matches!(change, CopyChange::Make { .. })).cloned().collect()
+            };
+            assert_eq!(made(&fresh), made(&plan));
             // It has said everything just now; the other may have bytes that it holds back for a moment.
             let moment = plan.wake.is_some_and(|wake| wake <= after(sim.now, SIGN_OF_LIFE));
             assert!(fresh.wake == plan.wake || moment, "{:?} {:?}", fresh.wake, plan.wake);
@@ -226,6 +233,30 @@ proptest! {
                     assert_ne!(change.as_ref(), old, "{}: nothing changes", write.node);
                     if let (Some(new), Some(old)) = (change, old) {
                         assert!(new.asked >= old.asked, "{}: asked {} after {}", write.node, new.asked, old.asked);
+                        let grew = new.secrets.iter().any(|copy| !old.secrets.contains(copy));
+                        assert!(!grew || new.asked > old.asked || outdated(before, old, new), "{new:?} after {old:?}");
+                    }
+                }
+            }
+        });
+    }
+
+    /// A node is given up for want of a login only when every login that its job has was tried.
+    #[test]
+    fn every_login_is_tried(history in history()) {
+        each_plan(&history, |_, after, _| {
+            for job in after.jobs.values().filter(|job| job.ended.is_none()) {
+                let views = after.world.nodes(&job.id, after.now);
+                let refused = |state: &State| matches!(state, State::Failed(Reason::Unauthorized | Reason::SecretMissing, _));
+                for view in views.iter().filter(|view| refused(&view.state)) {
+                    for image in job.images.iter().zip(&view.images).filter(|(_, (_, report))| {
+                        report.is_some_and(|report| report.reason == Some(Reason::Unauthorized))
+                    }).map(|(image, _)| image) {
+                        let order = after.world.orders(&view.node).and_then(|orders| orders.get(&image.reference.as_ref().ok()?.key()));
+                        let there = image.secrets.iter().filter_map(|id| after.secrets.get(id.name.as_str()));
+                        for content in there {
+                            assert!(order.is_none_or(|order| order.secrets.contains(&copy(*content))), "{} on {}", job.id, view.node);
+                        }
                     }
                 }
             }
@@ -259,6 +290,12 @@ proptest! {
         let unfinished = orders(&sim).into_iter().filter(|ordered| !ordered.answered).count();
         assert_eq!(unfinished, 0, "an order is left that nobody wants");
     }
+}
+
+/// Whether an order has an answer to come that is too old for one of its jobs, and is asked again for that.
+fn outdated(sim: &Sim, old: &Order, new: &Order) -> bool {
+    let mut since = new.jobs.iter().filter_map(|id| sim.world.job(id)).map(|job| job.since(sim.now));
+    since.any(|since| old.asked < since || old.pin.as_ref().is_some_and(|pin| pin.asked < since))
 }
 
 fn nothing_happens_until(world: &mut World, later: Timestamp) {

@@ -1,100 +1,18 @@
 //! A small cluster that random histories happen to: API objects, writes under way, agents, a clock. The World is the
 //! real one; everything else is as simple as it can be.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
-use proptest::prelude::*;
-use stoker_core::model::{Job, Node, Order, Report};
-use stoker_core::world::OrderWrite;
-use stoker_core::{
-    Completion, Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, Unreachable, World,
-};
+use stoker_core::model::{CopyName, Job, Node, Order, Report};
+use stoker_core::world::{CopyChange, OrderWrite};
+use stoker_core::{Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, World};
 
-use crate::build::{at, id, job, names, node, pool, pulling, secs};
+use crate::build::{at, id, node, pulling, secs};
+use crate::history::{Happening, IMAGES, SECRETS, Work, copy, secret};
 
 pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const JOBS: [&str; 3] = ["a", "b", "c"];
-const IMAGES: [&str; 3] = ["web:1", "db:1", "web@sha256:pinned"];
-
-/// One thing that happens. Numbers are indices, taken modulo what there is.
-#[derive(Clone, Debug)]
-pub(crate) enum Happening {
-    Create { job: usize, wish: Wish },
-    Edit { job: usize, wish: Wish },
-    Suspend { job: usize, suspend: bool },
-    Delete { job: usize },
-    Node { node: usize, ready: bool, main: bool },
-    NodeGone { node: usize },
-    Agent { node: usize },
-    AgentGone { node: usize },
-    Work { node: usize, order: usize, result: Work },
-    Pass { seconds: i64 },
-    Plan,
-    Deliver,
-    Restart,
-}
-
-/// The parts of a job that histories vary.
-#[derive(Clone, Debug)]
-pub(crate) struct Wish {
-    images: [bool; 3],
-    parallelism: u32,
-    nodes: u8,
-    completion: u8,
-    always: bool,
-    timeout: u64,
-    give_up: bool,
-}
-
-/// What an agent does about an order that it has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Work {
-    Begin,
-    Resolve,
-    Succeed,
-    Fail,
-}
-
-fn wish() -> impl Strategy<Value = Wish> {
-    let shape = (any::<[bool; 3]>(), 0..4u32, 0..4u8, 0..6u8);
-    let terms = (any::<bool>(), prop_oneof![Just(60), Just(600)], prop::bool::weighted(0.2));
-    (shape, terms).prop_map(|((images, parallelism, nodes, completion), (always, timeout, give_up))| Wish {
-        images,
-        parallelism,
-        nodes,
-        completion,
-        always,
-        timeout,
-        give_up,
-    })
-}
-
-pub(crate) fn happening() -> impl Strategy<Value = Happening> {
-    let work = prop_oneof![Just(Work::Begin), Just(Work::Resolve), Just(Work::Succeed), Just(Work::Fail)];
-    let seconds = prop_oneof![4 => 0..5i64, 1 => Just(120), 1 => Just(301), 1 => Just(601), 1 => Just(3_700)];
-    prop_oneof![
-        4 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Create { job, wish }),
-        2 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Edit { job, wish }),
-        2 => (0..3usize, any::<bool>()).prop_map(|(job, suspend)| Happening::Suspend { job, suspend }),
-        1 => (0..3usize).prop_map(|job| Happening::Delete { job }),
-        2 => (0..4usize, prop::bool::weighted(0.8), prop::bool::weighted(0.8))
-            .prop_map(|(node, ready, main)| Happening::Node { node, ready, main }),
-        1 => (0..4usize).prop_map(|node| Happening::NodeGone { node }),
-        2 => (0..4usize).prop_map(|node| Happening::Agent { node }),
-        1 => (0..4usize).prop_map(|node| Happening::AgentGone { node }),
-        16 => (0..4usize, 0..3usize, work).prop_map(|(node, order, result)| Happening::Work { node, order, result }),
-        8 => seconds.prop_map(|seconds| Happening::Pass { seconds }),
-        14 => Just(Happening::Plan),
-        10 => Just(Happening::Deliver),
-        1 => Just(Happening::Restart),
-    ]
-}
-
-/// A history that begins with four nodes that have agents, so that much can happen.
-pub(crate) fn history() -> impl Strategy<Value = Vec<Happening>> {
-    prop::collection::vec(happening(), 10..90)
-}
 
 /// What the API server keeps of one agent.
 #[derive(Clone, Debug, Default)]
@@ -108,6 +26,7 @@ pub(crate) struct AgentObject {
 enum Write {
     Orders(OrderWrite),
     Status(Box<Outcome>),
+    Copy(CopyChange),
 }
 
 #[derive(Clone, Debug)]
@@ -117,6 +36,9 @@ pub(crate) struct Sim {
     pub(crate) jobs: BTreeMap<&'static str, Job>,
     pub(crate) nodes: BTreeMap<&'static str, Node>,
     pub(crate) agents: BTreeMap<&'static str, AgentObject>,
+    /// The content of each Secret.
+    pub(crate) secrets: BTreeMap<&'static str, u8>,
+    copies: BTreeSet<CopyName>,
     under_way: VecDeque<Write>,
     /// Every event that the World was given, for those who want to give them to another.
     pub(crate) events: Vec<Event>,
@@ -134,6 +56,8 @@ impl Sim {
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             agents: BTreeMap::new(),
+            secrets: BTreeMap::new(),
+            copies: BTreeSet::new(),
             under_way: VecDeque::new(),
             events: Vec::new(),
             said: BTreeMap::new(),
@@ -218,6 +142,18 @@ impl Sim {
                 }
             }
             Happening::Work { node, order, result } => self.work(NODES[node % NODES.len()], *order, *result),
+            Happening::Secret { secret: n, content } => {
+                let name = SECRETS[n % SECRETS.len()];
+                match content {
+                    Some(content) => {
+                        self.secrets.insert(name, *content);
+                        self.tell(Event::Secret(secret(name), copy(*content)));
+                    }
+                    None if self.secrets.remove(name).is_some() => self.tell(Event::SecretGone(secret(name))),
+                    None => {}
+                }
+            }
+            Happening::CopyGone { content } => self.lose(copy(*content)),
             Happening::Pass { seconds } => self.now += secs(u64::try_from(*seconds).unwrap()),
             Happening::Plan => return Some(self.plan()),
             Happening::Deliver => self.deliver(),
@@ -227,6 +163,18 @@ impl Sim {
             }
         }
         None
+    }
+
+    fn gain(&mut self, copy: CopyName) {
+        if self.copies.insert(copy.clone()) {
+            self.tell(Event::Copy(copy));
+        }
+    }
+
+    fn lose(&mut self, copy: CopyName) {
+        if self.copies.remove(&copy) {
+            self.tell(Event::CopyGone(copy));
+        }
     }
 
     fn put_job(&mut self, name: &'static str, job: Job) {
@@ -239,6 +187,7 @@ impl Sim {
         self.said.extend(plan.outcomes.iter().map(|outcome| (outcome.job.clone(), outcome.stage)));
         self.under_way.extend(plan.orders.iter().cloned().map(Write::Orders));
         self.under_way.extend(plan.outcomes.iter().cloned().map(Box::new).map(Write::Status));
+        self.under_way.extend(plan.copies.iter().cloned().map(Write::Copy));
         plan
     }
 
@@ -284,6 +233,9 @@ impl Sim {
                 (job.started, job.ended) = (outcome.started, outcome.completed);
                 self.put_job(name, job);
             }
+            // It was asked for with the content that the Secret had then; one that is there is not made again.
+            Some(Write::Copy(CopyChange::Make { copy, .. })) => self.gain(copy),
+            Some(Write::Copy(CopyChange::Remove(copy))) => self.lose(copy),
             None => {}
         }
     }
@@ -320,9 +272,10 @@ impl Sim {
                     report.pin = Some(Pin { asked: order.asked, digest: format!("sha256:{}", self.answers) });
                 }
             }
-            Work::Fail => {
+            Work::Fail | Work::Refuse => {
+                let refused = matches!(work, Work::Refuse);
                 report.phase = Phase::Failed;
-                report.reason = Some(Reason::NotFound);
+                report.reason = Some(if refused { Reason::Unauthorized } else { Reason::NotFound });
             }
         }
         agent.reports.insert(key, report);
@@ -344,43 +297,19 @@ impl Sim {
         let agents = self.agents.iter().flat_map(|(name, agent)| {
             [Event::Orders((*name).into(), agent.orders.clone()), Event::Reports((*name).into(), agent.reports.clone())]
         });
-        jobs.chain(nodes).chain(agents).collect()
+        let secrets = self.secrets.iter().map(|(name, content)| Event::Secret(secret(name), copy(*content)));
+        let copies = self.copies.iter().cloned().map(Event::Copy);
+        jobs.chain(nodes).chain(agents).chain(secrets).chain(copies).collect()
     }
 
-    /// Every agent finishes every order that it has; half of them fail.
+    /// Every agent finishes every order that it has; one fails and one is refused.
     pub(crate) fn all_work(&mut self) {
-        for (at, name) in NODES.into_iter().enumerate() {
+        let ends = [Work::Succeed, Work::Fail, Work::Succeed, Work::Refuse];
+        for (name, end) in NODES.into_iter().zip(ends) {
             for _ in 0..IMAGES.len() {
                 self.work(name, 0, Work::Resolve);
-                self.work(name, 0, if at % 2 == 0 { Work::Succeed } else { Work::Fail });
+                self.work(name, 0, end);
             }
         }
-    }
-}
-
-impl Wish {
-    fn job(&self, name: &str, created: Timestamp) -> Job {
-        let images: Vec<&str> = IMAGES.iter().zip(self.images).filter(|(_, take)| *take).map(|(i, _)| *i).collect();
-        let mut job = job(name, &images);
-        job.created = created;
-        job.parallelism = self.parallelism;
-        match self.nodes {
-            0 => job.names = names(&["n1", "n2", "n9"]),
-            1 => job.selector = pool("main"),
-            _ => {}
-        }
-        job.completion = match self.completion {
-            0 => Completion::Continuous { resync: secs(3_600) },
-            1 => Completion::Once { deadline: Some(secs(1_000)), ttl: Some(secs(60)) },
-            _ => Completion::Once { deadline: None, ttl: None },
-        };
-        job.pull.timeout = secs(self.timeout);
-        if self.always {
-            job.pull.policy = Policy::Always;
-        }
-        if self.give_up {
-            job.unreachable = Unreachable::GiveUp;
-        }
-        job
     }
 }

@@ -1,0 +1,184 @@
+//! Random histories: what may happen to a small cluster, and the jobs that are wished in it.
+
+use jiff::Timestamp;
+use proptest::prelude::*;
+use stoker_core::model::{CopyName, Job, SecretId};
+use stoker_core::{Completion, Policy, Unreachable};
+
+use crate::build::{job, names, pool, secs};
+
+pub(crate) const IMAGES: [&str; 3] = ["web:1", "db:1", "web@sha256:pinned"];
+pub(crate) const SECRETS: [&str; 3] = ["x", "y", "z"];
+
+/// A Secret that jobs name.
+pub(crate) fn secret(name: &str) -> SecretId {
+    SecretId::new("default", name)
+}
+
+/// The copy of a Secret with this content; contents are numbers, and who reads one may find it malformed.
+pub(crate) fn copy(content: u8) -> CopyName {
+    CopyName::of("kubernetes.io/dockerconfigjson", &[content])
+}
+
+/// One thing that happens. Numbers are indices, taken modulo what there is.
+#[derive(Clone, Debug)]
+pub(crate) enum Happening {
+    Create {
+        job: usize,
+        wish: Wish,
+    },
+    Edit {
+        job: usize,
+        wish: Wish,
+    },
+    Suspend {
+        job: usize,
+        suspend: bool,
+    },
+    Delete {
+        job: usize,
+    },
+    Node {
+        node: usize,
+        ready: bool,
+        main: bool,
+    },
+    NodeGone {
+        node: usize,
+    },
+    Agent {
+        node: usize,
+    },
+    AgentGone {
+        node: usize,
+    },
+    Work {
+        node: usize,
+        order: usize,
+        result: Work,
+    },
+    /// A Secret has this content from now on, or none: it is gone.
+    Secret {
+        secret: usize,
+        content: Option<u8>,
+    },
+    /// Somebody removes a copy.
+    CopyGone {
+        content: u8,
+    },
+    Pass {
+        seconds: i64,
+    },
+    Plan,
+    Deliver,
+    Restart,
+}
+
+/// The parts of a job that histories vary.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    images: [bool; 3],
+    /// For each image which Secrets, as bits.
+    secrets: [u8; 3],
+    parallelism: u32,
+    nodes: u8,
+    completion: u8,
+    always: bool,
+    timeout: u64,
+    give_up: bool,
+}
+
+/// What an agent does about an order that it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    Begin,
+    Resolve,
+    Succeed,
+    Fail,
+    /// The registry wants another login.
+    Refuse,
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    let secrets = prop_oneof![2 => Just(0), 3 => 0..8u8];
+    let shape = (any::<[bool; 3]>(), prop::array::uniform3(secrets), 0..4u32, 0..4u8, 0..6u8);
+    let terms = (any::<bool>(), prop_oneof![Just(60), Just(600)], prop::bool::weighted(0.2));
+    (shape, terms).prop_map(|((images, secrets, parallelism, nodes, completion), (always, timeout, give_up))| Wish {
+        images,
+        secrets,
+        parallelism,
+        nodes,
+        completion,
+        always,
+        timeout,
+        give_up,
+    })
+}
+
+pub(crate) fn happening() -> impl Strategy<Value = Happening> {
+    let work = prop_oneof![
+        1 => Just(Work::Begin),
+        1 => Just(Work::Resolve),
+        1 => Just(Work::Succeed),
+        1 => Just(Work::Fail),
+        2 => Just(Work::Refuse)
+    ];
+    let content = prop_oneof![1 => Just(None), 4 => (0..4u8).prop_map(Some)];
+    let seconds = prop_oneof![4 => 0..5i64, 1 => Just(120), 1 => Just(301), 1 => Just(601), 1 => Just(3_700)];
+    prop_oneof![
+        4 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Create { job, wish }),
+        2 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Edit { job, wish }),
+        2 => (0..3usize, any::<bool>()).prop_map(|(job, suspend)| Happening::Suspend { job, suspend }),
+        1 => (0..3usize).prop_map(|job| Happening::Delete { job }),
+        2 => (0..4usize, prop::bool::weighted(0.8), prop::bool::weighted(0.8))
+            .prop_map(|(node, ready, main)| Happening::Node { node, ready, main }),
+        1 => (0..4usize).prop_map(|node| Happening::NodeGone { node }),
+        2 => (0..4usize).prop_map(|node| Happening::Agent { node }),
+        1 => (0..4usize).prop_map(|node| Happening::AgentGone { node }),
+        16 => (0..4usize, 0..3usize, work).prop_map(|(node, order, result)| Happening::Work { node, order, result }),
+        5 => (0..3usize, content).prop_map(|(secret, content)| Happening::Secret { secret, content }),
+        1 => (0..4u8).prop_map(|content| Happening::CopyGone { content }),
+        8 => seconds.prop_map(|seconds| Happening::Pass { seconds }),
+        14 => Just(Happening::Plan),
+        10 => Just(Happening::Deliver),
+        1 => Just(Happening::Restart),
+    ]
+}
+
+/// A history that begins with four nodes that have agents, so that much can happen.
+pub(crate) fn history() -> impl Strategy<Value = Vec<Happening>> {
+    prop::collection::vec(happening(), 10..90)
+}
+
+impl Wish {
+    /// The object of this name that somebody makes of it.
+    pub(crate) fn job(&self, name: &str, created: Timestamp) -> Job {
+        let images: Vec<&str> = IMAGES.iter().zip(self.images).filter(|(_, take)| *take).map(|(i, _)| *i).collect();
+        let mut job = job(name, &images);
+        let secrets = self.secrets.iter().zip(self.images).filter(|(_, take)| *take).map(|(bits, _)| bits);
+        for (image, bits) in job.images.iter_mut().zip(secrets) {
+            let named = SECRETS.iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
+            image.secrets = named.map(|(_, name)| secret(name)).collect();
+        }
+        job.created = created;
+        job.parallelism = self.parallelism;
+        match self.nodes {
+            0 => job.names = names(&["n1", "n2", "n9"]),
+            1 => job.selector = pool("main"),
+            _ => {}
+        }
+        job.completion = match self.completion {
+            0 => Completion::Continuous { resync: secs(3_600) },
+            1 => Completion::Once { deadline: Some(secs(1_000)), ttl: Some(secs(60)) },
+            _ => Completion::Once { deadline: None, ttl: None },
+        };
+        job.pull.timeout = secs(self.timeout);
+        if self.always {
+            job.pull.policy = Policy::Always;
+        }
+        if self.give_up {
+            job.unreachable = Unreachable::GiveUp;
+        }
+        job
+    }
+}
