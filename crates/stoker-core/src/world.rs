@@ -14,6 +14,7 @@ mod secrets;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -85,6 +86,8 @@ struct JobState {
     closing: Option<Timestamp>,
     /// The outcome that was last handed out, and when.
     said: Option<(Outcome, Timestamp)>,
+    /// More bytes are known than were said; they are said when the time for it has come.
+    holds_back: bool,
     /// Its deletion was handed out.
     expired: bool,
     /// When time alone changes something.
@@ -93,7 +96,13 @@ struct JobState {
 
 impl JobState {
     fn new(job: Job) -> Self {
-        Self { job, seats: Vec::new(), stale: Stale::All, closing: None, said: None, expired: false, wake: None }
+        let (seats, stale) = (Vec::new(), Stale::All);
+        Self { job, seats, stale, closing: None, said: None, holds_back: false, expired: false, wake: None }
+    }
+
+    /// When what it holds back may be said. Not kept: how often that may be changes with every job that comes or goes.
+    fn says(&self, interval: Duration) -> Option<Timestamp> {
+        self.said.as_ref().filter(|_| self.holds_back).map(|(_, at)| after(*at, interval))
     }
 }
 

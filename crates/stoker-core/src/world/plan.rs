@@ -1,6 +1,7 @@
 //! From the touched jobs to effects: who may pull now, what is taken back, how each job stands, when to look again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -60,7 +61,11 @@ impl World {
     pub fn plan(&mut self, now: Timestamp) -> Plan {
         // Whole milliseconds, so that no wire format makes an ask older than the start of its job.
         let now = Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now);
+        let interval = pace::progress_interval(self.pullers());
         for (id, state) in &mut self.jobs {
+            if state.says(interval).is_some_and(|at| at <= now) {
+                self.dirty_jobs.insert(id.clone());
+            }
             if state.wake.is_some_and(|wake| wake <= now) {
                 state.stale = Stale::All;
                 self.dirty_jobs.insert(id.clone());
@@ -93,13 +98,11 @@ impl World {
         }
         self.taken_back.clear();
         let (copies, spare) = self.plan_copies(now);
-        Plan {
-            orders: self.order_writes(changes),
-            outcomes: outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome, now)).collect(),
-            expired,
-            copies,
-            wake: self.jobs.values().filter_map(|state| state.wake).chain(spare).min(),
-        }
+        let news = outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome, interval, now));
+        let outcomes = news.collect();
+        let wakes = self.jobs.values().flat_map(|state| [state.wake, state.says(interval)]);
+        let wake = wakes.chain([spare]).flatten().min();
+        Plan { orders: self.order_writes(changes), outcomes, expired, copies, wake }
     }
 
     fn order_writes(&self, changes: Changes) -> Vec<OrderWrite> {
@@ -114,20 +117,19 @@ impl World {
 
     /// The outcome, if it differs from what was last said of the job. The estimate moves with the clock and is no
     /// news by itself; more bytes are, but not more often than a node tells of its own.
-    fn news(&mut self, id: &JobId, mut outcome: Outcome, now: Timestamp) -> Option<Outcome> {
-        let interval = pace::progress_interval(self.pullers());
+    fn news(&mut self, id: &JobId, mut outcome: Outcome, interval: Duration, now: Timestamp) -> Option<Outcome> {
         let state = self.jobs.get_mut(id)?;
         let eta = outcome.eta.take();
+        state.holds_back = false;
         if let Some((said, at)) = &mut state.said {
             if *said == outcome {
                 return None;
             }
-            let due = after(*at, interval);
             let bytes = std::mem::replace(&mut said.bytes, outcome.bytes);
             let only_bytes = *said == outcome;
             said.bytes = bytes;
-            if only_bytes && now < due {
-                state.wake = seat::earliest(state.wake, Some(due));
+            if only_bytes && now < after(*at, interval) {
+                state.holds_back = true;
                 return None;
             }
         }
@@ -289,6 +291,7 @@ impl JobState {
         self.seats = Vec::new();
         self.stale = Stale::All;
         self.closing = None;
+        self.holds_back = false;
         self.wake = self.job.expires().filter(|_| !self.expired);
         if self.wake.is_some_and(|expires| expires <= now) {
             expired.push(self.job.id.clone());
