@@ -127,6 +127,8 @@ pub enum Waiting {
     SecretCopying {
         /// Which one.
         secret: SecretId,
+        /// A Secret that Stoker did not make and that has the name of the copy.
+        blocked: Option<SecretId>,
     },
     /// A Secret is not there; it may come.
     SecretMissing {
@@ -170,7 +172,14 @@ impl fmt::Display for Waiting {
             Waiting::NodeNotReady => f.write_str("the node is not Ready; it is asked when it is"),
             Waiting::NoAgent => f.write_str("no Stoker agent runs on this node; it is asked when one does"),
             Waiting::NodeUnknown => f.write_str("there is no node of this name; it is asked when it joins"),
-            Waiting::SecretCopying { secret } => {
+            Waiting::SecretCopying { secret, blocked: Some(theirs) } => {
+                write!(
+                    f,
+                    "Secret {secret} cannot be copied: Secret {theirs} has the name of the copy and is not Stoker's; \
+                     delete it, and this goes on"
+                )
+            }
+            Waiting::SecretCopying { secret, blocked: None } => {
                 write!(
                     f,
                     "Secret {secret} is being copied to Stoker's namespace; if this lasts, look at the controller's log"

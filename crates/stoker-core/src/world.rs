@@ -54,6 +54,10 @@ pub enum Event {
     Copy(CopyName),
     /// A copy is gone.
     CopyGone(CopyName),
+    /// A Secret that Stoker did not make is where its copies are, under a name that one may need.
+    NameTaken(SecretId),
+    /// Such a Secret is gone.
+    NameFree(SecretId),
 }
 
 /// All facts about one node. It stays in its place as long as there is any.
@@ -166,6 +170,8 @@ impl World {
                 }
             }
             Event::Secret(..) | Event::SecretGone(_) | Event::Copy(_) | Event::CopyGone(_) => self.set_secret(event),
+            Event::NameTaken(id) => self.secrets.set_taken(id, true),
+            Event::NameFree(id) => self.secrets.set_taken(id, false),
         }
     }
 

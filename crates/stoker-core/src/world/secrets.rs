@@ -36,12 +36,28 @@ pub(super) struct Secrets {
     making: BTreeSet<CopyName>,
     /// Copies that were handed out to be removed, and are still there.
     removing: BTreeSet<CopyName>,
+    /// Secrets of others under names that copies may need. No decision depends on them: a copy that cannot be made is
+    /// tried again by whoever makes it, and people are told.
+    taken: BTreeSet<SecretId>,
 }
 
 impl Secrets {
     /// Whether a copy is there and stays.
     fn usable(&self, copy: &CopyName) -> bool {
         self.copies.contains_key(copy) && !self.removing.contains(copy)
+    }
+
+    pub(super) fn set_taken(&mut self, id: SecretId, taken: bool) {
+        match taken {
+            true => self.taken.insert(id),
+            false => self.taken.remove(&id),
+        };
+    }
+
+    /// What is in the way of the copy of this Secret.
+    pub(super) fn in_the_way(&self, id: &SecretId) -> Option<&SecretId> {
+        let copy = self.there.get(id)?;
+        self.taken.iter().find(|taken| taken.name == copy.as_str())
     }
 
     /// Whether this image of the job has a login that an order does not have.
@@ -53,7 +69,7 @@ impl Secrets {
 
 impl World {
     pub(super) fn set_secret(&mut self, event: Event) {
-        let Secrets { there, copies, making, removing } = &mut self.secrets;
+        let Secrets { there, copies, making, removing, .. } = &mut self.secrets;
         let touched: BTreeSet<SecretId> = match event {
             Event::Secret(id, copy) => match there.insert(id.clone(), copy.clone()) {
                 Some(old) if old == copy => return,
@@ -156,7 +172,7 @@ impl World {
     pub(super) fn plan_copies(&mut self, now: Timestamp) -> (Vec<CopyChange>, Option<Timestamp>) {
         let jobs = self.jobs.values().map(|state| &state.job).filter(|job| job.ended.is_none());
         let named = jobs.flat_map(|job| &job.images).flat_map(|image| &image.secrets);
-        let Secrets { there, copies, making, removing } = &mut self.secrets;
+        let Secrets { there, copies, making, removing, .. } = &mut self.secrets;
         let wanted: BTreeMap<&CopyName, &SecretId> =
             named.filter_map(|id| there.get_key_value(id)).map(|(id, copy)| (copy, id)).collect();
         let mut changes = Vec::new();

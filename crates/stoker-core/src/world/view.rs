@@ -88,7 +88,9 @@ impl World {
             Wait::NoAgent => Waiting::NoAgent,
             Wait::Pending => Waiting::Pending,
             Wait::Copying(image) | Wait::Missing(image) => match self.awaited(job, image) {
-                Some((secret, true)) => Waiting::SecretCopying { secret: secret.clone() },
+                Some((secret, true)) => {
+                    Waiting::SecretCopying { secret: secret.clone(), blocked: self.secrets.in_the_way(secret).cloned() }
+                }
                 Some((secret, false)) => Waiting::SecretMissing { secret: secret.clone() },
                 None => Waiting::Pending,
             },

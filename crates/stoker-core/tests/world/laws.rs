@@ -319,6 +319,7 @@ fn shuffle(events: &[Event], seed: u64) -> Vec<Event> {
             Event::Orders(name, _) | Event::Reports(name, _) | Event::AgentGone(name) => format!("agent {name}"),
             Event::Secret(id, _) | Event::SecretGone(id) => format!("secret {id}"),
             Event::Copy(copy) | Event::CopyGone(copy) => format!("copy {copy}"),
+            Event::NameTaken(id) | Event::NameFree(id) => format!("taken {id}"),
         };
         queues.entry(object).or_default().push(event.clone());
     }

@@ -336,3 +336,24 @@ fn a_node_that_was_refused_while_its_order_changed_is_not_forgotten() {
     assert_eq!(scene.plan(), NOTHING);
     assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls"], "the new ask wants a new answer");
 }
+
+#[test]
+fn a_stranger_under_the_name_of_a_copy_is_named_until_it_is_gone() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.secret("a", "one");
+    scene.job(with_secrets("web", &["a"]));
+    let stranger = SecretId::new("stoker-system", copy("one").as_str());
+    scene.world.apply(Event::NameTaken(stranger.clone()));
+    scene.world.apply(Event::NameTaken(SecretId::new("stoker-system", copy("two").as_str())));
+    assert_eq!(scene.copies(), ["copies one of default/a"]);
+    assert_eq!(scene.states("web"), ["n1 waits: SecretCopying"]);
+    let said = scene.said("web");
+    assert!(
+        said.contains(&format!("Secret {stranger} has the name of the copy")) && said.contains("delete it"),
+        "{said}"
+    );
+    scene.world.apply(Event::NameFree(stranger));
+    assert!(scene.said("web").contains("is being copied"), "{}", scene.said("web"));
+    scene.copied("one");
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+}

@@ -2,7 +2,7 @@
 
 use stoker_core::model::{Completion, Image, Unreachable};
 use stoker_core::world::State;
-use stoker_core::{Bytes, Event, Reason, Stage, Waiting};
+use stoker_core::{Bytes, Event, Reason, SecretId, Stage, Waiting};
 
 use crate::build::{at, id, image, job, names, node, secs, short};
 use crate::scene::Scene;
@@ -74,6 +74,7 @@ fn an_outcome_is_said_once() {
 
 #[test]
 fn each_reason_to_wait_has_a_sentence() {
+    let secret = SecretId::new("shop", "regcred");
     let unresolved = Waiting::Unresolved { image: "shop/web:v42".into(), by: "node-7".into() };
     let reasons = [
         Waiting::Suspended,
@@ -84,6 +85,9 @@ fn each_reason_to_wait_has_a_sentence() {
         Waiting::NodeNotReady,
         Waiting::NoAgent,
         Waiting::NodeUnknown,
+        Waiting::SecretCopying { secret: secret.clone(), blocked: None },
+        Waiting::SecretCopying { secret: secret.clone(), blocked: Some(SecretId::new("stoker-system", "pull-0a1b")) },
+        Waiting::SecretMissing { secret },
         Waiting::Pending,
     ];
     let sentences: Vec<String> = reasons.iter().map(|waiting| format!("{}: {waiting}", waiting.reason())).collect();
