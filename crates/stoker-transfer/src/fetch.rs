@@ -55,12 +55,11 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     async fn run(&self, seat: Arc<Seat<()>>) -> Result<(), Error> {
-        let _turn = self.spool.turns.acquire().await.map_err(|_| spool::Error::Stopped)?;
+        let _turn = self.spool.turns.take().await.ok_or(spool::Error::Stopped)?;
         let mut writer = self.open(seat).await?;
         let size = self.core.descriptor.size();
         let mut backoff = Backoff::new(&self.spool.registry.settings().retry);
-        let mut source = self.core.first_source();
-        let mut tried = 0;
+        let mut source = self.core.source().ok_or(spool::Error::Stopped)?;
         let mut again = false;
         loop {
             if writer.length() == size {
@@ -105,8 +104,8 @@ impl Fetch<'_> {
                 sleep(wait).await;
                 continue;
             }
-            tried += 1;
-            source = self.core.source(tried).ok_or(error)?;
+            self.core.source_failed();
+            source = self.core.source().ok_or(error)?;
             backoff.reset();
         }
     }

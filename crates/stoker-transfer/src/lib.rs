@@ -38,6 +38,7 @@ pub mod spool;
 pub use credentials::{Keyring, Logins, SecretKind};
 pub use error::{Error, Kind};
 pub use image::{Document, Image};
+pub use limit::Pace;
 pub use login::{Login, Secret};
 pub use oci_spec::image::{Descriptor, Digest, MediaType};
 pub use platform::Platform;

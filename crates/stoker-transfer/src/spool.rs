@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use oci_spec::image::{Descriptor, Digest};
-use tokio::sync::{Mutex as Seat, Semaphore};
+use tokio::sync::Mutex as Seat;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::fetch;
+use crate::limit::Pace;
 use crate::login::Login;
 use crate::reference::Reference;
 use crate::registry::Registry;
@@ -20,11 +21,13 @@ use crate::registry::Registry;
 mod error;
 mod follow;
 mod growing;
+mod turns;
 mod writer;
 
 pub use self::error::Error;
 pub(crate) use self::growing::{Core, Handle};
 pub use self::growing::{Growing, Progress};
+use self::turns::Turns;
 pub(crate) use self::writer::Writer;
 
 /// How much a spool does at once.
@@ -43,18 +46,30 @@ impl Default for SpoolSettings {
 }
 
 /// Where a blob can be had: the image that names it, and who we are to its registry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Source {
     /// The image; its registry and repository are asked.
     pub image: Reference,
     /// The login for it; `None` is anonymous.
     pub login: Option<Login>,
+    /// How fast it may come, beneath the pace of the spool as a whole.
+    pub pace: Option<Arc<Pace>>,
 }
 
 impl Source {
-    /// A source from its two parts.
+    /// A source from its two parts, as fast as the spool may.
     pub fn new(image: Reference, login: Option<Login>) -> Self {
-        Self { image, login }
+        Self { image, login, pace: None }
+    }
+
+    /// The same, not faster than this. All sources that share a pace share its rate.
+    pub fn paced(self, pace: Arc<Pace>) -> Self {
+        Self { pace: Some(pace), ..self }
+    }
+
+    /// Whether the same place is asked as the same account; how fast makes no other way of it.
+    pub(crate) fn is_same_way(&self, other: &Self) -> bool {
+        self.image == other.image && self.login == other.login
     }
 }
 
@@ -69,7 +84,9 @@ pub(crate) struct Inner {
     dir: PathBuf,
     pub(crate) registry: Registry,
     pub(crate) settings: SpoolSettings,
-    pub(crate) turns: Arc<Semaphore>,
+    pub(crate) turns: Arc<Turns>,
+    /// Of everything that comes into the spool.
+    pub(crate) pace: Arc<Pace>,
     blobs: Mutex<HashMap<Key, Entry>>,
 }
 
@@ -87,9 +104,20 @@ impl Spool {
     /// Opens the directory, and makes it where it is not there. What an earlier process left in it is used.
     pub fn open(dir: PathBuf, registry: Registry, settings: SpoolSettings) -> Result<Self, crate::Error> {
         std::fs::create_dir_all(&dir).map_err(|e| Error::disk(&dir, "create the spool directory", &e))?;
-        let turns = Arc::new(Semaphore::new(settings.concurrency.clamp(1, 1024)));
-        let inner = Inner { dir, registry, settings, turns, blobs: Mutex::default() };
+        let turns = Turns::new(settings.concurrency);
+        let pace = Arc::new(Pace::unlimited());
+        let inner = Inner { dir, registry, settings, turns, pace, blobs: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The pace of all fetches of this spool together; without a limit until it is set. It may be set while they run.
+    pub fn pace(&self) -> &Arc<Pace> {
+        &self.inner.pace
+    }
+
+    /// Changes how many blobs are fetched at the same time. Those that run go on; at least one always may.
+    pub fn set_concurrency(&self, concurrency: usize) {
+        self.inner.turns.set(concurrency);
     }
 
     /// Joins the fetch of this blob, or starts it. Must be called inside a tokio runtime.
@@ -107,7 +135,7 @@ impl Spool {
             return Growing::new(handle);
         }
         let path = self.inner.path(descriptor.digest(), descriptor.size());
-        let core = Arc::new(Core::new(path, descriptor, source));
+        let core = Arc::new(Core::new(path, descriptor, source, self.inner.pace.clone()));
         let seat = entry.seat.clone();
         let task = tokio::spawn(fetch::drive(core.clone(), self.inner.clone(), seat));
         let handle = Arc::new(Handle { core, _task: AbortOnDropHandle::new(task) });

@@ -1,13 +1,15 @@
 //! From the wire to the disk.
 //!
 //! One body comes in; its bytes go to the writer in order, and how the body ended goes out. While one buffer is hashed
-//! and written beside the executor the next one fills; when both are full the wire waits. It never asks for more.
+//! and written beside the executor the next one fills; when both are full the wire waits, and so it does while a limit
+//! says that enough has come. It never asks for more.
 
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt as _};
 use http_body_util::BodyExt;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -55,6 +57,7 @@ pub(super) async fn pump(
     let mut disk = Disk::Idle(writer, Vec::new());
     let mut end = None;
     let mut deadline = Instant::now() + settings.stall_timeout;
+    let mut held: Option<BoxFuture<'static, ()>> = None;
     loop {
         disk = match disk {
             Disk::Idle(writer, spare) if !wire.buffer.is_empty() => {
@@ -66,7 +69,7 @@ pub(super) async fn pump(
             },
             busy => busy,
         };
-        let reading = end.is_none() && wire.buffer.len() < FULL;
+        let reading = end.is_none() && wire.buffer.len() < FULL && held.is_none();
         tokio::select! {
             written = finished(&mut disk) => {
                 let (writer, spare) = landed(core, written)?;
@@ -81,14 +84,45 @@ pub(super) async fn pump(
                 let step = match frame {
                     None => wire.over(None),
                     Some(Err(error)) => wire.over(Some(chain(&error))),
-                    Some(Ok(frame)) => frame.into_data().map_or(ControlFlow::Continue(()), |data| wire.take(data)),
+                    Some(Ok(frame)) => frame.into_data().map_or(ControlFlow::Continue(()), |data| {
+                        held = pay(core, data.len());
+                        wire.take(data)
+                    }),
                 };
                 if let ControlFlow::Break(how) = step {
                     end = Some(how);
                 }
             }
+            () = until(&mut held) => {
+                held = None;
+                // As above: we did not listen.
+                deadline = Instant::now() + settings.stall_timeout;
+            }
             () = sleep_until(deadline), if reading => end = Some(wire.stalled(settings)),
         }
+    }
+}
+
+/// The time that these bytes cost, where there is a limit. Counted when they have come, so that a limit that changes in
+/// the middle of a body holds from the next bytes on; all that share it pay before they read more.
+fn pay(core: &Core, bytes: usize) -> Option<BoxFuture<'static, ()>> {
+    let tickets: Vec<_> = core.paces().map(|pace| (pace.ask(bytes), pace)).collect();
+    if tickets.is_empty() {
+        return None;
+    }
+    let wait = async move {
+        for (ticket, pace) in tickets {
+            pace.reached(ticket).await;
+        }
+    };
+    Some(wait.boxed())
+}
+
+/// The end of what holds us back; never, where nothing does.
+async fn until(held: &mut Option<BoxFuture<'static, ()>>) {
+    match held {
+        Some(wait) => wait.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,7 +3,7 @@
 //! What the fetch publishes comes in; waiting, counting and following go out. It never writes.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Source, follow};
 use crate::Error;
+use crate::limit::Pace;
 
 /// What everyone who waits for a blob may know of it.
 #[derive(Debug, Clone, Default)]
@@ -33,15 +34,27 @@ pub(crate) struct Core {
     pub(crate) descriptor: Descriptor,
     pub(crate) state: watch::Sender<State>,
     pub(crate) upstream: AtomicU64,
+    /// Of the spool as a whole.
+    pace: Arc<Pace>,
     first: Source,
     /// Those of everyone who joined.
     others: Mutex<Vec<Source>>,
+    /// How many sources have failed: the next one is in use.
+    failed: AtomicUsize,
 }
 
 impl Core {
-    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: Source) -> Self {
-        let state = watch::Sender::new(State::default());
-        Self { path, descriptor, state, upstream: AtomicU64::new(0), first: source, others: Mutex::default() }
+    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: Source, pace: Arc<Pace>) -> Self {
+        Self {
+            path,
+            descriptor,
+            state: watch::Sender::new(State::default()),
+            upstream: AtomicU64::new(0),
+            pace,
+            first: source,
+            others: Mutex::default(),
+            failed: AtomicUsize::new(0),
+        }
     }
 
     /// Adds one more who wants the blob; `false` where this fetch is no longer good for that.
@@ -53,21 +66,33 @@ impl Core {
             None => {}
         }
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if *source != self.first && !others.contains(source) {
+        if !source.is_same_way(&self.first) && !others.iter().any(|other| source.is_same_way(other)) {
             others.push(source.clone());
         }
         true
     }
 
-    /// The way that is tried first.
-    pub(crate) fn first_source(&self) -> Source {
-        self.first.clone()
+    /// The way to try now; none where all have failed.
+    pub(crate) fn source(&self) -> Option<Source> {
+        self.with_source(Source::clone)
     }
 
-    /// The way to try after this many have failed.
-    pub(crate) fn source(&self, failed: usize) -> Option<Source> {
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        others.get(failed.checked_sub(1)?).cloned()
+    fn with_source<T>(&self, look: impl FnOnce(&Source) -> T) -> Option<T> {
+        match self.failed.load(Ordering::Relaxed).checked_sub(1) {
+            None => Some(look(&self.first)),
+            Some(other) => self.others.lock().unwrap_or_else(PoisonError::into_inner).get(other).map(look),
+        }
+    }
+
+    /// Gives up the way that was tried.
+    pub(crate) fn source_failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What holds the bytes back: the pace of all, and that of the way in use.
+    pub(crate) fn paces(&self) -> impl Iterator<Item = Arc<Pace>> {
+        let own = self.with_source(|source| source.pace.clone()).flatten();
+        std::iter::once(self.pace.clone()).chain(own).filter(|pace| pace.limit().is_some())
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -111,6 +136,11 @@ impl Growing {
     /// Counters that go on counting, also after this handle is gone.
     pub fn progress(&self) -> Progress {
         Progress { core: self.handle.core.clone() }
+    }
+
+    /// Whether a limit holds this fetch back now: then it may take long, and whoever follows it waits with it.
+    pub fn throttled(&self) -> bool {
+        self.core().is_running() && self.core().paces().next().is_some()
     }
 
     /// Reads the blob from this offset on while it grows, chunk by chunk.

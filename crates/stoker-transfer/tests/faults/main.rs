@@ -7,6 +7,7 @@ mod auth;
 mod blobs;
 mod credentials;
 mod documents;
+mod limits;
 mod parsing;
 mod serving;
 mod sharing;

@@ -1,0 +1,111 @@
+//! Whose turn it is to fetch.
+//!
+//! Those who want a turn come in; at most so many have one at the same time, in the order they came. How many may change
+//! while they run: nobody loses a turn by it, the next ones wait.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The most that anybody can want.
+const MOST: usize = 1024;
+
+/// So many at once.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    free: Arc<Semaphore>,
+    count: Mutex<Count>,
+}
+
+#[derive(Debug)]
+struct Count {
+    limit: usize,
+    /// Turns that are still taken but must not be given to anyone again: the limit fell meanwhile.
+    surplus: usize,
+}
+
+/// A turn, for as long as it is held.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    turns: Arc<Turns>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Turns {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
+        let limit = limit.clamp(1, MOST);
+        Arc::new(Self { free: Arc::new(Semaphore::new(limit)), count: Mutex::new(Count { limit, surplus: 0 }) })
+    }
+
+    /// Waits for a turn; `None` never comes, because nobody closes this.
+    pub(crate) async fn take(self: &Arc<Self>) -> Option<Turn> {
+        let permit = self.free.clone().acquire_owned().await.ok()?;
+        Some(Turn { turns: self.clone(), permit: Some(permit) })
+    }
+
+    pub(crate) fn set(&self, limit: usize) {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = limit.clamp(1, MOST);
+        let (more, fewer) = (limit.saturating_sub(count.limit), count.limit.saturating_sub(limit));
+        count.limit = limit;
+        let kept = more.min(count.surplus);
+        count.surplus -= kept;
+        self.free.add_permits(more - kept);
+        count.surplus += fewer - self.free.forget_permits(fewer);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut count = self.turns.count.lock().unwrap_or_else(PoisonError::into_inner);
+        let permit = self.permit.take();
+        if count.surplus > 0
+            && let Some(permit) = permit
+        {
+            count.surplus -= 1;
+            permit.forget();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    /// Takes turns until there is none.
+    fn all(turns: &Arc<Turns>) -> Vec<Turn> {
+        std::iter::from_fn(|| turns.take().now_or_never().flatten()).collect()
+    }
+
+    #[tokio::test]
+    async fn fewer_and_more_turns_while_some_are_taken() {
+        let turns = Turns::new(3);
+        let mut taken = all(&turns);
+        assert_eq!(taken.len(), 3);
+        turns.set(1);
+        taken.pop();
+        assert!(all(&turns).is_empty(), "two of three are one too many still");
+        turns.set(2);
+        assert!(all(&turns).is_empty(), "two of two");
+        taken.pop();
+        assert_eq!(all(&turns).len(), 1);
+        turns.set(4);
+        assert_eq!(all(&turns).len(), 3);
+        taken.clear();
+        assert_eq!(all(&turns).len(), 4);
+        turns.set(0);
+        assert_eq!(all(&turns).len(), 1, "never none");
+    }
+
+    #[tokio::test]
+    async fn one_who_waits_gets_the_turn_that_is_new() {
+        let turns = Turns::new(1);
+        let _taken = turns.take().await;
+        let mut waits = Box::pin(turns.take());
+        assert!(waits.as_mut().now_or_never().is_none());
+        turns.set(2);
+        assert!(waits.await.is_some());
+    }
+}
