@@ -12,6 +12,7 @@ use stoker_core::Clock;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
+use crate::problem::Problem;
 use crate::run::Settings;
 
 /// The name of the Lease, in Stoker's namespace.
@@ -49,7 +50,10 @@ impl Candidate {
             if free {
                 match self.take(seen.as_ref()).await {
                     Ok(lease) => return transitions(&lease),
-                    Err(problem) => tracing::debug!("somebody else was faster, or the API server is away: {problem}"),
+                    Err(problem) => tracing::debug!(
+                        "somebody else was faster, or the API server is away: {}",
+                        Problem::Request(&problem)
+                    ),
                 }
                 // Whoever was faster is seen by the watch; otherwise it is tried again after a moment.
                 free_at = Instant::now() + RENEW_EVERY;
@@ -69,7 +73,7 @@ impl Candidate {
                         (seen, known, free_at) = (lease, true, Instant::now() + DURATION);
                     }
                     Some(Err(problem)) => {
-                        tracing::warn!("cannot see who leads, trying again: {problem}");
+                        tracing::warn!("cannot see who leads, trying again: {}", Problem::Watch(&problem));
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }
                     None => tokio::time::sleep(Duration::from_secs(1)).await,
@@ -91,7 +95,7 @@ impl Candidate {
                     tracing::warn!("another controller has taken the lease; stepping down");
                     return;
                 }
-                Ok(Err(problem)) => tracing::warn!("cannot renew the lease: {problem}"),
+                Ok(Err(problem)) => tracing::warn!("cannot renew the lease: {}", Problem::Request(&problem)),
                 Err(_) => tracing::warn!("cannot renew the lease: no answer"),
             }
             if renewed.elapsed() >= RENEW_DEADLINE {

@@ -7,6 +7,7 @@ mod lease;
 mod lifecycle;
 mod metrics;
 mod mirror;
+mod problem;
 mod run;
 mod secrets;
 pub mod snapshot;

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::problem::Problem;
 use crate::run::Error;
 use crate::watch::{Fact, watch};
 
@@ -96,6 +97,6 @@ async fn give_up(client: &Client, clock: &Clock, name: &str) {
     let status = Patch::Merge(json!({ "status": { "conditions": [unknown] } }));
     let nodes: Api<Node> = Api::all(client.clone());
     if let Err(problem) = nodes.patch_status(name, &PatchParams::default(), &status).await {
-        tracing::warn!(node = name, "cannot mark it, trying again later: {problem}");
+        tracing::warn!(node = name, "cannot mark it, trying again later: {}", Problem::Request(&problem));
     }
 }

@@ -12,6 +12,8 @@ use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use crate::problem::Problem;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
@@ -111,13 +113,14 @@ pub(crate) async fn watch_some<K, F>(
                 if !std::mem::replace(&mut said_missing, true) {
                     tracing::warn!(
                         kind,
-                        "not served by this API server, so it has no objects; looked for again: {problem}"
+                        "not served by this API server, so it has no objects; looked for again: {}",
+                        Problem::Watch(&problem)
                     );
                 }
                 std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Listed]).collect()
             }
             Some(problem) => {
-                tracing::warn!(kind, "watch interrupted, trying again: {problem}");
+                tracing::warn!(kind, "watch interrupted, trying again: {}", Problem::Watch(&problem));
                 vec![Fact::Deaf]
             }
             None => vec![Fact::Deaf],

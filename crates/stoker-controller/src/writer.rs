@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
+use crate::problem::Problem;
 
 /// How much the writer may ask of an API server.
 #[derive(Clone, Copy, Debug)]
@@ -189,7 +190,7 @@ impl Writer {
         let client = self.client.clone();
         let flight = async move {
             let result = match tokio::time::timeout(PATIENCE, perform(client, &write.1)).await {
-                Ok(result) => result.map_err(|problem| problem.to_string()),
+                Ok(result) => result.map_err(|problem| Problem::Request(&problem).to_string()),
                 Err(_) => Err(format!("no answer after {} s", PATIENCE.as_secs())),
             };
             (write, result)
