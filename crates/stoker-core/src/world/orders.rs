@@ -94,7 +94,9 @@ impl World {
                 Some(Terms { policy, timeout, retries }) => {
                     // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
                     let policy = policy.min(order.policy);
-                    let secrets = self.logins(at, key, &serves, &order.secrets);
+                    // One that fell silent keeps what it has until it is heard: a new ask would count as work under way.
+                    let awake = now < silent_from(order, report, slot, now);
+                    let secrets = awake.then(|| self.logins(at, key, &serves, &order.secrets)).flatten();
                     let secrets = secrets.unwrap_or_else(|| order.secrets.clone());
                     let terms = (policy, timeout, retries, &secrets);
                     if terms != (order.policy, order.timeout, order.retries, &order.secrets) {

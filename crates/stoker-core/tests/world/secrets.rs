@@ -357,3 +357,23 @@ fn a_stranger_under_the_name_of_a_copy_is_named_until_it_is_gone() {
     scene.copied("one");
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
 }
+
+#[test]
+fn a_silent_node_gets_new_logins_when_it_is_heard_of() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.secret("a", "one");
+    scene.copied("one");
+    let mut web = with_secrets("web", &["a"]);
+    web.completion = stoker_core::Completion::Continuous { resync: secs(86_400) };
+    scene.job(web);
+    scene.plan();
+    scene.pass(601);
+    scene.edit("web", |job| job.parallelism = 0);
+    scene.secret("a", "two");
+    scene.copied("two");
+    assert_eq!(scene.plan(), NOTHING, "nobody listens, and nobody may be asked");
+    assert_eq!(scene.states("web"), ["n1 failed: NodeSilent"]);
+    scene.progresses("n1", WEB);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.ordered(), [copy("two")]);
+}
