@@ -1,58 +1,65 @@
-//! The journal: every object on disk, in one redb file. In: batches of changes, in order. Out: that a batch is durable as a
-//! whole, or why it is not; at start everything that was. It knows nothing of kinds, and it is the only file that knows redb.
+//! The journal: every object on disk, in one file that only grows. In: batches of changes, in order. Out: that a batch is durable
+//! as a whole, or why it is not; at start everything that was. It knows nothing of kinds.
+//!
+//! A batch is one record, with a digest. What a crash leaves of the last one is cut away at the next start; a damaged record
+//! with whole ones behind it is refused, because those were acknowledged. When most of the file is of no use any more, a
+//! snapshot takes its place.
 
-#[cfg(test)]
+mod compact;
 mod disk;
 mod failure;
-mod load;
+#[cfg(test)]
+mod faulty;
+mod file;
+mod frame;
+mod index;
+mod replay;
 #[cfg(test)]
 mod tests;
 
 use crate::object::Object;
 use crate::store::Place;
+use compact::{Running, Snapshot, Source};
+use disk::{Disk, System};
 pub(crate) use failure::Failure;
 pub use failure::JournalError;
-pub(crate) use load::Contents;
-use redb::{Builder, Database, TableDefinition};
+use frame::{HEADER, Record};
+use index::Index;
+pub(crate) use replay::Contents;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// `(table, namespace, name)` to the stored JSON.
-const OBJECTS: TableDefinition<'_, (&str, &str, &str), &[u8]> = TableDefinition::new("objects");
-/// Numbers about the journal itself: [`FORMAT`] and [`REVISION`].
-const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
-const FORMAT: &str = "format";
-const REVISION: &str = "revision";
-/// The format this server writes; it refuses to read a later one.
-const KNOWN_FORMAT: u64 = 1;
-/// All objects are in memory anyway: the cache only serves the pages of a commit.
-const CACHE: usize = 4 << 20;
+/// A file smaller than this is never written anew: reading it at start takes no time worth saving.
+const FLOOR: u64 = 16 << 20;
 
-/// Opens the file. Another way to open it is what a test replaces, to count and to fail.
-pub(crate) type Opener = Box<dyn Fn(&Builder) -> Result<Database, redb::DatabaseError> + Send + Sync>;
-
-/// One change of an object. `before` is what stood there before this change.
+/// One change of an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) place: Place,
-    pub(crate) before: Option<Arc<Object>>,
+    /// `None` where it goes.
     pub(crate) after: Option<Arc<Object>>,
 }
 
 /// The open file.
 pub(crate) struct Journal {
     path: PathBuf,
-    opener: Opener,
-    /// `None` after a failed write: redb wants the file opened anew before it goes on.
-    database: Option<Database>,
-    /// The last revision that is surely in the file.
+    disk: Arc<dyn Disk>,
+    file: Arc<File>,
+    /// Where the last acknowledged record ends.
+    end: u64,
     revision: u64,
-    /// What a failed batch may have left in the file although it was refused: written back with the next one.
-    undo: BTreeMap<Place, Option<Arc<Object>>>,
+    index: Index,
+    /// Behind `end` may be what is left of a refused record; nothing is written before that is cut away.
+    torn: bool,
+    /// The file got its name by a rename that may not be durable; nothing is acknowledged before it is.
+    unnamed: bool,
+    compaction: Option<Running>,
+    floor: u64,
+    /// The file is not written anew before it is that long.
+    patience: u64,
 }
 
 impl std::fmt::Debug for Journal {
@@ -64,120 +71,162 @@ impl std::fmt::Debug for Journal {
 impl Journal {
     /// Opens or makes the file and reads all of it.
     pub(crate) fn open(path: &Path) -> Result<(Self, Contents), JournalError> {
-        let file = path.to_owned();
-        Self::open_with(path, Box::new(move |builder| builder.create_file(private(&file)?)))
+        Self::open_with(path, Arc::new(System), FLOOR)
     }
 
-    pub(crate) fn open_with(path: &Path, opener: Opener) -> Result<(Self, Contents), JournalError> {
-        let (database, recovered) = open(path, &opener)?;
-        let contents = load::read(path, &database)?;
-        match recovered {
+    pub(crate) fn open_with(path: &Path, disk: Arc<dyn Disk>, floor: u64) -> Result<(Self, Contents), JournalError> {
+        let failed = |source| JournalError::Io { path: path.to_owned(), source };
+        let (file, made) = file::open(path)?;
+        let replayed = replay::read(path, &file)?;
+        let objects = replay::objects(path, &file, &replayed)?;
+        let contents = Contents { revision: replayed.revision, objects, dropped: replayed.len - replayed.end };
+        // Only now that everything was understood is anything changed.
+        compact::discard(&compact::beside(path)).map_err(failed)?;
+        let mut end = replayed.end;
+        if contents.dropped > 0 {
+            disk.cut(&file, end).map_err(failed)?;
+        }
+        if end == 0 {
+            disk.write(&file, 0, &frame::header(HEADER as u64)).map_err(failed)?;
+            end = HEADER as u64;
+        }
+        disk.sync(&file).map_err(failed)?;
+        disk.sync_names(file::directory(path)).map_err(failed)?;
+        match contents.dropped > 0 || (replayed.len == 0 && !made) {
             true => tracing::warn!(
-                journal = %path.display(), revision = contents.revision, objects = contents.objects.len(),
-                "the journal was not closed cleanly; it goes on from its last whole write"
+                journal = %path.display(), dropped_bytes = contents.dropped, revision = contents.revision,
+                "the journal was cut off: its last bytes were no whole write and were dropped; \
+                 it goes on from its last whole write"
             ),
             false => tracing::debug!(journal = %path.display(), revision = contents.revision, "the journal is open"),
         }
-        let revision = contents.revision;
-        let journal = Self { path: path.to_owned(), opener, database: Some(database), revision, undo: BTreeMap::new() };
+        let journal = Self {
+            path: path.to_owned(),
+            disk,
+            file: Arc::new(file),
+            end,
+            revision: contents.revision,
+            index: replayed.index,
+            torn: false,
+            unnamed: false,
+            compaction: None,
+            floor,
+            patience: floor,
+        };
         Ok((journal, contents))
     }
 
     /// Writes a batch, all of it or nothing, and returns when it is on disk.
     pub(crate) fn commit(&mut self, rows: &[Row], revision: u64) -> Result<(), Failure> {
-        let written = self.write(rows, revision);
-        match &written {
+        self.append(rows, revision).map_err(|error| {
+            let failure = Failure::of(&self.path, &error);
+            tracing::error!(journal = %self.path.display(), %failure, "a write could not be made durable and was refused");
+            // Where this fails too, the next write tries again before it writes.
+            let _ = self.mend();
+            failure
+        })
+    }
+
+    fn append(&mut self, rows: &[Row], revision: u64) -> io::Result<()> {
+        self.mend()?;
+        // The record counts as a whole, so of each object only the last state.
+        let newest: BTreeMap<&Place, &Row> = rows.iter().map(|row| (&row.place, row)).collect();
+        let mut record = Record::new(revision);
+        for (place, row) in newest {
+            match &row.after {
+                Some(object) => record.put(place, &object.json()),
+                None => record.remove(place),
+            }
+        }
+        let (bytes, changes) = record.finish().ok_or(io::ErrorKind::FileTooLarge)?;
+        self.torn = true;
+        self.disk.write(&self.file, self.end, &bytes)?;
+        self.disk.sync(&self.file)?;
+        self.torn = false;
+        self.index.apply(self.end, changes);
+        self.end += bytes.len() as u64;
+        self.revision = revision;
+        Ok(())
+    }
+
+    /// Takes back what a refused batch may have left: else it would reappear at the next start, or be followed by others.
+    fn mend(&mut self) -> io::Result<()> {
+        if self.torn {
+            self.disk.cut(&self.file, self.end)?;
+            self.disk.sync(&self.file)?;
+            self.torn = false;
+        }
+        if self.unnamed {
+            self.disk.sync_names(file::directory(&self.path))?;
+            self.unnamed = false;
+        }
+        Ok(())
+    }
+
+    /// Keeps the file from growing without end. To be called now and then when nobody waits for an answer; it is short.
+    pub(crate) fn tidy(&mut self) {
+        if let Some(running) = self.compaction.take_if(|running| running.is_finished()) {
+            self.settle(running);
+        }
+        let mostly_garbage = self.index.live() < self.end / 2;
+        if self.compaction.is_none() && self.end >= self.patience && mostly_garbage {
+            let source = Source {
+                disk: self.disk.clone(),
+                file: self.file.clone(),
+                index: self.index.clone(),
+                revision: self.revision,
+                end: self.end,
+                target: compact::beside(&self.path),
+            };
+            match Running::start(source) {
+                Ok(running) => self.compaction = Some(running),
+                Err(error) => self.give_up(&error),
+            }
+        }
+    }
+
+    fn settle(&mut self, running: Running) {
+        let before = self.end;
+        match running.join().and_then(|snapshot| self.take_over(snapshot)) {
             Ok(()) => {
-                self.undo.clear();
-                self.revision = revision;
+                self.patience = self.floor;
+                tracing::debug!(journal = %self.path.display(), before, after = self.end, "the journal was written anew");
             }
-            Err(failure) => {
-                tracing::error!(journal = %self.path.display(), %failure, "a write could not be made durable and was refused");
-                for row in rows {
-                    // The first change of an object stands on what was acknowledged; later ones of the batch on that change.
-                    self.undo.entry(row.place.clone()).or_insert_with(|| row.before.clone());
-                }
-                self.take_back();
-            }
-        }
-        written
-    }
-
-    fn write(&mut self, rows: &[Row], revision: u64) -> Result<(), Failure> {
-        let failed = |error: redb::Error| Failure::of(&self.path, &error);
-        let database = match self.database.take() {
-            Some(database) => database,
-            None => open(&self.path, &self.opener).map_err(|error| Failure::reopening(&self.path, &error))?.0,
-        };
-        let database = self.database.insert(database);
-        let undo = self.undo.iter().map(|(place, object)| (place, object.as_ref()));
-        let changes = undo.chain(rows.iter().map(|row| (&row.place, row.after.as_ref())));
-        let stored = store(database, changes, revision).map_err(failed);
-        if stored.is_err() {
-            self.database = None;
-        }
-        stored
-    }
-
-    /// Takes back what a refused batch may have left: else it would reappear at the next start. Also holds the file's lock again.
-    fn take_back(&mut self) {
-        if !self.undo.is_empty() && self.write(&[], self.revision).is_ok() {
-            self.undo.clear();
+            Err(error) => self.give_up(&error),
         }
     }
 
-    /// The last chance to take back; the file is closed cleanly.
+    /// Makes the snapshot the journal. Up to the rename the old file is as good as ever.
+    fn take_over(&mut self, snapshot: Snapshot) -> io::Result<()> {
+        let index = self.index.moved(&snapshot.index, snapshot.from, snapshot.end);
+        let index = index.ok_or_else(|| io::Error::other("the snapshot lacks an object"))?;
+        let end = compact::copy_rest(&*self.disk, &self.file, self.end, &snapshot)?;
+        self.disk.sync(&snapshot.file)?;
+        self.disk.rename(&compact::beside(&self.path), &self.path)?;
+        self.file = Arc::new(snapshot.file);
+        (self.index, self.end) = (index, end);
+        // What was torn stayed behind in the old file.
+        (self.torn, self.unnamed) = (false, true);
+        let _ = self.mend();
+        Ok(())
+    }
+
+    /// The old file goes on; another try when it has grown by as much again.
+    fn give_up(&mut self, error: &io::Error) {
+        self.patience = self.end + self.floor;
+        tracing::warn!(
+            journal = %self.path.display(), %error,
+            "the journal could not be written anew and goes on growing; look at the room on that disk"
+        );
+        let _ = compact::discard(&compact::beside(&self.path));
+    }
+
+    /// The last chance to take back what was refused. Nothing else needs it: what was acknowledged is on disk.
     pub(crate) fn close(mut self) {
-        self.take_back();
-    }
-}
-
-fn store<'a>(
-    database: &Database,
-    changes: impl Iterator<Item = (&'a Place, Option<&'a Arc<Object>>)>,
-    revision: u64,
-) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    {
-        let mut objects = transaction.open_table(OBJECTS)?;
-        for (place, object) in changes {
-            let key = (place.table.as_str(), place.key.namespace.as_str(), place.key.name.as_str());
-            match object {
-                Some(object) => drop(objects.insert(key, object.json().as_ref())?),
-                None => drop(objects.remove(key)?),
-            }
+        let _ = self.mend();
+        if let Some(running) = self.compaction.take() {
+            running.stop();
+            let _ = compact::discard(&compact::beside(&self.path));
         }
-        let mut facts = transaction.open_table(FACTS)?;
-        facts.insert(FORMAT, KNOWN_FORMAT)?;
-        facts.insert(REVISION, revision)?;
     }
-    transaction.commit()?;
-    Ok(())
-}
-
-/// The database, and whether it had to be recovered.
-fn open(path: &Path, opener: &Opener) -> Result<(Database, bool), JournalError> {
-    let recovered = Arc::new(AtomicBool::new(false));
-    let flag = recovered.clone();
-    let mut builder = Builder::new();
-    builder.set_cache_size(CACHE).set_repair_callback(move |_| flag.store(true, Ordering::Relaxed));
-    let named = |error: redb::DatabaseError| JournalError::opening(path, error);
-    let mut database = load::guarded(path, || opener(&builder).map_err(named))?;
-    let mut recovered = recovered.load(Ordering::Relaxed);
-    if !recovered {
-        // A file that was closed cleanly is taken as it is by redb; only this finds what was damaged since.
-        recovered = !load::guarded(path, || database.check_integrity().map_err(named))?;
-    }
-    Ok((database, recovered))
-}
-
-/// The file for its owner only: it holds every Secret. A new one is on disk together with its name.
-fn private(path: &Path) -> std::io::Result<File> {
-    let fresh = !path.exists();
-    let file = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    if fresh && let Some(parent) = path.parent() {
-        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        File::open(parent)?.sync_all()?;
-    }
-    Ok(file)
 }

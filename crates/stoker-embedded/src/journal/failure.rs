@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a journal could not be opened.
+/// Why a journal could not be opened. The file is as it was.
 #[derive(Debug, Error)]
 pub enum JournalError {
     /// Another process has it open.
@@ -24,9 +24,19 @@ pub enum JournalError {
         /// The file.
         path: PathBuf,
         /// The format it has.
-        found: u64,
+        found: u32,
         /// The latest format that can be read here.
-        known: u64,
+        known: u32,
+    },
+    /// It was written by a build of the time before the journal had a format of its own.
+    #[error(
+        "the journal {} was made by an earlier build, as a redb database, which this one does not read; move it away to begin \
+         with nothing, or run the build that made it",
+        path.display()
+    )]
+    Earlier {
+        /// The file.
+        path: PathBuf,
     },
     /// The system would not open it.
     #[error("the journal {} cannot be opened: {source}; check the path and its permissions", path.display())]
@@ -47,31 +57,27 @@ pub enum JournalError {
         /// What was found.
         why: String,
     },
+    /// A record is damaged and whole ones follow it: this is no cut, and what follows was acknowledged.
+    #[error(
+        "the journal {} is damaged from byte {at} to byte {next}, and whole writes follow, up to revision {newest}; restore it \
+         from a copy, or give up all writes after revision {revision}: keep a copy of the file, then run `truncate -s {at} {}`",
+        path.display(), path.display()
+    )]
+    Hole {
+        /// The file.
+        path: PathBuf,
+        /// Where the damaged record begins.
+        at: u64,
+        /// Where the next whole one begins.
+        next: u64,
+        /// The revision before the damage.
+        revision: u64,
+        /// The revision of the last whole record that follows at `next`.
+        newest: u64,
+    },
     /// What the start itself had to write could not be written.
     #[error("{0}")]
     Write(String),
-}
-
-impl JournalError {
-    pub(super) fn opening(path: &Path, error: redb::DatabaseError) -> Self {
-        let path = path.to_owned();
-        match error {
-            redb::DatabaseError::DatabaseAlreadyOpen => Self::InUse { path },
-            // Only a later redb, hence a later version of this server, knows formats that this one does not.
-            redb::DatabaseError::UpgradeRequired(found) => {
-                Self::Damaged { path, why: format!("its file format {found} is not known here") }
-            }
-            redb::DatabaseError::Storage(redb::StorageError::Io(source)) if !is_damage(&source) => {
-                Self::Io { path, source }
-            }
-            other => Self::Damaged { path, why: other.to_string() },
-        }
-    }
-}
-
-/// Errors that speak of the contents and not of the system: redb reports a file without its magic number so.
-fn is_damage(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }
 
 /// Why a write was not made durable. Nothing of it is seen by anyone.
@@ -84,30 +90,11 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    pub(super) fn of(path: &Path, error: &redb::Error) -> Self {
-        match error {
-            redb::Error::Io(error) if is_full(error) => Self::full(path, error),
-            other => {
-                let path = path.display();
-                let message =
-                    format!("the journal {path} could not be written: {other}; look at that disk, then try again");
-                Self { full: false, message: message.into() }
-            }
-        }
-    }
-
-    /// The file could not be opened anew after an earlier failure.
-    pub(super) fn reopening(path: &Path, error: &JournalError) -> Self {
-        match error {
-            JournalError::Io { source, .. } if is_full(source) => Self::full(path, source),
-            other => Self { full: false, message: other.to_string().into() },
-        }
-    }
-
-    fn full(path: &Path, error: &io::Error) -> Self {
-        let path = path.display();
-        let message = format!("the journal {path} could not be written: {error}; make room on that disk and try again");
-        Self { full: true, message: message.into() }
+    pub(super) fn of(path: &Path, error: &io::Error) -> Self {
+        let full = is_full(error);
+        let advice = if full { "make room on that disk and try again" } else { "look at that disk, then try again" };
+        let message = format!("the journal {} could not be written: {error}; {advice}", path.display());
+        Self { full, message: message.into() }
     }
 
     /// The thread that writes is gone, which only a defect can cause.

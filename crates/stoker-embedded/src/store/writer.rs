@@ -29,6 +29,7 @@ fn run(shared: &Shared, mut journal: Journal) {
     while wait(shared) {
         // A failure was logged, and told to everyone whom it concerns.
         let _ = flush(shared, &mut journal);
+        journal.tidy();
     }
     journal.close();
     drop(ending);
@@ -80,7 +81,6 @@ fn rows(changes: &[Change]) -> (Vec<Row>, u64) {
             revision = event.revision;
             rows.push(Row {
                 place: Place { table: table.clone(), key: event.key.clone() },
-                before: event.before.clone(),
                 after: (!event.removed).then(|| event.object.clone()),
             });
         }
