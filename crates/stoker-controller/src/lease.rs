@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
-use kube::runtime::watcher::watch_object;
+use kube::runtime::watcher::{self, watch_object};
 use stoker_core::Clock;
 use tokio::time::Instant;
 
@@ -20,6 +21,9 @@ const NAME: &str = "stoker-controller";
 /// Who does not renew for this long has lost it.
 const DURATION: Duration = Duration::from_secs(15);
 const RENEW_EVERY: Duration = Duration::from_secs(4);
+/// No answer to a request after this long is as good as a broken connection: it leaves time for another before anybody
+/// would take the lease.
+const PATIENCE: Duration = RENEW_EVERY;
 /// A holder that could not renew for this long stops by itself, well before anybody may take its place.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -40,7 +44,7 @@ impl Candidate {
 
     /// Waits until it is the one; returns how often the Lease has changed hands.
     pub(crate) async fn acquire(&self) -> i64 {
-        let mut watch = watch_object(self.leases.clone(), NAME).boxed();
+        let mut watch = self.watch();
         let mut seen: Option<Lease> = None;
         let mut known = false;
         let mut free_at = Instant::now() + DURATION;
@@ -48,14 +52,17 @@ impl Candidate {
             self.metrics.beat();
             let free = known && (self.is_free(seen.as_ref()) || free_at <= Instant::now());
             if free {
-                match self.take(seen.as_ref()).await {
-                    Ok(lease) => return transitions(&lease),
-                    Err(problem) => tracing::debug!(
+                match tokio::time::timeout(PATIENCE, self.take(seen.as_ref())).await {
+                    Ok(Ok(lease)) => return transitions(&lease),
+                    Ok(Err(problem)) => tracing::debug!(
                         "somebody else was faster, or the API server is away: {}",
                         Problem::Request(&problem)
                     ),
+                    Err(_) => tracing::warn!("cannot take the lease, trying again: the API server does not answer"),
                 }
-                // Whoever was faster is seen by the watch; otherwise it is tried again after a moment.
+                // Whoever was faster is seen by a watch; a new one, because the old one may never say anything again.
+                // Otherwise it is tried again after a moment.
+                watch = self.watch();
                 free_at = Instant::now() + RENEW_EVERY;
                 seen = seen.filter(|lease| !self.is_free(Some(lease)));
                 known = known && seen.is_some();
@@ -70,7 +77,11 @@ impl Candidate {
                                 tracing::info!(holder, "another controller leads; standing by");
                             }
                         }
-                        (seen, known, free_at) = (lease, true, Instant::now() + DURATION);
+                        // A watch that begins anew says again what was seen: that is no renewal.
+                        if !known || version(lease.as_ref()) != version(seen.as_ref()) {
+                            free_at = Instant::now() + DURATION;
+                        }
+                        (seen, known) = (lease, true);
                     }
                     Some(Err(problem)) => {
                         tracing::warn!("cannot see who leads, trying again: {}", Problem::Watch(&problem));
@@ -81,6 +92,10 @@ impl Candidate {
                 () = tokio::time::sleep_until(free_at) => known = true,
             }
         }
+    }
+
+    fn watch(&self) -> BoxStream<'static, watcher::Result<Option<Lease>>> {
+        watch_object(self.leases.clone(), NAME).boxed()
     }
 
     /// Renews for as long as that works; returns when the lease is lost, or may be.
@@ -164,6 +179,10 @@ impl Candidate {
 
 fn holder(lease: &Lease) -> Option<&str> {
     lease.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
+}
+
+fn version(lease: Option<&Lease>) -> Option<&str> {
+    lease?.metadata.resource_version.as_deref()
 }
 
 fn transitions(lease: &Lease) -> i64 {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::client::Body;
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
 use prometheus_client::encoding::text::encode;
@@ -17,6 +18,7 @@ use serde_json::json;
 use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
 use stoker_controller::{Limits, Metrics, Settings};
 use stoker_core::Clock;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -196,4 +198,66 @@ async fn a_leader_that_sees_a_higher_epoch_steps_down_and_the_schema_holds_the_o
     cancel.cancel();
     leader.await.unwrap();
     assert_eq!(preheats.get("n1").await.unwrap().name_any(), "n1");
+}
+
+/// The same API over a way on which nothing is answered while `cut` is true; what was sent then is never answered.
+fn hanging(client: &Client, cut: watch::Receiver<bool>) -> Client {
+    let client = client.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, cut) = (client.clone(), cut.clone());
+        async move {
+            if *cut.borrow() {
+                return std::future::pending().await;
+            }
+            client.send(request).await
+        }
+    });
+    Client::new(service, "default")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_stays_healthy_while_the_api_hangs_and_leads_when_it_answers() {
+    let clock = clock();
+    let client = api(&clock);
+    let (cut, is_cut) = watch::channel(true);
+    let metrics = Metrics::new();
+    let cancel = CancellationToken::new();
+    let candidate = metered(&hanging(&client, is_cut), &clock, "only", &metrics, &cancel);
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(metrics.healthy(), Ok(()));
+        assert!(metrics.ready().is_err());
+    }
+    cut.send(false).unwrap();
+    node(&client, "n1").await;
+    preheat(&client, "one").await;
+    assert_eq!(ordered(&client, "n1", 1).await, 1);
+    assert_eq!(holder(&client).await.as_deref(), Some("only"));
+    cancel.cancel();
+    candidate.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_whose_watch_hangs_takes_over_all_the_same() {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let cancel = CancellationToken::new();
+    let first = controller(&client, &clock, "first", &cancel);
+    preheat(&client, "one").await;
+    assert_eq!(ordered(&client, "n1", 1).await, 1);
+    let (cut, is_cut) = watch::channel(true);
+    let metrics = Metrics::new();
+    let second = metered(&hanging(&client, is_cut), &clock, "second", &metrics, &cancel);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(holder(&client).await.as_deref(), Some("first"));
+    cut.send(false).unwrap();
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!((metrics.healthy(), metrics.ready()), (Ok(()), Ok(())), "it has seen who leads");
+    first.abort();
+    preheat(&client, "two").await;
+    assert_eq!(ordered(&client, "n1", 2).await, 2);
+    assert_eq!(holder(&client).await.as_deref(), Some("second"));
+    cancel.cancel();
+    second.await.unwrap();
 }
