@@ -2,8 +2,30 @@
 
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use stoker_api::{Dialect, native};
-use stoker_core::Event;
+use stoker_api::secret::PullSecret;
+use stoker_api::{Dialect, NAMESPACE, native};
+use stoker_core::{Event, SecretId};
+
+/// A Secret with logins: a copy that we made, or one that jobs may name. One of others among our copies, under such a
+/// name as they have, may be in the way of one.
+pub(crate) fn secret(secret: &PullSecret) -> impl Iterator<Item = Event> {
+    [Some(secret.to_core()), stranger(secret).map(Event::NameTaken)].into_iter().flatten()
+}
+
+/// The same when it is gone.
+pub(crate) fn secret_gone(secret: &PullSecret) -> impl Iterator<Item = Event> {
+    [Some(secret.gone()), stranger(secret).map(Event::NameFree)].into_iter().flatten()
+}
+
+fn stranger(secret: &PullSecret) -> Option<SecretId> {
+    let among_copies = secret.id.namespace == NAMESPACE && secret.id.name.starts_with("pull-");
+    (among_copies && !is_copy(secret)).then(|| secret.id.clone())
+}
+
+/// Whether it is a copy that we made: its name is that of its content.
+pub(crate) fn is_copy(secret: &PullSecret) -> bool {
+    matches!(secret.to_core(), Event::Copy(_))
+}
 
 /// The orders of a NodePreheat; entries that cannot be read are logged and left out.
 pub(crate) fn orders(object: &DynamicObject) -> Event {

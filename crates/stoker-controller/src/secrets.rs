@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher;
-use stoker_api::Write;
 use stoker_api::secret::{self, PullSecret};
+use stoker_api::{NAMESPACE, Write};
 use stoker_core::world::CopyChange;
 use stoker_core::{SecretId, World};
 use tokio::sync::mpsc;
 
+use crate::facts;
+use crate::problem::Problem;
 use crate::watch::{Fact, ObjectName, watch_some};
 
 /// Watches the Secrets of one type; others are not even listed.
@@ -27,6 +29,24 @@ pub(crate) async fn watch_type<F>(
     watch_some(Api::all(client), kind, config, facts, read).await;
 }
 
+/// Whether what is there in the place of a copy that was to be made is the copy; else what to do about it. Listed and
+/// not got: that is what a controller may do.
+pub(crate) async fn check_copy(api: &Api<DynamicObject>, name: &str) -> Result<(), String> {
+    let there = api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await;
+    let there = there.map_err(|problem| Problem::Request(&problem).to_string())?;
+    let Some(object) = there.items.into_iter().next() else {
+        return Err(format!("Secret {NAMESPACE}/{name} was there and is gone"));
+    };
+    let read = object.try_parse::<Secret>().ok().and_then(|secret| PullSecret::read(&secret));
+    match read.is_some_and(|secret| facts::is_copy(&secret)) {
+        true => Ok(()),
+        false => Err(format!(
+            "Secret {NAMESPACE}/{name} has the name of a copy of a pull secret and is not Stoker's, so the copy cannot be \
+             made and jobs wait for it; delete it (kubectl -n {NAMESPACE} delete secret {name}), and they go on"
+        )),
+    }
+}
+
 /// The Secrets that are there, copies among them.
 #[derive(Default)]
 pub(crate) struct Secrets(BTreeMap<SecretId, PullSecret>);
@@ -35,8 +55,13 @@ impl Secrets {
     /// One is there, or has changed.
     pub(crate) fn see(&mut self, secret: Option<PullSecret>, world: &mut World) {
         let Some(secret) = secret else { return };
-        world.apply(secret.to_core());
-        self.0.insert(secret.id.clone(), secret);
+        // A watch that was interrupted tells only the last of a removal and a new object of the same name: a stranger
+        // in the place of a copy must not pass for it.
+        let old = self.0.insert(secret.id.clone(), secret.clone());
+        if let Some(old) = old.filter(|old| facts::is_copy(old) != facts::is_copy(&secret)) {
+            facts::secret_gone(&old).for_each(|event| world.apply(event));
+        }
+        facts::secret(&secret).for_each(|event| world.apply(event));
     }
 
     /// None of this type and name is there any more. One of the other type may be: their watches do not wait for one
@@ -46,7 +71,7 @@ impl Secrets {
         if self.0.get(&id).is_some_and(|secret| secret.kind == kind)
             && let Some(secret) = self.0.remove(&id)
         {
-            world.apply(secret.gone());
+            facts::secret_gone(&secret).for_each(|event| world.apply(event));
         }
     }
 

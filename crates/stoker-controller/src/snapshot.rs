@@ -26,7 +26,7 @@ pub async fn take(client: &Client) -> Result<Snapshot, kube::Error> {
     let all = ListParams::default();
     let mut world = World::new();
     let secrets = pull_secrets(client).await?;
-    secrets.iter().flatten().for_each(|secret| world.apply(secret.to_core()));
+    secrets.iter().flatten().flat_map(facts::secret).for_each(|event| world.apply(event));
     let known = |event: Event| if secrets.is_some() { event } else { without_secrets(event) };
     let nodes = Api::<Node>::all(client.clone()).list(&all).await?.items;
     for node in &nodes {

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 use crate::problem::Problem;
+use crate::secrets;
 
 /// How much the writer may ask of an API server.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +118,8 @@ struct Writer {
     busy: BTreeSet<Id>,
     flights: FuturesUnordered<BoxFuture<'static, Flight>>,
     rests: FuturesUnordered<BoxFuture<'static, Id>>,
-    pauses: BTreeMap<Id, Duration>,
+    /// Of those whose last try failed: the next pause, and the problem that was said.
+    troubles: BTreeMap<Id, (Duration, String)>,
 }
 
 /// Performs what comes in until the channel closes.
@@ -136,7 +138,7 @@ pub(crate) async fn run(
         busy: BTreeSet::new(),
         flights: FuturesUnordered::new(),
         rests: FuturesUnordered::new(),
-        pauses: BTreeMap::new(),
+        troubles: BTreeMap::new(),
     };
     let pause = Duration::from_secs(1) / limits.writes_per_second.max(1);
     let mut next = Instant::now();
@@ -190,7 +192,7 @@ impl Writer {
         let client = self.client.clone();
         let flight = async move {
             let result = match tokio::time::timeout(PATIENCE, perform(client, &write.1)).await {
-                Ok(result) => result.map_err(|problem| Problem::Request(&problem).to_string()),
+                Ok(result) => result,
                 Err(_) => Err(format!("no answer after {} s", PATIENCE.as_secs())),
             };
             (write, result)
@@ -205,31 +207,38 @@ impl Writer {
         match result {
             Ok(object) => {
                 self.busy.remove(&id);
-                self.pauses.remove(&id);
+                self.troubles.remove(&id);
                 if self.waiting.contains_key(&id) {
                     self.ready.push_back(id);
                 }
                 Some(Done { target, number, object })
             }
             Err(problem) => {
-                tracing::warn!(
-                    kind = target.resource.kind,
-                    name = target.name,
-                    "write failed, trying again: {problem}"
-                );
                 // Before what came later, and merged with it: the newest state goes next.
                 let newer = self.waiting.remove(&id).unwrap_or_default();
                 let waiting = self.waiting.entry(id.clone()).or_default();
                 for write in [(number, write)].into_iter().chain(newer) {
                     push(waiting, write);
                 }
-                let pause = self.pauses.entry(id.clone()).or_insert(FIRST_PAUSE);
-                let rest = *pause;
-                *pause = (*pause * 2).min(LONGEST_PAUSE);
+                let rest = self.complain(&target, &id, problem);
                 self.rests.push(tokio::time::sleep(rest).map(move |()| id).boxed());
                 None
             }
         }
+    }
+}
+
+impl Writer {
+    /// Says what went wrong, once for as long as it stays the same; returns how long to wait before the next try.
+    fn complain(&mut self, target: &Target, id: &Id, problem: String) -> Duration {
+        let (kind, name) = (&target.resource.kind, &target.name);
+        let (rest, said) = self.troubles.remove(id).unwrap_or((FIRST_PAUSE, String::new()));
+        match problem == said {
+            true => tracing::debug!(kind, name, "write failed, trying again: {problem}"),
+            false => tracing::warn!(kind, name, "write failed, trying again: {problem}"),
+        }
+        self.troubles.insert(id.clone(), ((rest * 2).min(LONGEST_PAUSE), problem));
+        rest
     }
 }
 
@@ -239,8 +248,9 @@ impl Drop for Writer {
     }
 }
 
-/// One try. An object that is gone, or whose name another one has, is no failure.
-async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>, kube::Error> {
+/// One try. An object that is gone, or whose name another one has, is no failure; of the latter only a Secret that
+/// is in the way of a copy, because somebody waits for that one.
+async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>, String> {
     let Target { resource, namespace, name } = write.target();
     let api: Api<DynamicObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client, namespace, resource),
@@ -250,10 +260,10 @@ async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>,
     let result = match write {
         Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Some),
         Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Some),
-        Write::Create(_, object) => {
-            let object: DynamicObject = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
-            api.create(&PostParams::default(), &object).await.map(Some)
-        }
+        Write::Create(_, object) => match serde_json::from_value::<DynamicObject>(object.clone()) {
+            Ok(object) => api.create(&PostParams::default(), &object).await.map(Some),
+            Err(problem) => Err(kube::Error::SerdeError(problem)),
+        },
         Write::Delete(_, uid) => {
             let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
             let params = DeleteParams { preconditions, ..DeleteParams::background() };
@@ -261,8 +271,13 @@ async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>,
         }
     };
     match result {
+        Err(kube::Error::Api(status))
+            if status.code == 409 && matches!(write, Write::Create(..)) && resource.kind == "Secret" =>
+        {
+            secrets::check_copy(&api, name).await.map(|()| None)
+        }
         Err(kube::Error::Api(status)) if status.code == 404 || is_another(&status) => Ok(None),
-        result => result,
+        result => result.map_err(|problem| Problem::Request(&problem).to_string()),
     }
 }
 

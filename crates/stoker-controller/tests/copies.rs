@@ -1,0 +1,114 @@
+//! Copies of pull secrets against the embedded API, in process and with a paused clock: a stranger in the place of one.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::Client;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::wait::await_condition;
+use serde_json::{Value, json};
+use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
+use stoker_controller::{Limits, Metrics, Settings, snapshot};
+use stoker_core::world::State;
+use stoker_core::{Clock, JobId};
+use tokio_util::sync::CancellationToken;
+
+const DOCKER: &str = "kubernetes.io/dockerconfigjson";
+
+/// Wall time that follows tokio's clock.
+fn clock() -> Clock {
+    let (wall, start) = (Timestamp::from_second(1_800_000_000).unwrap(), tokio::time::Instant::now());
+    Arc::new(move || stoker_core::model::after(wall, start.elapsed()))
+}
+
+fn api(clock: &Clock) -> Client {
+    let crds = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
+    stoker_embedded::Api::new(stoker_embedded::Settings::new(crds, clock.clone())).unwrap().client("default")
+}
+
+async fn make<K>(api: Api<K>, object: Value)
+where
+    K: kube::Resource + serde::Serialize + serde::de::DeserializeOwned + Clone + std::fmt::Debug,
+{
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+}
+
+async fn until(api: Api<Preheat>, waiting_for: &'static str) {
+    let waits = move |object: Option<&Preheat>| {
+        let status = object.and_then(|object| object.status.as_ref());
+        status
+            .is_some_and(|status| serde_json::to_value(&status.waiting_for).unwrap().to_string().contains(waiting_for))
+    };
+    await_condition(api, "web", waits).await.unwrap();
+}
+
+/// The sentence about the first node of the job that `why` would say.
+async fn why(client: &Client, clock: &Clock) -> String {
+    let mut world = snapshot::take(client).await.unwrap().world;
+    world.plan(clock());
+    match &world.nodes(&JobId::new("Preheat", "default", "web"), clock())[0].state {
+        State::Waiting(waiting) => waiting.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A stranger of this type is where the copy of the job's Secret should be; when it is removed the job goes on.
+async fn a_stranger_is_named_and_waited_for(stranger: &str, data: Value, named: bool) {
+    let clock = clock();
+    let client = api(&clock);
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let ours: Api<Secret> = Api::namespaced(client.clone(), stoker_api::NAMESPACE);
+    let logins = json!({".dockerconfigjson": "e30="});
+    make(secrets.clone(), json!({"metadata": {"name": "regcred"}, "type": DOCKER, "data": logins})).await;
+    let original = stoker_api::secret::PullSecret::read(&secrets.get("regcred").await.unwrap()).unwrap();
+    let copy = original.copy.to_string();
+    make(ours.clone(), json!({"metadata": {"name": copy}, "type": stranger, "data": data})).await;
+    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let nodes: Api<Node> = Api::all(client.clone());
+    make(nodes.clone(), json!({"metadata": {"name": "n1"}})).await;
+    nodes.patch_status("n1", &PatchParams::default(), &Patch::Merge(json!({ "status": ready }))).await.unwrap();
+    let preheats: Api<NodePreheat> = Api::all(client.clone());
+    preheats.create(&PostParams::default(), &NodePreheat::new("n1", NodePreheatSpec::default())).await.unwrap();
+    let image = json!({"image": "registry.example/web:v1", "pullSecrets": [{"name": "regcred"}]});
+    let jobs: Api<Preheat> = Api::default_namespaced(client.clone());
+    make(jobs.clone(), json!({"metadata": {"name": "web"}, "spec": {"images": [image]}})).await;
+    let cancel = CancellationToken::new();
+    let settings = Settings {
+        client: client.clone(),
+        clock: clock.clone(),
+        limits: Limits::default(),
+        identity: "only".into(),
+        metrics: Metrics::new(),
+    };
+    let controller = tokio::spawn(stoker_controller::run(settings, cancel.clone()));
+    until(jobs, "SecretCopying").await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    let said = why(&client, &clock).await;
+    assert_eq!(said.contains(&format!("Secret stoker-system/{copy} has the name of the copy")), named, "{said}");
+    assert!(preheats.get("n1").await.unwrap().spec.orders.is_empty());
+    ours.delete(&copy, &DeleteParams::default()).await.unwrap();
+    let ordered = await_condition(preheats, "n1", |object: Option<&NodePreheat>| {
+        object.is_some_and(|object| !object.spec.orders.is_empty())
+    });
+    let object = ordered.await.unwrap().unwrap();
+    assert_eq!(serde_json::to_value(&object.spec.orders).unwrap().to_string().matches(&copy).count(), 1);
+    assert_eq!(ours.get(&copy).await.unwrap().immutable, Some(true), "that is the copy");
+    cancel.cancel();
+    controller.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stranger_with_other_logins_is_named_and_waited_for() {
+    let other = json!({".dockerconfigjson": "eyJhdXRocyI6e319"});
+    a_stranger_is_named_and_waited_for(DOCKER, other, true).await;
+}
+
+/// Secrets of other types are not ours to list: only the controller's log names it.
+#[tokio::test(start_paused = true)]
+async fn a_stranger_of_another_type_is_waited_for() {
+    a_stranger_is_named_and_waited_for("Opaque", json!({}), false).await;
+}
