@@ -1,3 +1,9 @@
-//! Development only: faults, clocks and scenarios for the tests of all crates.
+//! Development only: faults, clocks and scenarios for the tests of all crates, and the real programs that some of them need.
 
+pub mod containerd;
+mod daemon;
+pub mod docker_registry;
+pub mod image;
+mod plot;
+pub mod proxy;
 pub mod registry;

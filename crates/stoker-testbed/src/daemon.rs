@@ -1,0 +1,106 @@
+//! A program that runs beside a test: it is started, awaited by what it logs, and killed. What it logs is kept, up to a
+//! bound, over its restarts too. It never outlives its owner.
+
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// More than this of a log is not kept.
+const MOST_LOG: usize = 16 << 20;
+const LONGEST_LINE: u64 = 1 << 20;
+/// No start takes this long.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Everything that a daemon said, in all its lives.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Log(Arc<watch::Sender<Said>>);
+
+#[derive(Debug, Default)]
+struct Said {
+    text: String,
+    /// Whether the pipe is at its end.
+    ended: bool,
+}
+
+impl Log {
+    pub(crate) fn text(&self) -> String {
+        self.0.borrow().text.clone()
+    }
+}
+
+/// One life of it.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    child: Child,
+    log: Log,
+    /// Where this life begins in the log.
+    from: usize,
+}
+
+/// It did not come up; the text is what it said.
+#[derive(Debug, thiserror::Error)]
+#[error("it {what}; it said:\n{log}")]
+pub struct NotUp {
+    what: &'static str,
+    log: String,
+}
+
+impl Daemon {
+    /// Starts it with its errors going to the log.
+    pub(crate) fn start(command: &mut Command, log: &Log) -> io::Result<Self> {
+        let from = log.0.borrow().text.len();
+        log.0.send_modify(|said| said.ended = false);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        if let Some(pipe) = child.stderr.take() {
+            let log = log.clone();
+            // It ends with the pipe, which ends with the child.
+            std::thread::spawn(move || {
+                let mut pipe = BufReader::new(pipe);
+                let mut line = Vec::new();
+                while pipe.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+                    log.0.send_modify(|said| {
+                        if said.text.len() < MOST_LOG {
+                            said.text += &String::from_utf8_lossy(&line);
+                        }
+                    });
+                    line.clear();
+                }
+                log.0.send_modify(|said| said.ended = true);
+            });
+        }
+        Ok(Self { child, log: log.clone(), from })
+    }
+
+    /// Waits until it has said all of these, and gives what it said in this life.
+    pub(crate) async fn says(&self, words: &[&str]) -> Result<String, NotUp> {
+        let mut said = self.log.0.subscribe();
+        let own = |said: &Said| said.text.get(self.from..).unwrap_or_default().to_owned();
+        let all = |text: &str| words.iter().all(|word| text.contains(word));
+        let heard = said.wait_for(|said| said.ended || all(&own(said)));
+        let what = match tokio::time::timeout(PATIENCE, heard).await {
+            Ok(Ok(said)) if all(&own(&said)) => return Ok(own(&said)),
+            Ok(_) => "ended",
+            Err(_) => "did not get ready",
+        };
+        Err(NotUp { what, log: own(&self.log.0.borrow()) })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// kill -9, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
