@@ -3,6 +3,7 @@
 
 mod identity;
 
+use crate::accept::accept;
 use crate::refusal::Refusal;
 use crate::serve::{Body, Service, refused};
 use crate::{Api, Error};
@@ -20,9 +21,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
@@ -36,8 +35,6 @@ const MAX_HEADERS: usize = 100;
 const MAX_HEAD: usize = 64 * 1024;
 /// How long open requests may take after the server was told to stop.
 const DRAIN: Duration = Duration::from_secs(5);
-/// A failing accept (out of file descriptors, mostly) is tried again after this.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the HTTPS server could not be started or has ended.
 #[derive(Debug, thiserror::Error)]
@@ -134,29 +131,11 @@ impl Server {
         let guard = Guard { service: self.api.service_until(watches.clone()), token: self.identity.token() };
         let acceptor = TlsAcceptor::from(Arc::new(self.identity.tls()?));
         let http = http();
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let graceful = GracefulShutdown::new();
-        let mut connections = JoinSet::new();
-        loop {
-            // Ended connections are cleared away as they end, so the set holds only live ones.
-            while connections.try_join_next().is_some() {}
-            let accepted = tokio::select! {
-                biased;
-                () = cancel.cancelled() => break,
-                accepted = accept(&self.listener, &slots) => accepted,
-            };
-            let (stream, slot) = match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+        let serve = |stream| {
             let (acceptor, guard, http) = (acceptor.clone(), guard.clone(), http.clone());
             let (watcher, cancel) = (graceful.watcher(), cancel.clone());
-            connections.spawn(async move {
-                let _slot = slot;
+            async move {
                 let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream));
                 let tls = tokio::select! {
                     () = cancel.cancelled() => return,
@@ -169,8 +148,9 @@ impl Server {
                 if let Err(error) = watcher.watch(http.serve_connection(TokioIo::new(tls), guard)).await {
                     tracing::debug!(%error, "a connection ended early");
                 }
-            });
-        }
+            }
+        };
+        let mut connections = accept(&self.listener, MAX_CONNECTIONS, &cancel, serve).await;
         watches.cancel();
         if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
             tracing::info!("some connections did not end in time and were cut");
@@ -178,14 +158,6 @@ impl Server {
         connections.shutdown().await;
         Ok(())
     }
-}
-
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = slots.clone().acquire_owned().await.map_err(io::Error::other)?;
-    let (stream, _) = listener.accept().await?;
-    // Small events must not wait for more bytes.
-    stream.set_nodelay(true)?;
-    Ok((stream, slot))
 }
 
 fn http() -> http1::Builder {

@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod accept;
 mod body;
 mod collect;
 mod crd;
@@ -43,6 +44,7 @@ mod table;
 mod watch;
 mod write;
 
+pub use accept::accept;
 pub use https::{Server, ServerError};
 pub use journal::JournalError;
 pub use serve::{Body, Service};

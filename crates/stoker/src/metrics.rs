@@ -19,19 +19,24 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use stoker_embedded::accept;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Connections at one time; others wait in the listener's queue.
-const CONNECTIONS: usize = 16;
+/// What strangers may take.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Connections at one time; others wait in the listener's queue.
+    connections: usize,
+    /// A connection is one request, and over after this.
+    patience: Duration,
+}
 
-/// A connection is one request, and over after this.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// After an accept that failed, which is mostly for want of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 16, patience: Duration::from_secs(10) }
+    }
+}
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -73,6 +78,7 @@ pub(crate) struct Server {
     listener: TcpListener,
     addr: SocketAddr,
     router: Router,
+    limits: Limits,
 }
 
 impl Server {
@@ -83,7 +89,7 @@ impl Server {
             format!("cannot serve metrics on {addr}; give another --metrics address, or stop what uses it")
         })?;
         let addr = listener.local_addr()?;
-        Ok(Some(Self { listener, addr, router: router(numbers.clone()) }))
+        Ok(Some(Self { listener, addr, router: router(numbers.clone()), limits: Limits::default() }))
     }
 
     /// The address, with the port that was really taken.
@@ -94,40 +100,19 @@ impl Server {
     /// Serves until cancelled; what is under way then is cut.
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let service = TowerToHyperService::new(self.router);
-        let slots = Arc::new(Semaphore::new(CONNECTIONS));
-        let mut connections = JoinSet::new();
-        loop {
-            while connections.try_join_next().is_some() {}
-            let accepted = tokio::select! {
-                biased;
-                () = cancel.cancelled() => break,
-                accepted = accept(&self.listener, &slots) => accepted,
-            };
-            let (stream, slot) = match accepted {
-                Ok(accepted) => accepted,
-                Err(problem) => {
-                    tracing::warn!("a connection for metrics could not be accepted: {problem}");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-            };
+        let Limits { connections, patience } = self.limits;
+        let serve = |stream| {
             let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);
+            http.timer(TokioTimer::new()).header_read_timeout(patience).keep_alive(false);
             let connection = http.serve_connection(TokioIo::new(stream), service.clone());
-            connections.spawn(async move {
-                let _slot = slot;
-                if !matches!(tokio::time::timeout(PATIENCE, connection).await, Ok(Ok(()))) {
+            async move {
+                if !matches!(tokio::time::timeout(patience, connection).await, Ok(Ok(()))) {
                     tracing::debug!("a connection for metrics ended early");
                 }
-            });
-        }
-        connections.shutdown().await;
+            }
+        };
+        accept(&self.listener, connections, &cancel, serve).await.shutdown().await;
     }
-}
-
-async fn accept(listener: &TcpListener, slots: &Arc<Semaphore>) -> std::io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let slot = slots.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-    Ok((listener.accept().await?.0, slot))
 }
 
 fn router(numbers: Numbers) -> Router {
@@ -158,6 +143,10 @@ fn answer(result: Result<(), String>) -> (StatusCode, String) {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+    use std::io;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+    use tokio::task::JoinHandle;
 
     fn both() -> Numbers {
         Numbers { controller: Some(Default::default()), agents: Some(Default::default()) }
@@ -194,5 +183,67 @@ mod tests {
         let (said, addr) = (format!("{second:#}"), first.addr().to_string());
         assert!(said.contains(&addr) && said.contains("--metrics"), "{said}");
         assert!(Server::bind(None, &numbers).await.unwrap().is_none());
+    }
+
+    /// A server with these limits, and how it is ended.
+    async fn serve(limits: Limits) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+        let server = Server::bind(Some(([127, 0, 0, 1], 0).into()), &both()).await.unwrap().unwrap();
+        let (addr, cancel) = (server.addr(), CancellationToken::new());
+        let running = tokio::spawn(Server { limits, ..server }.run(cancel.clone()));
+        (addr, cancel, running)
+    }
+
+    async fn ask(addr: SocketAddr) -> io::Result<String> {
+        let mut stream = TcpStream::connect(addr).await?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n").await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        Ok(answer)
+    }
+
+    #[tokio::test]
+    async fn more_connections_than_slots_wait_and_have_their_turn() {
+        let (addr, cancel, running) = serve(Limits { connections: 2, patience: Duration::from_secs(3600) }).await;
+        let mut silent = Vec::new();
+        for _ in 0..2 {
+            silent.push(TcpStream::connect(addr).await.unwrap());
+        }
+        let asking: Vec<_> = (0..5).map(|_| tokio::spawn(ask(addr))).collect();
+        // Far more turns than an answer takes when there is a slot.
+        for _ in 0..2000 {
+            tokio::task::yield_now().await;
+        }
+        assert!(asking.iter().all(|asking| !asking.is_finished()), "both slots are taken");
+        silent.pop();
+        for asking in asking {
+            let answer = asking.await.unwrap().unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        }
+        cancel.cancel();
+        running.await.unwrap();
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0, "what is open at the end is cut");
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_or_not_all_is_cut_and_the_slot_is_free_again() {
+        let (addr, cancel, running) = serve(Limits { connections: 1, patience: Duration::from_millis(20) }).await;
+        for said in ["", "GET /metrics HTTP/1.1\r\nHost: he", "POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"]
+        {
+            let mut stream = TcpStream::connect(addr).await.unwrap();
+            stream.write_all(said.as_bytes()).await.unwrap();
+            // It ends although this side keeps it open: with nothing, or with the refusal that it was already worth.
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            let answer = String::from_utf8(answer).unwrap();
+            assert!(!answer.contains("200 OK"), "{said:?}: {answer}");
+        }
+        // A slow machine may cut one that asks, too; not every one.
+        loop {
+            if ask(addr).await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 OK")) {
+                break;
+            }
+        }
+        cancel.cancel();
+        running.await.unwrap();
     }
 }
