@@ -1,14 +1,27 @@
-//! Runs the tests and counts: passed, failed, and skipped, which a test says in a line that begins with `SKIPPED: `.
+//! Runs the tests and counts: passed, failed, and skipped, which a test says in a line that begins with `SKIPPED: `. Before
+//! that the real programs come that tests use: Debian's packages, and for all tests a containerd 2.2.
 
+use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
-use crate::shell;
+use crate::{containerd, shell};
 
 /// Programs that tests use, each with the Debian package that has it.
-const PROGRAMS: &[(&str, &str)] = &[("docker-registry", "docker-registry"), ("skopeo", "skopeo")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("busybox", "busybox-static"),
+    ("containerd", "containerd"),
+    ("docker-registry", "docker-registry"),
+    ("htpasswd", "apache2-utils"),
+    ("runc", "runc"),
+    ("skopeo", "skopeo"),
+];
+/// What Debian's packages ask whether their daemons may start.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 #[derive(Default)]
 struct Counts {
@@ -25,7 +38,13 @@ pub(crate) fn run(all: bool) -> anyhow::Result<()> {
     if all {
         args.push("--include-ignored");
     }
-    let mut child = shell::cargo_command(&args).stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
+    let mut command = shell::cargo_command(&args);
+    // Quick tests know Debian's containerd alone, whatever the environment says.
+    command.env_remove(containerd::VARIABLE);
+    if all && let Some(folder) = containerd::two() {
+        command.env(containerd::VARIABLE, folder);
+    }
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
     let mut counts = Counts::default();
     if let Some(output) = child.stdout.take() {
         for line in BufReader::new(output).lines() {
@@ -89,9 +108,38 @@ fn install() {
         let status = Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").status();
         status.is_ok_and(|status| status.success())
     };
+    let _quiet = Quiet::new();
     let packages: Vec<&str> = ["install", "-y", "-qq", "--no-install-recommends"].into_iter().chain(missing).collect();
     if !(apt(&["update", "-qq"]) && apt(&packages)) {
         println!("apt-get failed; tests that need these programs are skipped");
+    }
+}
+
+/// As long as it lives, packages that are installed do not start their daemons: tests have instances of their own.
+struct Quiet {
+    ours: bool,
+}
+
+impl Quiet {
+    fn new() -> Self {
+        // A machine with a policy of its own keeps it.
+        if Path::new(POLICY).exists() {
+            return Self { ours: false };
+        }
+        let written = fs::write(POLICY, "#!/bin/sh\nexit 101\n")
+            .and_then(|()| fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755)));
+        if let Err(problem) = written {
+            println!("cannot write {POLICY} ({problem}); daemons of new packages may start");
+        }
+        Self { ours: true }
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        if self.ours {
+            let _ = fs::remove_file(POLICY);
+        }
     }
 }
 
