@@ -41,6 +41,8 @@ pub struct Seen {
     pub range: Option<String>,
     /// The Authorization header.
     pub authorization: Option<String>,
+    /// All headers: names in lower case, and values.
+    pub headers: Vec<(String, String)>,
     /// The status of the answer.
     pub status: u16,
     /// Bytes of the body that went to the socket.

@@ -50,11 +50,13 @@ async fn head(read: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> Option<Se
             return Some(seen);
         }
         let (name, value) = line.split_once(':')?;
-        match name.to_ascii_lowercase().as_str() {
-            "range" => seen.range = Some(value.trim().to_owned()),
-            "authorization" => seen.authorization = Some(value.trim().to_owned()),
+        let (name, value) = (name.to_ascii_lowercase(), value.trim().to_owned());
+        match name.as_str() {
+            "range" => seen.range = Some(value.clone()),
+            "authorization" => seen.authorization = Some(value.clone()),
             _ => {}
         }
+        seen.headers.push((name, value));
     }
 }
 
