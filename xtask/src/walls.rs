@@ -51,6 +51,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "thiserror",
             "tokio",
             "tokio-util",
+            "toml",
             "tracing",
             "webpki-roots",
         ],

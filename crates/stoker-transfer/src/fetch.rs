@@ -11,9 +11,10 @@ use tokio::sync::Mutex as Seat;
 use tokio::time::sleep;
 
 use crate::Error;
+use crate::hosts::Need;
 use crate::reference::Reference;
-use crate::registry::{self, Backoff};
-use crate::spool::{self, Core, Inner, Writer, on_disk};
+use crate::registry::{self, Walk};
+use crate::spool::{self, Core, Inner, Source, Writer, on_disk};
 
 mod pump;
 
@@ -57,56 +58,67 @@ impl Fetch<'_> {
     async fn run(&self, seat: Arc<Seat<()>>) -> Result<(), Error> {
         let _turn = self.spool.turns.take().await.ok_or(spool::Error::Stopped)?;
         let mut writer = self.open(seat).await?;
-        let size = self.core.descriptor.size();
-        let mut backoff = Backoff::new(&self.spool.registry.settings().retry);
-        let mut source = self.core.source().ok_or(spool::Error::Stopped)?;
         let mut again = false;
         loop {
-            if writer.length() == size {
-                match self.check(writer).await? {
-                    Checked::Good => return Ok(()),
-                    Checked::Bad(_, actual) if again => {
-                        let (registry, what) = names(self.core, &source.image);
-                        let actual = format!("sha256:{actual}");
-                        return Err(registry::Error::DigestMismatch { registry, what, actual }.into());
-                    }
-                    Checked::Bad(bad, actual) => {
-                        tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
-                        again = true;
-                        writer = self.restart(bad).await?;
-                    }
+            let source = self.core.source().ok_or(spool::Error::Stopped)?;
+            let Some((back, error)) = self.follow(&source, writer, &mut again).await? else { return Ok(()) };
+            writer = back;
+            self.core.source_failed();
+            if self.core.source().is_none() {
+                return Err(error.into());
+            }
+        }
+    }
+
+    /// Fetches from one source, from whichever of its hosts gives something. Nothing is left to do, or the writer comes
+    /// back with what came and why no more does.
+    async fn follow(&self, source: &Source, mut writer: Writer, again: &mut bool) -> Result<Left, Error> {
+        let mut walk = match self.spool.registry.walk(&source.image, Need::Pull).await {
+            Ok(walk) => walk,
+            Err(error) => return Ok(Some((writer, error))),
+        };
+        loop {
+            if writer.length() == self.core.descriptor.size() {
+                let Checked::Bad(bad, actual) = self.check(writer).await? else { return Ok(None) };
+                tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
+                writer = self.restart(bad).await?;
+                // A mirror gets no second chance, the registry itself one.
+                if !walk.discard() && std::mem::replace(again, true) {
+                    let (registry, what) = names(self.core, &source.image);
+                    let actual = format!("sha256:{actual}");
+                    return Err(registry::Error::DigestMismatch { registry, what, actual }.into());
                 }
             }
             let before = writer.length();
-            let registry = &self.spool.registry;
-            let blob = &self.core.descriptor;
-            let error = match registry.open_blob(&source.image, source.login.as_ref(), blob, before).await {
-                Ok(body) => {
-                    let (back, end) = pump::pump(self.core, &source.image, writer, body, registry.settings()).await?;
-                    writer = back;
-                    match end {
-                        End::Whole => continue,
-                        End::Failed(error) => error,
-                    }
-                }
+            let (back, end) = self.attempt(source, &walk, writer).await?;
+            writer = back;
+            let error = match end {
+                End::Whole => continue,
                 // The server's copy ends before ours does: one of the two is wrong, so begin anew, once.
-                Err(registry::Error::Server { status: 416, .. }) if !again && before > 0 => {
-                    again = true;
+                End::Failed(registry::Error::Server { status: 416, .. }) if before > 0 && walk.is_last() && !*again => {
+                    *again = true;
                     writer = self.restart(writer).await?;
                     continue;
                 }
-                Err(error) => error,
+                End::Failed(error) => error,
             };
             if writer.length() > before {
-                backoff.reset();
+                walk.progressed();
             }
-            if let Some(wait) = backoff.after(&error) {
-                sleep(wait).await;
-                continue;
+            if let Err(error) = walk.after(error).await {
+                return Ok(Some((writer, error)));
             }
-            self.core.source_failed();
-            source = self.core.source().ok_or(error)?;
-            backoff.reset();
+        }
+    }
+
+    /// Asks the host whose turn it is for what is missing, and writes what comes.
+    async fn attempt(&self, source: &Source, walk: &Walk<'_>, writer: Writer) -> Result<(Writer, End), Error> {
+        let registry = &self.spool.registry;
+        let limited = self.core.paces().next().is_some();
+        let blob = &self.core.descriptor;
+        match registry.open_blob(walk.host(), source, blob, writer.length(), limited).await {
+            Ok(body) => pump::pump(self.core, &source.image, writer, body, registry.settings()).await,
+            Err(error) => Ok((writer, End::Failed(error))),
         }
     }
 
@@ -179,6 +191,8 @@ impl Fetch<'_> {
 fn names(core: &Core, image: &Reference) -> (String, String) {
     (image.registry().to_owned(), format!("blob {} of {image}", core.descriptor.digest()))
 }
+
+type Left = Option<(Writer, registry::Error)>;
 
 enum Checked {
     Good,

@@ -26,6 +26,7 @@ pub mod credentials;
 pub mod error;
 pub mod fetch;
 mod hash;
+pub mod hosts;
 pub mod image;
 pub mod limit;
 pub mod login;

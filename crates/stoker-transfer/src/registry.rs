@@ -3,14 +3,16 @@
 //! An image's name, a digest and a login come in; descriptors, verified manifests and streams of blobs go out. It
 //! writes nothing to disk. Every length, count and depth that a registry controls has a bound that the error names.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ::http::{Method, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 
+use crate::hosts::{Host, Hosts};
 use crate::login::Login;
-use crate::reference::{Address as _, Reference};
+use crate::reference::Reference;
 
 mod blob;
 mod challenge;
@@ -18,7 +20,9 @@ mod error;
 mod http;
 mod manifest;
 mod retry;
+mod tls;
 mod token;
+mod walk;
 
 pub(crate) use self::blob::BlobBody;
 pub use self::error::Error;
@@ -26,7 +30,9 @@ pub(crate) use self::http::chain;
 use self::http::{Ask, Failure, Http};
 pub(crate) use self::retry::Backoff;
 pub use self::retry::Retry;
+pub(crate) use self::token::encode;
 use self::token::{Asker, Denied, Key, Tokens};
+pub(crate) use self::walk::Walk;
 
 /// How to speak to registries.
 #[derive(Debug, Clone)]
@@ -41,6 +47,9 @@ pub struct Settings {
     pub retry: Retry,
     /// Certificates (PEM, any number) to trust besides the public ones.
     pub extra_ca: Vec<u8>,
+    /// A directory like containerd's `certs.d`, with the mirrors and certificates of registries; read anew at each pull.
+    /// `None`, or one that is not there: registries are asked directly.
+    pub hosts: Option<PathBuf>,
 }
 
 impl Default for Settings {
@@ -51,6 +60,7 @@ impl Default for Settings {
             stall_timeout: Duration::from_secs(60),
             retry: Retry::default(),
             extra_ca: Vec::new(),
+            hosts: None,
         }
     }
 }
@@ -65,6 +75,7 @@ pub struct Registry {
 struct Inner {
     http: Http,
     tokens: Tokens,
+    hosts: Hosts,
     settings: Settings,
 }
 
@@ -78,6 +89,8 @@ struct Question<'a> {
     path: String,
     accept: Option<&'static str>,
     from: u64,
+    /// Whether a limit counts the bytes of the answer.
+    small: bool,
     /// The thing in words, for errors.
     what: String,
 }
@@ -86,7 +99,8 @@ impl Registry {
     /// A client with these settings. Fails only where the settings cannot be used.
     pub fn new(settings: Settings) -> Result<Self, crate::Error> {
         let http = Http::new(&settings)?;
-        Ok(Self { inner: Arc::new(Inner { http, tokens: Tokens::default(), settings }) })
+        let hosts = Hosts::new(settings.hosts.clone());
+        Ok(Self { inner: Arc::new(Inner { http, tokens: Tokens::default(), hosts, settings }) })
     }
 
     /// The settings it was made with.
@@ -94,30 +108,30 @@ impl Registry {
         &self.inner.settings
     }
 
-    /// Asks once, with one more try where the registry wants another proof of who we are.
-    async fn ask(&self, question: &Question<'_>) -> Result<Response<Incoming>, Error> {
-        let image = question.image;
-        let scheme = if image.plain_http() { "http" } else { "https" };
-        let address = format!("{scheme}://{}/v2/{}/{}", image.authority(), image.repository(), question.path);
+    /// Asks a host once, with one more try where it wants another proof of who we are.
+    async fn ask(&self, question: &Question<'_>, host: &Host) -> Result<Response<Incoming>, Error> {
+        let repository = question.image.repository();
+        let address = host.address(repository, &question.path);
         let uri: Uri = address.parse().map_err(|_| question.invalid("its name is no address"))?;
         let slot = self.inner.tokens.slot(Key {
-            registry: image.registry().to_owned(),
-            repository: image.repository().to_owned(),
+            place: host.place(),
+            repository: repository.to_owned(),
             login: question.login.map(Login::fingerprint),
         });
         let mut ask = Ask {
-            method: question.method.clone(),
-            uri: uri.clone(),
             accept: question.accept,
             from: question.from,
             authorization: slot.current().await,
+            headers: host.headers.clone(),
+            small: question.small,
+            ..Ask::new(question.method.clone(), uri.clone(), host.trust.clone())
         };
         let http = &self.inner.http;
         let mut response = http.send(ask.clone()).await.map_err(|e| self.failed(question, e))?;
         if response.status() == StatusCode::UNAUTHORIZED {
             let challenges = challenge::challenges(response.headers());
             http.discard(response).await;
-            let asker = Asker { http, registry: &uri, repository: image.repository(), login: question.login };
+            let asker = Asker { http, registry: &uri, trust: &host.trust, repository, login: question.login };
             let header = slot
                 .renew(ask.authorization.as_ref(), &challenges, &asker)
                 .await
@@ -149,6 +163,7 @@ impl Registry {
             Failure::Stalled => Error::Stalled { registry, what, after: self.inner.settings.stall_timeout },
             Failure::Refused(why) => Error::InvalidContent { registry, what, why },
             Failure::TooLarge => Error::TooLarge { registry, what, bound: "4 MiB for a manifest" },
+            Failure::Settings(error) => error,
         }
     }
 

@@ -10,8 +10,8 @@ use oci_spec::image::Descriptor;
 
 use super::http::content_length;
 use super::{Error, Question, Registry};
-use crate::login::Login;
-use crate::reference::Reference;
+use crate::hosts::Host;
+use crate::spool::Source;
 
 /// Bytes to come, and the place of the first of them in the blob.
 #[derive(Debug)]
@@ -22,24 +22,27 @@ pub(crate) struct BlobBody {
 }
 
 impl Registry {
-    /// Asks for a blob from this offset on.
+    /// Asks a host for a blob from this offset on; `small` where its bytes are counted by a limit.
     pub(crate) async fn open_blob(
         &self,
-        image: &Reference,
-        login: Option<&Login>,
+        host: &Host,
+        source: &Source,
         blob: &Descriptor,
         from: u64,
+        small: bool,
     ) -> Result<BlobBody, Error> {
+        let image = &source.image;
         let question = Question {
             image,
-            login,
+            login: source.login.as_ref(),
             method: Method::GET,
             path: format!("blobs/{}", blob.digest()),
             accept: None,
             from,
+            small,
             what: format!("blob {} of {image}", blob.digest()),
         };
-        let response = self.ask(&question).await?;
+        let response = self.ask(&question, host).await?;
         let start = match response.status().as_u16() {
             206 => {
                 let given = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use crate::error::Kind;
+use crate::hosts;
 
 /// A failed conversation with a registry. `registry` is its name, `what` the image or blob it was about.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -49,6 +50,9 @@ pub enum Error {
     /// Our own settings are wrong.
     #[error("cannot set up the registry client: {why}")]
     Setup { why: String },
+    /// The node's settings for this registry are wrong.
+    #[error(transparent)]
+    Hosts(#[from] hosts::Error),
 }
 
 impl Error {
@@ -62,7 +66,7 @@ impl Error {
             Self::RateLimited { .. } => Kind::RateLimited,
             Self::Server { .. } => Kind::Server,
             Self::TooLarge { .. } => Kind::TooLarge,
-            Self::InvalidContent { .. } | Self::Setup { .. } => Kind::InvalidContent,
+            Self::InvalidContent { .. } | Self::Setup { .. } | Self::Hosts(_) => Kind::InvalidContent,
             Self::DigestMismatch { .. } => Kind::DigestMismatch,
             Self::PlatformMissing { .. } => Kind::PlatformMissing,
         }
@@ -82,6 +86,40 @@ impl Error {
             Self::Unreachable { .. } | Self::Stalled { .. } | Self::RateLimited { .. } => true,
             Self::Server { status, .. } => *status >= 500 || *status == 408,
             _ => false,
+        }
+    }
+
+    /// The same, said by another than the registry.
+    pub(crate) fn told_by(mut self, who: String) -> Self {
+        if let Some(registry) = self.registry_mut() {
+            *registry = who;
+        }
+        self
+    }
+
+    /// The same, with what mirrors said before.
+    pub(crate) fn besides(mut self, refused: &[String]) -> Self {
+        if let Some(registry) = self.registry_mut()
+            && !refused.is_empty()
+        {
+            registry.push_str(&format!(" (after {})", refused.join(", ")));
+        }
+        self
+    }
+
+    fn registry_mut(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Unreachable { registry, .. }
+            | Self::Stalled { registry, .. }
+            | Self::NotFound { registry, .. }
+            | Self::Unauthorized { registry, .. }
+            | Self::RateLimited { registry, .. }
+            | Self::Server { registry, .. }
+            | Self::TooLarge { registry, .. }
+            | Self::InvalidContent { registry, .. }
+            | Self::DigestMismatch { registry, .. }
+            | Self::PlatformMissing { registry, .. } => Some(registry),
+            Self::Setup { .. } | Self::Hosts(_) => None,
         }
     }
 }

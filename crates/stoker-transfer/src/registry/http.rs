@@ -4,6 +4,8 @@
 //! are followed here, because they decide who may see our credentials. It knows nothing of images or logins, and
 //! never shows an address: it may be signed.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -15,17 +17,21 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use tokio::time::timeout;
 
-use super::{Error, Settings};
+use super::{Error, Settings, tls};
+use crate::hosts::Trust;
 use crate::reference::is_loopback;
 
 const MOST_HOPS: usize = 5;
 const LONGEST_LOCATION: usize = 16 * 1024;
 /// What we read of an answer that we do not need, to keep the connection.
 const MOST_DISCARDED: usize = 64 * 1024;
+/// What one read takes from a socket: much, or little where a limit counts each byte.
+const READ: usize = 256 * 1024;
+const SMALL_READ: usize = 16 * 1024;
+/// More sorts of hosts than this are not remembered: a client is cheap to make again.
+const MOST_CLIENTS: usize = 64;
 
 /// Why there is no answer; the caller knows what it was about.
 #[derive(Debug)]
@@ -34,6 +40,7 @@ pub(crate) enum Failure {
     Stalled,
     Refused(String),
     TooLarge,
+    Settings(Error),
 }
 
 /// What to ask, and as whom.
@@ -44,50 +51,78 @@ pub(crate) struct Ask {
     pub(crate) accept: Option<&'static str>,
     pub(crate) from: u64,
     pub(crate) authorization: Option<HeaderValue>,
+    pub(crate) trust: Arc<Trust>,
+    /// What else this address wants to hear.
+    pub(crate) headers: HeaderMap,
+    /// Whether the body is taken in small pieces.
+    pub(crate) small: bool,
 }
 
-/// The connections of this process.
+impl Ask {
+    /// Just this, as nobody.
+    pub(crate) fn new(method: Method, uri: Uri, trust: Arc<Trust>) -> Self {
+        Self { method, uri, accept: None, from: 0, authorization: None, trust, headers: HeaderMap::new(), small: false }
+    }
+}
+
+type Connections = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+
+/// The connections of this process: of each sort of host with those of its kind.
 #[derive(Debug)]
 pub(crate) struct Http {
-    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+    clients: Mutex<HashMap<([u8; 32], bool), Connections>>,
     user_agent: HeaderValue,
     stall: Duration,
+    connect: Duration,
+    extra_ca: Vec<u8>,
 }
 
 impl Http {
     pub(crate) fn new(settings: &Settings) -> Result<Self, Error> {
-        let setup = |why: String| Error::Setup { why };
-        let mut roots = rustls::RootCertStore::empty();
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        for certificate in CertificateDer::pem_slice_iter(&settings.extra_ca) {
-            let certificate = certificate.map_err(|e| setup(format!("the extra CA is not PEM: {e}")))?;
-            roots.add(certificate).map_err(|e| setup(format!("the extra CA is not usable: {e}")))?;
+        let user_agent = HeaderValue::from_str(&settings.user_agent)
+            .map_err(|_| Error::Setup { why: "the user agent cannot be a header".to_owned() })?;
+        let http = Self {
+            clients: Mutex::default(),
+            user_agent,
+            stall: settings.stall_timeout,
+            connect: settings.connect_timeout,
+            extra_ca: settings.extra_ca.clone(),
+        };
+        // What is wrong with the settings is said now and not at the first pull.
+        http.connections(&Trust::default(), false)?;
+        Ok(http)
+    }
+
+    /// The connections to hosts of this sort.
+    fn connections(&self, trust: &Trust, small: bool) -> Result<Connections, Error> {
+        let key = (trust.fingerprint(), small);
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&key) {
+            return Ok(client.clone());
         }
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|e| setup(e.to_string()))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(settings.connect_timeout));
+        tcp.set_connect_timeout(Some(self.connect));
+        let tls = tls::config(trust, &self.extra_ca)?;
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(8)
+            .http1_read_buf_exact_size(if small { SMALL_READ } else { READ })
             .build(connector);
-        let user_agent = HeaderValue::from_str(&settings.user_agent)
-            .map_err(|_| setup("the user agent cannot be a header".to_owned()))?;
-        Ok(Self { client, user_agent, stall: settings.stall_timeout })
+        if clients.len() >= MOST_CLIENTS {
+            clients.clear();
+        }
+        clients.insert(key, client.clone());
+        Ok(client)
     }
 
     /// Sends, and follows redirects to the last answer.
     ///
-    /// Credentials go only to the address that was asked for: once a redirect leads to another scheme, host or port
+    /// Credentials and headers go only to the address that was asked for: once a redirect leads to another scheme, host or port
     /// they are dropped, and stay dropped even if it leads back.
     pub(crate) async fn send(&self, ask: Ask) -> Result<Response<Incoming>, Failure> {
         let origin = ask.uri.clone();
@@ -107,7 +142,10 @@ impl Http {
                 )));
             }
             if !same_place(&origin, &next) {
-                ask.authorization = None;
+                (ask.authorization, ask.headers) = (None, HeaderMap::new());
+            }
+            if !same_host(&origin, &next) {
+                ask.trust = ask.trust.abroad();
             }
             ask.uri = next;
             self.discard(response).await;
@@ -120,7 +158,8 @@ impl Http {
         *request.method_mut() = ask.method.clone();
         *request.uri_mut() = ask.uri.clone();
         let headers = request.headers_mut();
-        headers.insert(USER_AGENT, self.user_agent.clone());
+        *headers = ask.headers.clone();
+        headers.entry(USER_AGENT).or_insert_with(|| self.user_agent.clone());
         // A digest is of the bytes as stored: nobody may compress them on the way.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Some(accept) = ask.accept {
@@ -134,7 +173,8 @@ impl Http {
         if let Some(authorization) = &ask.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        match timeout(self.stall, self.client.request(request)).await {
+        let connections = self.connections(&ask.trust, ask.small).map_err(Failure::Settings)?;
+        match timeout(self.stall, connections.request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => Err(Failure::Unreachable(chain(&error))),
             Err(_) => Err(Failure::Stalled),
@@ -194,19 +234,24 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// Whether somebody at `origin` may send us to `target`, be it for a blob or for a token.
 ///
-/// Plain HTTP only stays on this machine. And only a registry on this machine may lead to this machine: else any
-/// registry on the internet could make us talk to the services that trust loopback.
+/// Only a registry on this machine may lead to this machine: else any registry on the internet could make us talk to the
+/// services that trust loopback. And only who is spoken to without TLS, because somebody wrote so, may lead to plain HTTP.
 pub(crate) fn may_lead_to(origin: &Uri, target: &Uri) -> bool {
     let local = |uri: &Uri| uri.host().is_some_and(is_loopback);
     match target.scheme_str() {
         Some("https") => local(origin) || !local(target),
-        Some("http") => local(origin) && local(target) && origin.scheme_str() == Some("http"),
+        Some("http") => local(origin) == local(target) && origin.scheme_str() == Some("http"),
         _ => false,
     }
 }
 
 fn same_place(a: &Uri, b: &Uri) -> bool {
     place(a) == place(b)
+}
+
+/// Whether it is one host, on whatever port.
+pub(crate) fn same_host(a: &Uri, b: &Uri) -> bool {
+    a.host().is_some_and(|host| b.host().is_some_and(|other| host.eq_ignore_ascii_case(other)))
 }
 
 /// Scheme, host and port: all of an address that may be shown.
@@ -277,6 +322,8 @@ mod tests {
             ("http://127.0.0.1:5000/", "http://10.0.0.1/", false),
             ("http://127.0.0.1:5000/", "https://cdn.io/", true),
             ("https://127.0.0.1:5000/", "http://127.0.0.1/", false),
+            ("http://10.0.0.1:5000/", "http://10.0.0.2/", true),
+            ("http://10.0.0.1:5000/", "http://127.0.0.1/", false),
         ] {
             assert_eq!(may_lead_to(&uri(origin), &uri(target)), may, "{origin} -> {target}");
         }

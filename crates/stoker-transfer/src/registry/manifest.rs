@@ -10,8 +10,9 @@ use oci_spec::image::{Descriptor, Digest, DigestAlgorithm, MediaType};
 use sha2::{Digest as _, Sha256};
 
 use super::http::content_length;
-use super::{Backoff, Error, Question, Registry};
+use super::{Error, Question, Registry};
 use crate::hash::hex;
+use crate::hosts::{Host, Need};
 use crate::image::{self, Document, Image, Parsed};
 use crate::login::Login;
 use crate::platform::Platform;
@@ -35,25 +36,13 @@ struct Told {
 impl Registry {
     /// The descriptor that a tag (or digest) points to now. Where it is an index, the index's: it serves all platforms.
     pub async fn resolve(&self, image: &Reference, login: Option<&Login>) -> Result<Descriptor, crate::Error> {
-        let question = question(image, image.manifest_name(), login, Method::HEAD);
-        match self.head(&question).await {
-            Ok(Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }) => {
-                if image.pinned().is_some_and(|asked| asked != digest) {
-                    let (registry, what) = question.names();
-                    return Err(Error::DigestMismatch { registry, what, actual: digest.to_string() }.into());
-                }
-                if size > MOST_MANIFEST_BYTES as u64 {
-                    return Err(too_large(&question).into());
-                }
-                Ok(Descriptor::new(media_type, size, digest))
+        let need = if image.pinned().is_some() { Need::Pull } else { Need::Resolve };
+        let mut walk = self.walk(image, need).await?;
+        loop {
+            match self.resolve_at(walk.host(), image, login).await {
+                Ok(descriptor) => return Ok(descriptor),
+                Err(error) => walk.after(error).await?,
             }
-            // A registry that answers a HEAD in part or not at all is asked for the thing itself.
-            Ok(_) | Err(Error::Server { status: 400 | 405 | 501, .. }) => {
-                let question = Question { method: Method::GET, ..question };
-                let (document, _) = self.document(&question, image.pinned().as_ref()).await?;
-                Ok(document.descriptor)
-            }
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -73,7 +62,7 @@ impl Registry {
             if *digest.algorithm() != DigestAlgorithm::Sha256 {
                 return Err(question.invalid(format!("{digest} is not a sha256 digest")).into());
             }
-            let (document, parsed) = self.document(&question, Some(&digest)).await?;
+            let (document, parsed) = self.document(&question, &digest).await?;
             if size.is_some_and(|size| size != document.bytes.len() as u64) {
                 return Err(question.invalid("its length is not the one that the index says").into());
             }
@@ -96,39 +85,47 @@ impl Registry {
         }
     }
 
-    async fn head(&self, question: &Question<'_>) -> Result<Told, Error> {
-        let mut backoff = Backoff::new(&self.inner.settings.retry);
-        loop {
-            match self.ask(question).await {
-                Ok(response) => return Ok(told(response.headers())),
-                Err(error) => match backoff.after(&error) {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => return Err(error),
-                },
+    async fn resolve_at(&self, host: &Host, image: &Reference, login: Option<&Login>) -> Result<Descriptor, Error> {
+        let question = question(image, image.manifest_name(), login, Method::HEAD);
+        match self.ask(&question, host).await.map(|response| told(response.headers())) {
+            Ok(Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }) => {
+                if image.pinned().is_some_and(|asked| asked != digest) {
+                    let (registry, what) = question.names();
+                    return Err(Error::DigestMismatch { registry, what, actual: digest.to_string() });
+                }
+                if size > MOST_MANIFEST_BYTES as u64 {
+                    return Err(too_large(&question));
+                }
+                Ok(Descriptor::new(media_type, size, digest))
             }
+            // A registry that answers a HEAD in part or not at all is asked for the thing itself.
+            Ok(_) | Err(Error::Server { status: 400 | 405 | 501, .. }) => {
+                let question = Question { method: Method::GET, ..question };
+                let (document, _) = self.document_at(host, &question, image.pinned().as_ref()).await?;
+                Ok(document.descriptor)
+            }
+            Err(error) => Err(error),
         }
     }
 
-    /// Fetches, verifies and reads one document, trying again where that makes sense.
-    async fn document(&self, question: &Question<'_>, expected: Option<&Digest>) -> Result<(Document, Parsed), Error> {
-        let mut backoff = Backoff::new(&self.inner.settings.retry);
+    /// Fetches, verifies and reads the document of this digest, from whoever has it.
+    async fn document(&self, question: &Question<'_>, digest: &Digest) -> Result<(Document, Parsed), Error> {
+        let mut walk = self.walk(question.image, Need::Pull).await?;
         loop {
-            match self.document_once(question, expected).await {
+            match self.document_at(walk.host(), question, Some(digest)).await {
                 Ok(document) => return Ok(document),
-                Err(error) => match backoff.after(&error) {
-                    Some(wait) => tokio::time::sleep(wait).await,
-                    None => return Err(error),
-                },
+                Err(error) => walk.after(error).await?,
             }
         }
     }
 
-    async fn document_once(
+    async fn document_at(
         &self,
+        host: &Host,
         question: &Question<'_>,
         expected: Option<&Digest>,
     ) -> Result<(Document, Parsed), Error> {
-        let response = self.ask(question).await?;
+        let response = self.ask(question, host).await?;
         let told = told(response.headers());
         let body = self.inner.http.read(response, MOST_MANIFEST_BYTES).await;
         let bytes = body.map_err(|failure| self.failed(question, failure))?;
@@ -151,7 +148,8 @@ fn question<'a>(image: &'a Reference, name: &str, login: Option<&'a Login>, meth
     // A child of an index is named with its own digest; the image's name alone would point to the wrong document.
     let what =
         if image.manifest_name() == name { format!("image {image}") } else { format!("manifest {name} of {image}") };
-    Question { image, login, method, path: format!("manifests/{name}"), accept: Some(ACCEPT), from: 0, what }
+    let path = format!("manifests/{name}");
+    Question { image, login, method, path, accept: Some(ACCEPT), from: 0, small: false, what }
 }
 
 fn told(headers: &HeaderMap) -> Told {

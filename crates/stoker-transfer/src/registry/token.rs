@@ -12,7 +12,8 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::challenge::{Bearer, Challenge};
-use super::http::{Ask, Failure, Http, may_lead_to, place};
+use super::http::{Ask, Failure, Http, may_lead_to, place, same_host};
+use crate::hosts::Trust;
 use crate::login::{Login, sensitive};
 
 /// A token's answer is a few kilobytes at most.
@@ -38,7 +39,8 @@ pub(crate) enum Denied {
 /// Whose proof it is, and for what.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    pub(crate) registry: String,
+    /// Scheme, name and port of whom it is for: what one host gave is no other host's business.
+    pub(crate) place: String,
     pub(crate) repository: String,
     pub(crate) login: Option<[u8; 32]>,
 }
@@ -108,6 +110,7 @@ impl Tokens {
 pub(crate) struct Asker<'a> {
     pub(crate) http: &'a Http,
     pub(crate) registry: &'a Uri,
+    pub(crate) trust: &'a Arc<Trust>,
     pub(crate) repository: &'a str,
     pub(crate) login: Option<&'a Login>,
 }
@@ -148,7 +151,9 @@ impl Asker<'_> {
             Some(login) => Some(login.basic().ok_or(Denied::Why("the login cannot be sent"))?),
             None => None,
         };
-        let ask = Ask { method: Method::GET, uri, accept: Some("application/json"), from: 0, authorization };
+        let trust = if same_host(self.registry, &uri) { self.trust.clone() } else { self.trust.abroad() };
+        let accept = Some("application/json");
+        let ask = Ask { accept, authorization, ..Ask::new(Method::GET, uri, trust) };
         tracing::debug!(server = place(&ask.uri), repository = self.repository, "asking for a token");
         let response = self.http.send(ask).await.map_err(Denied::Failure)?;
         let status = response.status();
@@ -194,7 +199,7 @@ fn read_token(body: &[u8]) -> Option<Grant> {
 }
 
 /// Percent-encodes all but what is safe in the value of a query.
-fn encode(text: &str) -> String {
+pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

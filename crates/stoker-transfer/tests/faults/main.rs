@@ -7,6 +7,7 @@ mod auth;
 mod blobs;
 mod credentials;
 mod documents;
+mod hosts;
 mod limits;
 mod parsing;
 mod serving;
@@ -64,6 +65,12 @@ impl Bench {
         let dir = TempDir::new().unwrap();
         let spool = open(dir.path(), &client);
         Self { registry, client, spool, dir, layer, pushed }
+    }
+
+    /// The same with a client that has these settings.
+    fn set(&mut self, settings: Settings) {
+        self.client = Registry::new(settings).unwrap();
+        self.spool = open(self.dir.path(), &self.client);
     }
 
     fn image(&self) -> Reference {

@@ -1,0 +1,211 @@
+//! Whom to ask for the images of a registry, as the node's containerd is told to.
+//!
+//! A directory of the shape of containerd's `certs.d` and the name of a registry come in; the hosts to ask, in their order,
+//! go out: mirrors, then the registry itself. It is read anew for each pull, as containerd does. A file that cannot be
+//! used is an error of its own registry alone. It speaks to nobody.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::HeaderMap;
+
+use crate::reference::{Address as _, Reference};
+use crate::registry::encode;
+use crate::spool::on_disk;
+
+mod file;
+mod read;
+mod trust;
+
+use self::file::{Entry, File};
+pub(crate) use self::trust::{Pem, Trust};
+
+/// What is wrong with the settings of one registry.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)] // The fields are the words of the messages above them.
+pub enum Error {
+    /// A file or directory that is there cannot be read.
+    #[error("cannot read {}, which says how to reach a registry: {cause}; check the file and who may read it", .file.display())]
+    Unreadable { file: PathBuf, cause: String },
+    /// Not TOML.
+    #[error("{} is not TOML (line {line}: {cause}); images of this registry wait until it is put right", .file.display())]
+    Syntax { file: PathBuf, line: usize, cause: String },
+    /// A field that cannot be what it is.
+    #[error("{field} in {} {why}; images of this registry wait until it is put right", .file.display())]
+    Field { file: PathBuf, field: String, why: String },
+    /// A certificate or key that is none.
+    #[error("{} cannot be used as {role}: {why}; images of this registry wait until it is put right", .file.display())]
+    Certificate { file: PathBuf, role: &'static str, why: String },
+    /// Nobody is left to ask.
+    #[error("{} lets no host {need} {registry}; add this capability to one", .file.display())]
+    Nobody { file: PathBuf, registry: String, need: &'static str },
+}
+
+/// What somebody is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Which digest a tag is.
+    Resolve,
+    /// Something that a digest names: who gives it cannot lie.
+    Pull,
+}
+
+/// Somebody who may have the images of a registry.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    /// `http` or `https`.
+    pub(crate) scheme: &'static str,
+    /// Name or address, and port.
+    pub(crate) authority: String,
+    /// What comes before the repository: `/v2`, unless somebody overrides it.
+    pub(crate) path: String,
+    pub(crate) trust: Arc<Trust>,
+    /// For this host and nobody else.
+    pub(crate) headers: HeaderMap,
+    /// The registry it stands in for, where it is not that itself.
+    pub(crate) mirror_of: Option<String>,
+    can: Can,
+}
+
+/// What a host may be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Can {
+    resolve: bool,
+    pull: bool,
+}
+
+impl Can {
+    const ALL: Self = Self { resolve: true, pull: true };
+
+    fn meets(self, need: Need) -> bool {
+        match need {
+            Need::Resolve => self.resolve,
+            Need::Pull => self.pull,
+        }
+    }
+}
+
+impl Host {
+    /// The registry itself, where nothing else is said.
+    fn upstream(image: &Reference, trust: Trust, headers: HeaderMap) -> Self {
+        // Whoever brings certificates for this machine's own registry wants TLS with it.
+        let plain = image.plain_http() && trust.is_usual();
+        Self {
+            scheme: if plain { "http" } else { "https" },
+            authority: image.authority().to_owned(),
+            path: "/v2".to_owned(),
+            trust: Arc::new(trust),
+            headers,
+            mirror_of: None,
+            can: Can::ALL,
+        }
+    }
+
+    /// The address of a thing of a repository.
+    pub(crate) fn address(&self, repository: &str, thing: &str) -> String {
+        let namespace = self.mirror_of.as_ref().map(|registry| format!("?ns={}", encode(registry))).unwrap_or_default();
+        format!("{}://{}{}/{repository}/{thing}{namespace}", self.scheme, self.authority, self.path)
+    }
+
+    /// Scheme, name and port: whose tokens and logins these are.
+    pub(crate) fn place(&self) -> String {
+        format!("{}://{}", self.scheme, self.authority)
+    }
+}
+
+/// The settings of all registries.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts {
+    dir: Option<PathBuf>,
+    /// Those that were warned of: once is enough.
+    warned: Mutex<HashSet<String>>,
+}
+
+impl Hosts {
+    pub(crate) fn new(dir: Option<PathBuf>) -> Self {
+        Self { dir, warned: Mutex::default() }
+    }
+
+    /// Whom to ask for this, the first one first; at least one.
+    pub(crate) async fn of(&self, image: &Reference, need: Need) -> Result<Vec<Host>, Error> {
+        let usual = || vec![Host::upstream(image, Trust::default(), HeaderMap::new())];
+        let Some(root) = self.dir.clone() else { return Ok(usual()) };
+        let reference = image.clone();
+        let broken = Error::Unreadable { file: root.clone(), cause: "the process is going down".to_owned() };
+        let found = on_disk(move || look(&root, &reference)).await.map_err(|_| broken)??;
+        let Some((file, hosts)) = found else { return Ok(usual()) };
+        let able: Vec<Host> = hosts.into_iter().filter(|host| host.can.meets(need)).collect();
+        able.iter().filter(|host| host.trust.skip_verify).for_each(|host| self.warn(host));
+        if able.is_empty() {
+            let need = if need == Need::Resolve { "resolve tags of" } else { "give images of" };
+            return Err(Error::Nobody { file, registry: image.registry().to_owned(), need });
+        }
+        Ok(able)
+    }
+
+    fn warn(&self, host: &Host) {
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.insert(host.place()) {
+            tracing::warn!(host = host.place(), "skip_verify: the certificate of this host is not checked");
+        }
+    }
+}
+
+/// Finds and reads the directory of a registry; `None` where nobody made one.
+fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, Error> {
+    let Some(dir) = directory(root, image.registry())? else { return Ok(None) };
+    let path = dir.join("hosts.toml");
+    let text = match read::text(&path) {
+        Err(Error::Unreadable { .. }) if !path.exists() => String::new(),
+        text => text?,
+    };
+    if text.is_empty() {
+        let trust = trust::of_directory(&dir)?;
+        return Ok(Some((dir, vec![Host::upstream(image, trust, HeaderMap::new())])));
+    }
+    let File { hosts, server } = file::parse(&path, &text)?;
+    let mut all = Vec::new();
+    for entry in hosts {
+        all.push(host(&dir, &path, image, entry)?);
+    }
+    all.push(host(&dir, &path, image, server)?);
+    Ok(Some((path, all)))
+}
+
+fn host(dir: &Path, file: &Path, image: &Reference, entry: Entry) -> Result<Host, Error> {
+    let trust = trust::load(dir, file, &entry)?;
+    let Some(url) = entry.url else { return Ok(Host::upstream(image, trust, entry.headers)) };
+    let own = url.authority.eq_ignore_ascii_case(image.registry()) || url.authority == image.authority();
+    Ok(Host {
+        scheme: url.scheme,
+        authority: url.authority,
+        path: url.path,
+        trust: Arc::new(trust),
+        headers: entry.headers,
+        mirror_of: (!own).then(|| image.registry().to_owned()),
+        can: entry.can,
+    })
+}
+
+/// The directory that containerd would take.
+fn directory(root: &Path, registry: &str) -> Result<Option<PathBuf>, Error> {
+    // A name that is a way out of the directory is no name of a registry, whoever made it up.
+    if registry.contains(['/', '\\', '\0']) || registry.starts_with('.') {
+        return Ok(None);
+    }
+    let spelled = registry.rsplit_once(':').map(|(host, port)| format!("{host}_{port}_"));
+    for name in spelled.iter().map(String::as_str).chain([registry, "_default"]) {
+        let dir = root.join(name);
+        match std::fs::metadata(&dir) {
+            Ok(_) => return Ok(Some(dir)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(e) => return Err(Error::Unreadable { file: dir, cause: e.to_string() }),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;

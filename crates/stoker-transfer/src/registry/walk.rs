@@ -1,0 +1,88 @@
+//! From host to host.
+//!
+//! The hosts of a registry come in, and what went wrong at each; the one to ask now goes out, or that it is enough. A
+//! mirror that fails is passed over at once, whatever failed; only when the last has failed is there a wait, and then all
+//! are asked again. It asks nobody itself.
+
+use super::{Backoff, Error, Registry};
+use crate::hosts::{Host, Need};
+use crate::reference::Reference;
+
+/// One question on its way through the hosts of a registry.
+#[derive(Debug)]
+pub(crate) struct Walk<'a> {
+    /// Never empty.
+    hosts: Vec<Host>,
+    at: usize,
+    backoff: Backoff<'a>,
+    /// Whether the host asked now has brought something new.
+    fruitful: bool,
+    /// What mirrors said in this round, for the one who reads the error in the end.
+    refused: Vec<String>,
+}
+
+impl Registry {
+    /// The hosts to ask for this, as the node's settings say now.
+    pub(crate) async fn walk(&self, image: &Reference, need: Need) -> Result<Walk<'_>, Error> {
+        let hosts = self.inner.hosts.of(image, need).await?;
+        let backoff = Backoff::new(&self.inner.settings.retry);
+        Ok(Walk { hosts, at: 0, backoff, fruitful: false, refused: Vec::new() })
+    }
+}
+
+impl Walk<'_> {
+    /// The one to ask now.
+    pub(crate) fn host(&self) -> &Host {
+        &self.hosts[self.at]
+    }
+
+    /// Whether there is nobody behind it.
+    pub(crate) fn is_last(&self) -> bool {
+        self.at + 1 >= self.hosts.len()
+    }
+
+    /// Something new came from it: patience starts over.
+    pub(crate) fn progressed(&mut self) {
+        self.fruitful = true;
+        self.backoff.reset();
+    }
+
+    /// Never asks this one again, because its copy is not the real thing; `false` where there is nobody behind it.
+    pub(crate) fn discard(&mut self) -> bool {
+        if self.is_last() {
+            return false;
+        }
+        self.hosts.remove(self.at);
+        self.fruitful = false;
+        true
+    }
+
+    /// Goes on after a failure: to the same host after a wait where it had brought something, else to the next one, or
+    /// after a wait to the first again. Gives the error back when it is final.
+    pub(crate) async fn after(&mut self, error: Error) -> Result<(), Error> {
+        let host = self.host();
+        let error = match &host.mirror_of {
+            Some(registry) => error.told_by(format!("{registry} at {}", host.authority)),
+            None => error,
+        };
+        let fruitful = std::mem::take(&mut self.fruitful);
+        if fruitful && let Some(wait) = self.backoff.after(&error) {
+            tokio::time::sleep(wait).await;
+            return Ok(());
+        }
+        if !self.is_last() {
+            tracing::debug!(%error, "asking the next host");
+            self.refused.push(format!("{}: {:?}", self.host().authority, error.kind()));
+            self.at += 1;
+            return Ok(());
+        }
+        match self.backoff.after(&error) {
+            Some(wait) => {
+                tokio::time::sleep(wait).await;
+                (self.at, self.refused) = (0, Vec::new());
+                Ok(())
+            }
+            None => Err(error.besides(&self.refused)),
+        }
+    }
+}
