@@ -60,7 +60,7 @@ pub enum JournalError {
     /// A record is damaged and whole ones follow it: this is no cut, and what follows was acknowledged.
     #[error(
         "the journal {} is damaged from byte {at} to byte {next}, and whole writes follow, up to revision {newest}; restore it \
-         from a copy, or give up all writes after revision {revision}: keep a copy of the file, then run `truncate -s {at} {}`",
+         from a copy, or give up all writes after revision {revision}: keep a copy of the file, then run `truncate -s {at} '{}'`",
         path.display(), path.display()
     )]
     Hole {

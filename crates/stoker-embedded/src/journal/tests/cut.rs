@@ -25,7 +25,7 @@ fn written(path: &Path, commits: &[Rows]) -> (Vec<u8>, Vec<(State, usize)>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn a_cut_anywhere_opens_at_the_last_whole_write(commits in commits()) {
@@ -76,7 +76,7 @@ proptest! {
             prop_assert_eq!(told, (*begin as u64, seen[number].1 as u64, number as u64 - 1, last));
             prop_assert_eq!(std::fs::read(&bad).unwrap(), wrong, "a file that is refused stays as it is");
             let text = error.to_string();
-            let advice = format!("truncate -s {begin} {}", bad.display());
+            let advice = format!("truncate -s {begin} '{}'", bad.display());
             prop_assert!(text.contains(&advice), "{}", text);
             // What the message says helps.
             std::fs::File::options().write(true).open(&bad).unwrap().set_len(*begin as u64).unwrap();
