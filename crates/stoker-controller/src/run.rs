@@ -300,7 +300,7 @@ impl Shell {
             return;
         }
         // It was made anew in the meantime: what was meant for the old one is meant for the new one.
-        let orders = self.world.orders(name).cloned().unwrap_or_default();
+        let orders = self.world.orders(name).unwrap_or_default();
         self.order(name, &orders.into_iter().map(|(key, order)| (key, Some(order))).collect());
     }
 

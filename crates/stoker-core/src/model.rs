@@ -4,6 +4,8 @@
 
 mod id;
 mod secret;
+#[cfg(test)]
+pub(crate) mod testing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

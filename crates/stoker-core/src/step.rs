@@ -211,26 +211,7 @@ fn pause(attempt: u32, salt: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{JobId, Policy};
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn order(asked: i64) -> Order {
-        Order {
-            image: "r/i:1".into(),
-            pin: None,
-            policy: Policy::IfNotPresent,
-            timeout: Duration::from_secs(600),
-            retries: 2,
-            progress: Duration::from_secs(1),
-            jobs: BTreeSet::from([JobId::new("Preheat", "default", "j")]),
-            asked: at(asked),
-            secrets: Vec::new(),
-            needs: BTreeSet::new(),
-        }
-    }
+    use crate::model::testing::{at, order};
 
     fn failure(retryable: bool) -> Failure {
         Failure { reason: Reason::Unreachable, message: "no route".into(), retryable, pause: None }

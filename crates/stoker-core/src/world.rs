@@ -6,6 +6,7 @@
 //! objects alone: a World made anew from them plans the same.
 
 mod demand;
+mod held;
 mod orders;
 mod plan;
 mod refresh;
@@ -23,6 +24,7 @@ use crate::pace;
 use crate::rollup::Outcome;
 
 use demand::Demand;
+use held::Held;
 pub use plan::{OrderWrite, Plan};
 use seat::Seat;
 pub use secrets::CopyChange;
@@ -66,7 +68,7 @@ struct Slot {
     name: NodeName,
     node: Option<Node>,
     agent: bool,
-    orders: BTreeMap<Key, Order>,
+    orders: BTreeMap<Key, Held>,
     reports: BTreeMap<Key, Report>,
     /// When anything was last heard of its agent, by our own clock.
     heard: Option<Timestamp>,
@@ -205,8 +207,9 @@ impl World {
     }
 
     /// What a node is ordered to do, as far as this world assumes.
-    pub fn orders(&self, node: &str) -> Option<&BTreeMap<Key, Order>> {
-        self.by_name.get(node).and_then(|&at| self.slots.get(at)).map(|slot| &slot.orders)
+    pub fn orders(&self, node: &str) -> Option<BTreeMap<Key, Order>> {
+        let slot = self.by_name.get(node).and_then(|&at| self.slots.get(at))?;
+        Some(slot.orders.iter().map(|(key, held)| (*key, held.order())).collect())
     }
 
     /// Marks everything, so that the next plan is the naive one: the oracle of the incremental plan.

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::held::{Held, Kinds};
 use super::{Slot, Stale, World};
-use crate::model::{JobId, Key, Order, Pin, Report, after};
+use crate::model::{JobId, Key, Pin, Report, after};
 use crate::pace::SILENCE;
 
 /// What is known about one image.
@@ -18,6 +19,8 @@ pub(super) struct Demand {
     pins: BTreeMap<Pin, Carried>,
     /// Nodes that were ordered to ask and have not answered.
     asking: BTreeSet<usize>,
+    /// What its orders share.
+    pub(super) kinds: Kinds,
 }
 
 /// How many orders and how many reports carry one answer.
@@ -54,20 +57,20 @@ impl Demand {
 /// Until when the node of an order without final answer is believed to be at work: counted from the ask, from the last
 /// time that anything was heard of the node, or from what its report says. The last is the agent's clock: one that is
 /// ahead of ours proves nothing.
-pub(super) fn silent_from(order: &Order, report: Option<&Report>, slot: &Slot, now: Timestamp) -> Timestamp {
+pub(super) fn silent_from(order: &Held, report: Option<&Report>, slot: &Slot, now: Timestamp) -> Timestamp {
     let said = report.map(|report| report.updated).filter(|said| *said <= now);
     let last = [said, slot.heard].into_iter().flatten().fold(order.asked, Timestamp::max);
     after(last, SILENCE)
 }
 
 /// Whether the newest ask of this order has its final answer.
-pub(super) fn answered(order: &Order, report: Option<&Report>) -> bool {
+pub(super) fn answered(order: &Held, report: Option<&Report>) -> bool {
     report.is_some_and(|report| report.ended() && report.asked >= order.asked)
 }
 
-fn is_asking(order: &Order, report: Option<&Report>) -> bool {
+fn is_asking(order: &Held, report: Option<&Report>) -> bool {
     let has_answer = report.is_some_and(|report| report.pin.as_ref().is_some_and(|pin| pin.asked >= order.asked));
-    order.pin.is_none() && !has_answer && !answered(order, report)
+    order.pinned.is_none() && !has_answer && !answered(order, report)
 }
 
 /// What one node contributes to the demand of one key.
@@ -82,7 +85,7 @@ impl Contribution {
     fn of(slot: &Slot, key: Key) -> Self {
         let (order, report) = (slot.orders.get(&key), slot.reports.get(&key));
         Self {
-            ordered: order.and_then(|order| order.pin.clone()),
+            ordered: order.and_then(Held::pin),
             reported: report.and_then(|report| report.pin.clone()),
             asking: order.is_some_and(|order| is_asking(order, report)),
         }

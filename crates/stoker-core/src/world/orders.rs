@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::World;
 use super::demand::{answered, silent_from};
+use super::held::Held;
 use crate::model::{CopyName, Job, JobId, Key, Order, Pin, Policy, Report, after};
 use crate::pace;
 use crate::reference::Reference;
@@ -46,13 +47,14 @@ impl World {
 
     pub(super) fn set_orders(&mut self, at: usize, orders: BTreeMap<Key, Order>) {
         let Some(slot) = self.slots.get(at) else { return };
-        for key in changed(&slot.orders, &orders) {
+        for key in changed(&slot.orders, &orders, Held::is) {
             let order = orders.get(&key).cloned();
             self.set_order(at, key, order);
         }
     }
 
     pub(super) fn set_order(&mut self, at: usize, key: Key, order: Option<Order>) {
+        let order = order.map(|order| self.demand.entry(key).or_default().kinds.hold(order));
         self.change_entry(at, key, |slot| {
             match order {
                 Some(order) => slot.orders.insert(key, order),
@@ -63,7 +65,7 @@ impl World {
 
     pub(super) fn set_reports(&mut self, at: usize, mut reports: BTreeMap<Key, Report>) {
         let Some(slot) = self.slots.get(at) else { return };
-        for key in changed(&slot.reports, &reports) {
+        for key in changed(&slot.reports, &reports, PartialEq::eq) {
             let report = reports.remove(&key);
             self.change_entry(at, key, |slot| {
                 match report {
@@ -101,11 +103,11 @@ impl World {
                     let terms = (policy, timeout, retries, &secrets);
                     if terms != (order.policy, order.timeout, order.retries, &order.secrets) {
                         let (asked, pin) = match brings_logins(order, &secrets, &serves, now) {
-                            false => (order.asked, order.pin.clone()),
+                            false => (order.asked, order.pin()),
                             true => self.ask_anew(order, key, &serves, now),
                         };
                         let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        let order = Order { policy, timeout, retries, secrets, jobs, asked, pin, ..order.clone() };
+                        let order = Order { policy, timeout, retries, secrets, jobs, asked, pin, ..order.order() };
                         edits.push((key, Some(order)));
                     }
                 }
@@ -121,11 +123,11 @@ impl World {
     }
 
     /// The time and the digest of an order that is under way and gets new logins.
-    fn ask_anew(&self, order: &Order, key: Key, jobs: &[&Job], now: Timestamp) -> (Timestamp, Option<Pin>) {
+    fn ask_anew(&self, order: &Held, key: Key, jobs: &[&Job], now: Timestamp) -> (Timestamp, Option<Pin>) {
         let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
         // If this is the node that resolves the tag it may have done so; its answer holds.
         let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
-        (next(order.asked, now).max(since), order.pin.clone().or_else(known))
+        (next(order.asked, now).max(since), order.pin().or_else(known))
     }
 
     /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was
@@ -143,12 +145,12 @@ impl World {
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.reports.get(&key)));
         let at_work =
-            |old: &&Order| !answered(old, report) && slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
+            |old: &&Held| !answered(old, report) && slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
         let running = old.filter(at_work);
         let since = job.since(now);
         let joined = running.filter(|old| counts(old, since)).filter(|old| old.policy >= job.pull.policy);
         let (mut asked, mut pin) = match joined {
-            Some(joined) => (joined.asked, joined.pin.clone()),
+            Some(joined) => (joined.asked, joined.pin()),
             None => {
                 // Never before the start of the job, whatever the clocks of API server and controller say.
                 let last = old.map(|old| old.asked).max(report.map(|report| report.asked));
@@ -214,13 +216,13 @@ impl World {
 }
 
 /// Whether the answer of an order is one for a job that counts from this time.
-fn counts(order: &Order, since: Timestamp) -> bool {
-    order.asked >= since && order.pin.as_ref().is_none_or(|pin| pin.asked >= since)
+fn counts(order: &Held, since: Timestamp) -> bool {
+    order.asked >= since && order.pinned.is_none_or(|asked| asked >= since)
 }
 
 /// Whether an order under way is about to get logins that it did not have. That is a new ask: nobody knows whether the
 /// agent has just been refused without them. An order whose answer will not count is asked anew anyway.
-fn brings_logins(order: &Order, logins: &[CopyName], jobs: &[&Job], now: Timestamp) -> bool {
+fn brings_logins(order: &Held, logins: &[CopyName], jobs: &[&Job], now: Timestamp) -> bool {
     let new = logins.iter().any(|copy| !order.secrets.contains(copy));
     new && jobs.iter().all(|job| counts(order, job.since(now)))
 }
@@ -231,8 +233,9 @@ fn next(last: Timestamp, now: Timestamp) -> Timestamp {
 }
 
 /// The keys at which two maps differ.
-fn changed<T: PartialEq>(old: &BTreeMap<Key, T>, new: &BTreeMap<Key, T>) -> Vec<Key> {
+fn changed<T, U>(old: &BTreeMap<Key, T>, new: &BTreeMap<Key, U>, same: impl Fn(&T, &U) -> bool) -> Vec<Key> {
     let gone = old.keys().filter(|key| !new.contains_key(key));
-    let different = new.iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(key, _)| key);
+    let differs = |key: &Key, value: &U| old.get(key).is_none_or(|old| !same(old, value));
+    let different = new.iter().filter(|(key, value)| differs(key, value)).map(|(key, _)| key);
     gone.chain(different).copied().collect()
 }

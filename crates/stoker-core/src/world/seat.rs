@@ -4,8 +4,9 @@ use jiff::Timestamp;
 
 use super::Slot;
 use super::demand::{answered, silent_from};
+use super::held::Held;
 use super::secrets::Secrets;
-use crate::model::{Bytes, Completion, Job, Order, Phase, Report, Unreachable, after};
+use crate::model::{Bytes, Completion, Job, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
 use crate::reason::Reason;
 use crate::select::selects;
@@ -125,7 +126,7 @@ pub(super) fn entry(
 /// Whether a pull that a registry refused may go better now: the job has a login that was not tried, or somebody is
 /// trying again already. Logins join an order with a new ask only, so an order has those that its answer is about; and
 /// a new order has all of them, so that every change of a Secret is tried once and not for ever.
-fn mended(job: &Job, image: usize, order: &Order, report: &Report, secrets: &Secrets) -> bool {
+fn mended(job: &Job, image: usize, order: &Held, report: &Report, secrets: &Secrets) -> bool {
     let refused = report.reason == Some(Reason::Unauthorized);
     refused && (report.asked < order.asked || secrets.untried(job, image, order))
 }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::held::Held;
 use super::seat::{Failure, Wait};
 use super::{Event, Stale, World};
-use crate::model::{CopyName, Job, Key, Order, SecretId, after};
+use crate::model::{CopyName, Job, Key, SecretId, after};
 use crate::pace::{AWAIT_SECRET, SPARE_COPY};
 use crate::reason::Reason;
 
@@ -61,7 +62,7 @@ impl Secrets {
     }
 
     /// Whether this image of the job has a login that an order does not have.
-    pub(super) fn untried(&self, job: &Job, image: usize, order: &Order) -> bool {
+    pub(super) fn untried(&self, job: &Job, image: usize, order: &Held) -> bool {
         let named = job.images.get(image).into_iter().flat_map(|image| &image.secrets);
         named.filter_map(|id| self.there.get(id)).any(|copy| !order.secrets.contains(copy))
     }

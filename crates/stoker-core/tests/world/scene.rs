@@ -123,19 +123,19 @@ impl Scene {
         let mut orders = BTreeMap::new();
         for node in self.nodes.keys() {
             for (key, order) in self.world.orders(node).into_iter().flatten() {
-                orders.insert((node.clone(), *key), order.clone());
+                orders.insert((node.clone(), key), order);
             }
         }
         orders
     }
 
-    pub(crate) fn order(&self, node: &str, image: &str) -> Option<&Order> {
-        self.world.orders(node)?.get(&key(image))
+    pub(crate) fn order(&self, node: &str, image: &str) -> Option<Order> {
+        self.world.orders(node)?.remove(&key(image))
     }
 
     /// The agent says something new about its order.
     pub(crate) fn report(&mut self, node: &str, image: &str, change: impl FnOnce(&mut Report)) {
-        let order = self.order(node, image).unwrap_or_else(|| panic!("{node} has no order for {image}")).clone();
+        let order = self.order(node, image).unwrap_or_else(|| panic!("{node} has no order for {image}"));
         let reports = self.reports.entry(node.into()).or_default();
         let earlier = reports.get(&key(image)).filter(|report| report.asked == order.asked).cloned();
         let mut report = earlier.unwrap_or_else(|| pulling(order.asked, self.now));
