@@ -52,11 +52,12 @@ const WALLS: &[(&str, &[&str])] = &[
             "tokio",
             "tokio-util",
             "toml",
+            "tower",
             "tracing",
             "webpki-roots",
         ],
     ),
-    ("stoker-runtime", &["oci-spec", "rustix", "serde", "serde_json", "sha2", "thiserror", "tokio"]),
+    ("stoker-runtime", &["flate2", "oci-spec", "rustix", "serde", "serde_json", "sha2", "thiserror", "tokio", "zstd"]),
     (
         "stoker-controller",
         &[

@@ -37,6 +37,8 @@ pub struct Seen {
     pub path: String,
     /// What came after the question mark.
     pub query: String,
+    /// The host that was asked for where this registry was taken for a proxy; it then answers in its place.
+    pub in_place_of: Option<String>,
     /// The Range header.
     pub range: Option<String>,
     /// The Authorization header.

@@ -12,10 +12,12 @@ use hyper::body::Incoming;
 
 use crate::hosts::{Host, Hosts};
 use crate::login::Login;
+use crate::proxy::Proxy;
 use crate::reference::Reference;
 
 mod blob;
 mod challenge;
+mod connect;
 mod error;
 mod http;
 mod manifest;
@@ -50,6 +52,8 @@ pub struct Settings {
     /// A directory like containerd's `certs.d`, with the mirrors and certificates of registries; read anew at each pull.
     /// `None`, or one that is not there: registries are asked directly.
     pub hosts: Option<PathBuf>,
+    /// The proxies to go through.
+    pub proxy: Proxy,
 }
 
 impl Default for Settings {
@@ -61,6 +65,7 @@ impl Default for Settings {
             retry: Retry::default(),
             extra_ca: Vec::new(),
             hosts: None,
+            proxy: Proxy::none(),
         }
     }
 }

@@ -120,6 +120,11 @@ impl Spool {
         self.inner.turns.set(concurrency);
     }
 
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.inner.dir
+    }
+
     /// Joins the fetch of this blob, or starts it. Must be called inside a tokio runtime.
     ///
     /// All handles of one digest share one fetch. It goes on while there is a handle (or a follower) and stops with the

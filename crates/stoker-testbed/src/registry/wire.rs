@@ -40,8 +40,14 @@ async fn head(read: &mut BufReader<tokio::net::tcp::OwnedReadHalf>) -> Option<Se
     lines.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
     let mut words = line.split_whitespace();
     let (method, target) = (words.next()?.to_owned(), words.next()?);
+    let (host, target) =
+        match target.strip_prefix("http://").and_then(|rest| rest.find('/').map(|at| rest.split_at(at))) {
+            Some((host, target)) => (Some(host.to_owned()), target),
+            None => (None, target),
+        };
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    let mut seen = Seen { method, path: path.to_owned(), query: query.to_owned(), ..Seen::default() };
+    let mut seen =
+        Seen { method, path: path.to_owned(), query: query.to_owned(), in_place_of: host, ..Seen::default() };
     loop {
         let mut line = String::new();
         lines.read_line(&mut line).await.ok().filter(|read| *read > 0)?;

@@ -9,18 +9,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, LOCATION, RANGE, USER_AGENT};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, LOCATION, PROXY_AUTHORIZATION, RANGE, USER_AGENT,
+};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
+use super::connect::Connect;
 use super::{Error, Settings, tls};
 use crate::hosts::Trust;
+use crate::proxy::{Proxy, Way};
 use crate::reference::is_loopback;
 
 const MOST_HOPS: usize = 5;
@@ -65,7 +68,7 @@ impl Ask {
     }
 }
 
-type Connections = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+type Connections = Client<HttpsConnector<Connect>, Empty<Bytes>>;
 
 /// The connections of this process: of each sort of host with those of its kind.
 #[derive(Debug)]
@@ -74,6 +77,7 @@ pub(crate) struct Http {
     user_agent: HeaderValue,
     stall: Duration,
     connect: Duration,
+    proxy: Proxy,
     extra_ca: Vec<u8>,
 }
 
@@ -86,6 +90,7 @@ impl Http {
             user_agent,
             stall: settings.stall_timeout,
             connect: settings.connect_timeout,
+            proxy: settings.proxy.clone(),
             extra_ca: settings.extra_ca.clone(),
         };
         // What is wrong with the settings is said now and not at the first pull.
@@ -100,13 +105,11 @@ impl Http {
         if let Some(client) = clients.get(&key) {
             return Ok(client.clone());
         }
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(self.connect));
+        let usual = tls::config(&Trust::default(), &self.extra_ca)?;
+        let connect = Connect::new(self.proxy.clone(), self.connect, usual);
         let tls = tls::config(trust, &self.extra_ca)?;
         let connector =
-            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(connect);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(Duration::from_secs(30))
@@ -172,6 +175,12 @@ impl Http {
         }
         if let Some(authorization) = &ask.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        // Where the proxy only tunnels, it hears this when the tunnel is made, and nobody else does.
+        if ask.uri.scheme_str() == Some("http")
+            && let Way::Through(_, Some(login)) = self.proxy.way(&ask.uri)
+        {
+            headers.insert(PROXY_AUTHORIZATION, login);
         }
         let connections = self.connections(&ask.trust, ask.small).map_err(Failure::Settings)?;
         match timeout(self.stall, connections.request(request)).await {

@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 
 /// A server with this certificate, and whose clients it wants, that gives these bytes to everybody.
-async fn serve(
+pub(super) async fn serve(
     body: Bytes,
     chain: Vec<CertificateDer<'static>>,
     key: &KeyPair,
@@ -68,13 +68,13 @@ async fn server(body: Bytes) -> (String, String, AbortOnDropHandle<()>) {
 }
 
 /// A CA, and what it signed.
-struct Authority {
-    certificate: Certificate,
+pub(super) struct Authority {
+    pub(super) certificate: Certificate,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -82,9 +82,9 @@ impl Authority {
         Self { certificate, issuer: Issuer::new(params, key) }
     }
 
-    fn sign(&self) -> (Certificate, KeyPair) {
+    pub(super) fn sign(&self, name: &str) -> (Certificate, KeyPair) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         (params.signed_by(&key, &self.issuer).unwrap(), key)
     }
 }
@@ -114,7 +114,7 @@ async fn fetch(bench: &Bench) -> Result<Vec<u8>, Error> {
 async fn a_host_has_its_own_ca_and_an_error_says_so() {
     let mut bench = Bench::new().await;
     let authority = Authority::new();
-    let (certificate, key) = authority.sign();
+    let (certificate, key) = authority.sign("localhost");
     let (address, _server) = serve(bench.layer.clone(), vec![certificate.der().clone()], &key, None).await;
     let _certs = sited(&mut bench, &address, "", &[]);
     let error = fetch(&bench).await.unwrap_err();
@@ -153,10 +153,10 @@ async fn a_certificate_that_signed_itself_is_good_for_its_own_name() {
 async fn we_come_with_a_certificate_where_a_host_wants_one() {
     let mut bench = Bench::new().await;
     let (servers, clients) = (Authority::new(), Authority::new());
-    let (certificate, key) = servers.sign();
+    let (certificate, key) = servers.sign("localhost");
     let chain = vec![certificate.der().clone()];
     let (address, _server) = serve(bench.layer.clone(), chain, &key, Some(&clients.certificate)).await;
-    let (own, own_key) = clients.sign();
+    let (own, own_key) = clients.sign("localhost");
     let files = [
         ("ca.pem", servers.certificate.pem()),
         ("own.pem", own.pem()),
