@@ -73,8 +73,11 @@ pub struct DockerRegistry {
 impl DockerRegistry {
     /// Starts one; `None`, with a line that says so, where the program is missing.
     pub async fn start(options: Options) -> Result<Option<Self>, DockerRegistryError> {
-        if Command::new(PROGRAM).arg("--version").output().is_err() {
-            println!("SKIPPED: no docker-registry on this machine");
+        let wanted = if options.accounts.is_empty() { &[PROGRAM][..] } else { &[PROGRAM, accounts::PROGRAM] };
+        // Whatever they make of it: one that is not there cannot be started.
+        let missing = wanted.iter().find(|program| Command::new(program).arg("--version").output().is_err());
+        if let Some(program) = missing {
+            println!("SKIPPED: no {program} on this machine");
             return Ok(None);
         }
         let plot = Plot::new()?;

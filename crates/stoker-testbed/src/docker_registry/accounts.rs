@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use super::DockerRegistryError;
 use crate::plot::Plot;
 
+pub(super) const PROGRAM: &str = "htpasswd";
 pub(super) const FILE: &str = "htpasswd";
 
 /// Writes the file anew, in one step.
@@ -24,7 +25,7 @@ pub(super) fn write(plot: &Plot, accounts: &[(String, String)]) -> Result<(), Do
 fn line(name: &str, password: &str) -> Result<String, DockerRegistryError> {
     let refused = |why: String| DockerRegistryError::Accounts(why);
     // bcrypt, the only kind that the registry knows, at its cheapest.
-    let mut child = Command::new("htpasswd")
+    let mut child = Command::new(PROGRAM)
         .args(["-n", "-i", "-B", "-C", "4", name])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -2,130 +2,52 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
-use stoker_testbed::registry::noise;
-use tempfile::TempDir;
+use stoker_testbed::docker_registry::{self, DockerRegistry};
+use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
 
 use crate::bed::{Ran, Up};
 
 /// What nobody may ever see.
 const PASSWORDS: [&str; 2] = ["hunter2-first", "hunter2-rotated"];
-/// `htpasswd -nbB -C 4 ada PASSWORD` of each.
-const HASHES: [&str; 2] = [
-    "ada:$2y$04$gtz8q9iQPfgQCN0xICNiO.TjAunFoDNik5sClIAcyKmgvyoUAksEy",
-    "ada:$2y$04$BO7wX1x5mwm6j4SLl/szbehVNSyub4NIzkfKvrbJschrntLLYhbEy",
-];
 
-/// docker-registry with one account and one image; ends when dropped.
+/// A registry with one account and one image.
 struct Registry {
-    child: Child,
-    dir: TempDir,
-    host: String,
+    registry: DockerRegistry,
+    image: String,
 }
 
 impl Registry {
-    /// None where the program is missing.
-    fn start() -> Option<Self> {
-        let dir = tempfile::tempdir().unwrap();
-        push(&dir.path().join("docker/registry/v2"), "shop/web", "v1");
-        let accounts = dir.path().join("htpasswd");
-        fs::write(&accounts, HASHES[0]).unwrap();
-        let config = json!({
-            "version": "0.1",
-            "log": { "accesslog": { "disabled": true } },
-            "storage": { "filesystem": { "rootdirectory": dir.path() } },
-            "http": { "addr": "127.0.0.1:0" },
-            "auth": { "htpasswd": { "realm": "stoker", "path": accounts } },
-        });
-        let file = dir.path().join("config.json");
-        fs::write(&file, config.to_string()).unwrap();
-        let mut command = Command::new("docker-registry");
-        let child = command.arg("serve").arg(&file).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
-        let Ok(mut child) = child else {
-            println!("SKIPPED: no docker-registry");
-            return None;
-        };
-        let mut log = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        let host = loop {
-            let mut line = String::new();
-            assert!(log.read_line(&mut line).unwrap() > 0, "docker-registry ended: {said}");
-            if let Some((_, rest)) = line.split_once("listening on ") {
-                break rest.chars().take_while(|c| c.is_ascii_digit() || ".:".contains(*c)).collect::<String>();
-            }
-            said += &line;
-        };
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        Some(Self { child, dir, host })
+    /// None where a program is missing.
+    async fn start() -> Option<Self> {
+        let options = docker_registry::Options { accounts: vec![account(PASSWORDS[0])], tls: false };
+        let registry = DockerRegistry::start(options).await.unwrap()?;
+        let layer = LayerBuilder::new().noise("noise", 50_000, 1).build(Compression::Gzip).unwrap();
+        let image = registry.push("shop/web", "v1", &ImageBuilder::new().layer(&layer).build()).await.unwrap();
+        Some(Self { registry, image })
     }
 
-    fn image(&self) -> String {
-        format!("{}/shop/web:v1", self.host)
+    fn host(&self) -> String {
+        self.registry.host()
     }
 
     /// From now on only the second password is right.
-    fn rotate(&self) {
-        let next = self.dir.path().join("htpasswd.next");
-        fs::write(&next, HASHES[1]).unwrap();
-        fs::rename(next, self.dir.path().join("htpasswd")).unwrap();
+    fn rotate(&mut self) {
+        self.registry.set_accounts(&[account(PASSWORDS[1])]).unwrap();
     }
 
     /// The file that `docker login` would write.
     fn login(&self, password: &str) -> String {
-        json!({ "auths": { &self.host: { "username": "ada", "password": password } } }).to_string()
+        json!({ "auths": { self.host(): { "username": "ada", "password": password } } }).to_string()
     }
 }
 
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// An image in the form in which docker-registry keeps it, so that nobody has to log in to push it.
-fn push(root: &Path, repository: &str, tag: &str) {
-    let layer = noise(50_000, 1).to_vec();
-    let config = br#"{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":[]}}"#.to_vec();
-    let digest = |bytes: &[u8]| -> String { Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect() };
-    let describe = |media: &str, bytes: &[u8]| {
-        json!({
-            "mediaType": format!("application/vnd.oci.image.{media}"),
-            "digest": format!("sha256:{}", digest(bytes)),
-            "size": bytes.len(),
-        })
-    };
-    let manifest = json!({
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": describe("config.v1+json", &config),
-        "layers": [describe("layer.v1.tar", &layer)],
-    });
-    let manifest = manifest.to_string().into_bytes();
-    let write = |path: String, bytes: &[u8]| {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, bytes).unwrap();
-    };
-    let home = format!("repositories/{repository}");
-    for bytes in [&layer, &config, &manifest] {
-        let hex = digest(bytes);
-        write(format!("blobs/sha256/{}/{hex}/data", &hex[..2]), bytes);
-        write(format!("{home}/_layers/sha256/{hex}/link"), format!("sha256:{hex}").as_bytes());
-    }
-    let hex = digest(&manifest);
-    let link = format!("sha256:{hex}");
-    write(format!("{home}/_manifests/revisions/sha256/{hex}/link"), link.as_bytes());
-    write(format!("{home}/_manifests/tags/{tag}/current/link"), link.as_bytes());
-    write(format!("{home}/_manifests/tags/{tag}/index/sha256/{hex}/link"), link.as_bytes());
+fn account(password: &str) -> (String, String) {
+    ("ada".to_owned(), password.to_owned())
 }
 
 impl Up {
@@ -197,8 +119,8 @@ impl Up {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_private_registry_with_right_wrong_two_and_rotated_secrets() {
-    let Some(registry) = Registry::start() else { return };
-    let image = registry.image();
+    let Some(mut registry) = Registry::start().await else { return };
+    let image = registry.image.clone();
     let data = tempfile::tempdir().unwrap();
     let log = data.path().join("log");
     let up = Up::start_logging(2, &log);
@@ -285,13 +207,13 @@ fn base64(text: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_imagepulljob_pulls_with_secrets_that_cannot_be_changed() {
-    let Some(registry) = Registry::start() else { return };
+    let Some(registry) = Registry::start().await else { return };
     let up = Up::start(1);
-    let old = json!({ &registry.host: { "auth": base64(&format!("ada:{}", PASSWORDS[0])) } }).to_string();
+    let old = json!({ registry.host(): { "auth": base64(&format!("ada:{}", PASSWORDS[0])) } }).to_string();
     up.make_secret("old", "kubernetes.io/dockercfg", ".dockercfg", &old).await;
     let manifest = json!({
         "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": { "name": "private" },
-        "spec": { "image": registry.image(), "pullSecrets": ["old"] },
+        "spec": { "image": registry.image, "pullSecrets": ["old"] },
     });
     up.create(&manifest.to_string()).await;
     let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
