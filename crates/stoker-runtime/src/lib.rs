@@ -4,5 +4,6 @@
 //! registry or knows Kubernetes.
 
 pub mod layout;
+pub mod unpack;
 
 pub use layout::{Error, Found, Layout, Verified};

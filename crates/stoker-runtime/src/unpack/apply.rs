@@ -1,0 +1,262 @@
+//! Puts the entries of one archive into a directory, as containerd's applier does.
+//!
+//! A layer that will lie on others keeps whiteouts the way overlay wants them: a deleted file is a character device 0/0,
+//! an opaque directory has an attribute. In the lowest layer there is nothing to hide, and a whiteout removes what came
+//! before it in the same archive. Layers below are never looked at here: their part comes when the layer is settled.
+
+use std::fs::File;
+use std::io::{self, BufRead, Seek as _, SeekFrom, Write as _};
+use std::os::fd::AsFd as _;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::attributes::{self, At};
+use super::error::Error;
+use super::notes::Notes;
+use super::tar::{Archive, Entry, Kind, Piece};
+use super::tree::{self, Place, Tree, as_path};
+
+const WHITEOUT: &[u8] = b".wh.";
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// What marks an opaque directory for overlay.
+pub(super) const OPAQUE_XATTR: &[u8] = b"trusted.overlay.opaque";
+/// What an entry counts beside its data: a bomb of empty files takes inodes.
+const ENTRY: u64 = 512;
+
+/// One archive on its way to disk.
+pub(super) struct Applier {
+    tree: Tree,
+    lowest: bool,
+    most: u64,
+    taken: u64,
+    notes: Notes,
+}
+
+impl Applier {
+    /// Applies to an empty directory; at most so many bytes.
+    pub(super) fn new(tree: Tree, lowest: bool, most: u64) -> Self {
+        Self { tree, lowest, most, taken: 0, notes: Notes::default() }
+    }
+
+    /// Takes the whole archive, and gives what has to be known when the layer is settled.
+    pub(super) fn run<R: BufRead>(mut self, archive: &mut Archive<R>) -> Result<Notes, Error> {
+        while let Some(entry) = archive.next()? {
+            let parts: Vec<Vec<u8>> = tree::clean(&entry.name).into_iter().map(<[u8]>::to_vec).collect();
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            // Entries for the root itself are left out: its attributes are the snapshotter's.
+            if let Some((name, parents)) = parts.split_last() {
+                self.entry(archive, &entry, parents, name)?;
+            }
+        }
+        self.set_times()?;
+        Ok(self.notes)
+    }
+
+    fn entry<R: BufRead>(
+        &mut self,
+        archive: &mut Archive<R>,
+        entry: &Entry,
+        parents: &[&[u8]],
+        name: &[u8],
+    ) -> Result<(), Error> {
+        self.charge(ENTRY + archive.stored())?;
+        let notes = &mut self.notes;
+        let dir = self.tree.parent(parents, |path| notes.implied(path))?;
+        if name == OPAQUE {
+            return self.opaque(&dir);
+        }
+        if let Some(hidden) = name.strip_prefix(WHITEOUT) {
+            return self.whiteout(entry, &dir, hidden);
+        }
+        match entry.kind {
+            Kind::Directory => self.directory(entry, &dir, parents, name)?,
+            Kind::File => self.file(archive, entry, &dir, name)?,
+            Kind::Global => {
+                if tree::kind(&dir, name)?.is_some() {
+                    self.remove(&dir, name)?;
+                }
+            }
+            Kind::Other(flag) => {
+                let what = format!("its type {:?} is unknown", char::from(flag));
+                return Err(Error::archive(&entry.name, what));
+            }
+            _ => self.node(entry, &dir, name)?,
+        }
+        Ok(())
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), Error> {
+        self.taken = self.taken.saturating_add(bytes);
+        if self.taken > self.most { Err(Error::TooBig { most: self.most }) } else { Ok(()) }
+    }
+
+    fn remove(&mut self, dir: &Place, name: &[u8]) -> Result<(), Error> {
+        self.notes.forget(&dir.join(name));
+        self.tree.remove(dir, name)
+    }
+
+    /// Hides all that the layers below have in this directory.
+    fn opaque(&mut self, dir: &Place) -> Result<(), Error> {
+        if !self.lowest {
+            return rustix::fs::fsetxattr(dir.fd(), OPAQUE_XATTR, b"y", XattrFlags::empty())
+                .map_err(Error::disk("make opaque", as_path(&dir.path)));
+        }
+        if !self.notes.first_opaque(&dir.path)? {
+            return Ok(());
+        }
+        // All that no entry named goes, with whatever is in it.
+        while let Some(path) = self.notes.unnamed_below(&dir.path) {
+            let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+            let Some((name, parents)) = parts.split_last() else { break };
+            match self.tree.find(parents)? {
+                Some(parent) => self.remove(&parent, name)?,
+                None => self.notes.forget(&path),
+            }
+        }
+        Ok(())
+    }
+
+    /// Hides one name that the layers below have.
+    fn whiteout(&mut self, entry: &Entry, dir: &Place, hidden: &[u8]) -> Result<(), Error> {
+        if matches!(hidden, b"" | b"." | b"..") {
+            return Err(Error::archive(&entry.name, "it is a whiteout of nothing"));
+        }
+        if self.lowest {
+            return self.remove(dir, hidden);
+        }
+        let path = dir.join(hidden);
+        match rustix::fs::mknodat(dir.fd(), hidden, FileType::CharacterDevice, Mode::empty(), 0) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Err(Error::archive(&entry.name, "it deletes what the same layer has")),
+            Err(errno) => return Err(Error::disk("make the whiteout", as_path(&path))(errno)),
+        }
+        let (uid, gid) = attributes::owner(entry);
+        rustix::fs::chownat(dir.fd(), hidden, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(Error::disk("set the owner of", as_path(&path)))
+    }
+
+    /// Makes a directory, or takes over the one that is there.
+    fn directory(&mut self, entry: &Entry, dir: &Place, parents: &[&[u8]], name: &[u8]) -> Result<(), Error> {
+        let path = dir.join(name);
+        let failed = |errno| Error::disk("make the directory", as_path(&path))(errno);
+        let make = || rustix::fs::mkdirat(dir.fd(), name, Mode::RWXU);
+        let fd = match make() {
+            Ok(()) => tree::open(dir.fd(), name).map_err(failed)?,
+            Err(Errno::EXIST) => match tree::open(dir.fd(), name) {
+                Ok(fd) => fd,
+                Err(_) => {
+                    self.remove(dir, name)?;
+                    make().and_then(|()| tree::open(dir.fd(), name)).map_err(failed)?
+                }
+            },
+            Err(errno) => return Err(failed(errno)),
+        };
+        attributes::set(&At::Open(fd.as_fd()), entry, &path)?;
+        self.notes.named(&path);
+        let named = [parents, &[name]].concat().join(&b'/');
+        self.notes.directory(named, attributes::times(entry.accessed, entry.modified))
+    }
+
+    fn file<R: BufRead>(
+        &mut self,
+        archive: &mut Archive<R>,
+        entry: &Entry,
+        dir: &Place,
+        name: &[u8],
+    ) -> Result<(), Error> {
+        let path = dir.join(name);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let make = || rustix::fs::openat(dir.fd(), name, flags, Mode::RUSR | Mode::WUSR);
+        let fd = match make() {
+            Err(Errno::EXIST) => {
+                self.remove(dir, name)?;
+                make()
+            }
+            other => other,
+        };
+        let mut file = File::from(fd.map_err(Error::disk("make the file", as_path(&path)))?);
+        let failed = |source: io::Error| Error::Disk { doing: "write", path: as_path(&path).to_owned(), source };
+        let mut size: u64 = 0;
+        let mut holes = false;
+        archive.data(|piece| match piece {
+            Piece::Bytes(bytes) => {
+                size += bytes.len() as u64;
+                file.write_all(bytes).map_err(failed)
+            }
+            Piece::Hole(length) => {
+                size += length;
+                holes = true;
+                file.seek(SeekFrom::Start(size)).map(drop).map_err(failed)
+            }
+        })?;
+        if holes {
+            file.set_len(size).map_err(failed)?;
+        }
+        attributes::set(&At::Open(file.as_fd()), entry, &path)
+    }
+
+    /// Makes a link, a device or a fifo.
+    fn node(&mut self, entry: &Entry, dir: &Place, name: &[u8]) -> Result<(), Error> {
+        let path = dir.join(name);
+        let made = match self.try_node(entry, dir, name)? {
+            Err(Errno::EXIST) => {
+                self.remove(dir, name)?;
+                self.try_node(entry, dir, name)?
+            }
+            other => other,
+        };
+        match made {
+            Ok(()) => {}
+            Err(Errno::NOENT) if entry.kind == Kind::Link => {
+                return Err(Error::archive(&entry.name, "it is a hard link to a file that this layer does not have"));
+            }
+            Err(errno) => return Err(Error::disk("make", as_path(&path))(errno)),
+        }
+        let Some(kind) = tree::kind(dir, name)? else {
+            return Err(Error::disk("look at", as_path(&path))(Errno::NOENT));
+        };
+        attributes::set(&At::Named(dir, name, kind), entry, &path)
+    }
+
+    fn try_node(&self, entry: &Entry, dir: &Place, name: &[u8]) -> Result<Result<(), Errno>, Error> {
+        let mode = Mode::from_raw_mode(entry.mode);
+        let node = |kind| {
+            let device = rustix::fs::makedev(entry.device.0, entry.device.1);
+            rustix::fs::mknodat(dir.fd(), name, kind, mode, device)
+        };
+        Ok(match entry.kind {
+            Kind::Char => node(FileType::CharacterDevice),
+            Kind::Block => node(FileType::BlockDevice),
+            Kind::Fifo => node(FileType::Fifo),
+            Kind::Symlink => rustix::fs::symlinkat(entry.link.as_slice(), dir.fd(), name),
+            _ => {
+                let mut parents: Vec<&[u8]> = entry.link.split(|byte| *byte == b'/').collect();
+                let last = parents.pop().unwrap_or_default();
+                if matches!(last, b"" | b"." | b"..") {
+                    return Err(Error::archive(&entry.name, "it is a hard link to a directory"));
+                }
+                match self.tree.find(&parents)? {
+                    Some(target) => rustix::fs::linkat(target.fd(), last, dir.fd(), name, AtFlags::empty()),
+                    None => Err(Errno::NOENT),
+                }
+            }
+        })
+    }
+
+    /// Sets the times of all directories, now that nothing is put into them any more.
+    fn set_times(&mut self) -> Result<(), Error> {
+        for (name, times) in self.notes.directories() {
+            let path = self.tree.resolve(&tree::clean(&name))?;
+            let failed = |errno| Error::disk("set the times of", as_path(&name))(errno);
+            let Some((last, parents)) = path.split_last() else {
+                rustix::fs::futimens(self.tree.root().fd(), &times).map_err(failed)?;
+                continue;
+            };
+            let parents: Vec<&[u8]> = parents.iter().map(Vec::as_slice).collect();
+            let dir = self.tree.find(&parents)?.ok_or_else(|| failed(Errno::NOENT))?;
+            rustix::fs::utimensat(dir.fd(), last.as_slice(), &times, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
