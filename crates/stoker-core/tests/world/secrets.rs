@@ -377,3 +377,30 @@ fn a_silent_node_gets_new_logins_when_it_is_heard_of() {
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
     assert_eq!(scene.ordered(), [copy("two")]);
 }
+
+#[test]
+fn what_was_tried_for_one_job_is_not_tried_again_because_another_asked() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    for (name, content) in [("a", "one"), ("b", "two")] {
+        scene.secret(name, content);
+        scene.copied(content);
+    }
+    for (name, secret) in [("first", "a"), ("second", "b")] {
+        scene.job(with_secrets(name, &[secret]));
+    }
+    scene.plan();
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    scene.plan();
+    // The second job has no place left in which it could join the first.
+    scene.edit("second", |job| job.parallelism = 1);
+    scene.plan();
+    scene.secret("a", "three");
+    scene.copied("three");
+    scene.plan();
+    assert_eq!(scene.ordered(), [copy("three"), copy("two")]);
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    assert_eq!(scene.plan(), NOTHING);
+    for name in ["first", "second"] {
+        assert_eq!(scene.states(name), ["n1 failed: Unauthorized", "n2 pulls"], "{name}");
+    }
+}
