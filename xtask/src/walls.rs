@@ -45,6 +45,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "oci-spec",
             "rustls",
             "serde",
+            "serde-saphyr",
             "serde_json",
             "sha2",
             "stoker-core",
@@ -57,7 +58,27 @@ const WALLS: &[(&str, &[&str])] = &[
             "webpki-roots",
         ],
     ),
-    ("stoker-runtime", &["flate2", "oci-spec", "rustix", "serde", "serde_json", "sha2", "thiserror", "tokio", "zstd"]),
+    (
+        "stoker-runtime",
+        &[
+            "bytes",
+            "flate2",
+            "futures",
+            "jiff",
+            "oci-spec",
+            "prost",
+            "rustix",
+            "serde",
+            "serde_json",
+            "sha2",
+            "thiserror",
+            "tokio",
+            "tonic",
+            "tonic-prost",
+            "tracing",
+            "zstd",
+        ],
+    ),
     (
         "stoker-controller",
         &[
@@ -80,6 +101,7 @@ const WALLS: &[(&str, &[&str])] = &[
     (
         "stoker-agent",
         &[
+            "bytes",
             "futures",
             "jiff",
             "k8s-openapi",

@@ -3,6 +3,7 @@
 //! What to do next is core's `step`; how bytes come is `stoker-transfer`; where they go is `stoker-runtime`. This
 //! crate watches one object, performs, and writes that object's status with one write in flight.
 
+mod guard;
 mod ledger;
 mod meter;
 mod metrics;
@@ -15,4 +16,4 @@ mod secrets;
 
 pub use metrics::Metrics;
 pub use node::{LEASE_DURATION, LEASE_NAMESPACE};
-pub use run::{Error, Settings, run};
+pub use run::{Error, Limits, Settings, run};

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use stoker_core::step::Failure;
 use stoker_core::{Bytes, Pin, Report};
 use stoker_transfer::Progress;
 use tokio::sync::Notify;
@@ -22,6 +23,8 @@ struct State {
     present: u64,
     /// Blobs under way, each with whether its bytes over the wire are counted here.
     blobs: Vec<(Progress, bool)>,
+    /// Why it does not go on just now.
+    waits: Option<Failure>,
 }
 
 impl Meter {
@@ -59,6 +62,34 @@ impl Meter {
         self.state().blobs.push((progress, counted));
     }
 
+    /// All of it is there, and this is its size.
+    pub(crate) fn whole(&self, size: u64) {
+        let mut state = self.state();
+        state.total = state.total.max(size);
+        state.present = state.total;
+    }
+
+    /// The bytes of blobs that are on their way.
+    pub(crate) fn under_way(&self) -> u64 {
+        self.state().blobs.iter().map(|(progress, _)| progress.size()).sum()
+    }
+
+    /// Something must come back first.
+    pub(crate) fn waits(&self, failure: Failure) {
+        let mut state = self.state();
+        // What was under way is begun again, and counted again.
+        state.blobs.clear();
+        state.waits = Some(failure);
+        drop(state);
+        self.news.notify_one();
+    }
+
+    /// It came back.
+    pub(crate) fn goes_on(&self) {
+        self.state().waits = None;
+        self.news.notify_one();
+    }
+
     /// The byte counts of this attempt.
     pub(crate) fn bytes(&self) -> Bytes {
         let state = self.state();
@@ -72,6 +103,17 @@ impl Meter {
         report.bytes = self.bytes();
         report.bytes.upstream += earlier.upstream;
         let state = self.state();
+        match &state.waits {
+            Some(failure) => {
+                report.reason = Some(failure.reason);
+                report.message.clone_from(&failure.message);
+            }
+            None if report.reason == Some(stoker_core::Reason::RuntimeUnavailable) => {
+                report.reason = None;
+                report.message.clear();
+            }
+            None => {}
+        }
         if state.digest.is_some() {
             report.digest.clone_from(&state.digest);
         }

@@ -16,8 +16,10 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use stoker_core::model::{Key, Order, Phase};
 use stoker_core::step::{Failure, Task};
-use stoker_runtime::Layout;
+use stoker_runtime::Runtime;
 use tokio::time::Instant;
+
+use crate::pull::Done;
 
 /// How often the loop turns even if nothing happens.
 const BEAT_EVERY: Duration = Duration::from_secs(30);
@@ -158,10 +160,10 @@ impl Collector for Agents {
 }
 
 /// Wakes the loop, with the free bytes of the store's filesystem. A disk that does not answer stops it.
-pub(crate) fn pulse(store: Layout) -> impl Stream<Item = Option<u64>> {
+pub(crate) fn pulse(store: Runtime) -> impl Stream<Item = Option<u64>> {
     futures::stream::unfold((tokio::time::interval(BEAT_EVERY), store), async |(mut interval, store)| {
         interval.tick().await;
-        let free = store.space().await.ok().map(|(_, free)| free);
+        let free = store.space().await.ok().flatten().map(|space| space.free);
         Some((free, (interval, store)))
     })
 }
@@ -191,7 +193,7 @@ impl Share {
     }
 
     /// An attempt ended by itself.
-    pub(crate) fn attempt(&self, result: &Result<String, Failure>) {
+    pub(crate) fn attempt(&self, result: &Result<Done, Failure>) {
         let (result, reason) = match result {
             Ok(_) => ("succeeded", ""),
             Err(failure) => ("failed", failure.reason.as_str()),

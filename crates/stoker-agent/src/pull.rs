@@ -1,31 +1,58 @@
 //! One attempt at one order: ask, compare with what is there, fetch what is missing, record. Dropping it stops it;
 //! what was fetched stays in the spool for the next attempt.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
-use futures::{StreamExt as _, TryStreamExt as _};
 use stoker_core::step::Failure;
-use stoker_core::{Order, Pin, Policy, Reason};
-use stoker_runtime::{Found, Layout};
-use stoker_transfer::{Descriptor, Digest, Kind, Logins, Platform, Reference, Registry, Source, Spool};
+use stoker_core::{Clock, Order, Pin, Policy, Reason};
+use stoker_runtime::{Runtime, There};
+use stoker_transfer::{Digest, Logins, Platform, Reference, Registry, Source, Spool};
 
+use crate::guard::Guard;
 use crate::meter::Meter;
 use crate::secrets::{self, Secrets};
 
-/// Blobs of one image at one time; the spool bounds all images together.
-const BLOBS_AT_ONCE: usize = 4;
+mod containerd;
+mod cri;
+mod failure;
+mod layout;
+mod uses;
+
+use self::failure::{runtime_failure, transfer_failure};
+pub(crate) use self::uses::Uses;
+
+/// How often to look whether a runtime that went away is back.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What attempts share.
 #[derive(Clone)]
 pub(crate) struct Tools {
+    pub(crate) clock: Clock,
     pub(crate) registry: Registry,
     pub(crate) spool: Spool,
-    pub(crate) store: Layout,
+    pub(crate) runtime: Runtime,
     pub(crate) platform: Platform,
     pub(crate) secrets: Secrets,
-    /// Blobs whose bytes over the wire some attempt counts: two images that share a layer share its fetch.
-    pub(crate) counted: Arc<Mutex<BTreeSet<String>>>,
+    pub(crate) guard: Guard,
+    /// Layers of one image that are worked on at one time; the spool bounds all images together.
+    pub(crate) layers: usize,
+    /// Blobs that attempts have in hand: two images that share a layer share its fetch.
+    pub(crate) uses: Arc<Uses>,
+}
+
+/// How an attempt went well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Done {
+    pub(crate) digest: String,
+    /// What a person should know about it.
+    pub(crate) note: Option<String>,
+}
+
+impl From<String> for Done {
+    fn from(digest: String) -> Self {
+        Self { digest, note: None }
+    }
 }
 
 /// Where an image is had from: its registry, and who we are to it.
@@ -34,58 +61,75 @@ struct Origin {
     logins: Logins,
 }
 
+impl Origin {
+    fn source(&self) -> Source {
+        Source::new(self.reference.clone(), self.logins.current().cloned())
+    }
+}
+
 impl Tools {
-    /// Brings the image of this order into the store, or finds it there. Returns its digest.
-    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter) -> Result<String, Failure> {
+    /// Brings the image of this order into the store, or finds it there. A runtime that goes away in the middle is
+    /// waited for.
+    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter) -> Result<Done, Failure> {
         let reference: Reference = order.image.parse().map_err(|problem| Failure {
             reason: Reason::InvalidReference,
             message: format!("{problem}"),
             retryable: false,
             pause: None,
         })?;
-        let there = self.store.find(&order.image).await.map_err(store_failure)?;
-        if let (Policy::IfNotPresent, Some(there)) = (order.policy, &there) {
-            meter.sized(there.size, there.size);
-            return Ok(there.root.digest().to_string());
+        loop {
+            match self.try_once(order, &reference, meter).await {
+                Err(failure) if failure.reason == Reason::RuntimeUnavailable => {
+                    tracing::warn!(image = order.image, "{}; going on when it is back", failure.message);
+                    meter.waits(failure);
+                    while !self.runtime.answers().await {
+                        tokio::time::sleep(LOOK_AGAIN).await;
+                    }
+                    meter.goes_on();
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn try_once(&self, order: &Order, reference: &Reference, meter: &Meter) -> Result<Done, Failure> {
+        let there = self.runtime.find(&name_in_store(reference)).await.map_err(runtime_failure)?;
+        if let (Policy::IfNotPresent, Some(There { digest: Some(digest), size })) = (order.policy, &there) {
+            meter.sized(*size, *size);
+            return Ok(digest.clone().into());
         }
         let (keyring, troubles) = self.secrets.keyring(&order.secrets).await;
-        let from = Origin { logins: keyring.logins(&reference), reference };
-        let brought = self.bring(order, &from, there, meter).await;
+        let from = Origin { logins: keyring.logins(reference), reference: reference.clone() };
+        let brought = match &self.runtime {
+            Runtime::Cri(cri) => self.by_cri(cri, order, &from, there, meter).await,
+            Runtime::Containerd(containerd, cri) => match &containerd.node().ineligible {
+                None => self.bring(order, &from, there, meter).await,
+                Some(why) => {
+                    let done = self.by_cri(cri, order, &from, there, meter).await;
+                    done.map(|done| Done { note: Some(format!("pulled by containerd itself: {why}")), ..done })
+                }
+            },
+            Runtime::Layout(_) => self.bring(order, &from, there, meter).await,
+        };
         brought.map_err(|failure| secrets::explain(failure, &troubles))
     }
 
-    async fn bring(
-        &self,
-        order: &Order,
-        from: &Origin,
-        there: Option<Found>,
-        meter: &Meter,
-    ) -> Result<String, Failure> {
+    /// Fetches what is missing ourselves.
+    async fn bring(&self, order: &Order, from: &Origin, there: Option<There>, meter: &Meter) -> Result<Done, Failure> {
         let digest = self.digest(order, from, meter).await?;
-        if let Some(there) = there.filter(|there| *there.root.digest() == digest) {
+        if let Some(there) = there.filter(|there| there.digest.as_deref() == Some(digest.as_ref())) {
             meter.sized(there.size, there.size);
-            return Ok(digest.to_string());
+            return Ok(digest.to_string().into());
         }
         let Origin { reference, logins } = from;
         let image = self.registry.image_with(reference, &digest, &self.platform, logins).await;
         let image = image.map_err(transfer_failure)?;
-        let mut missing: Vec<Descriptor> = Vec::new();
-        let mut present = 0;
-        for blob in image.blobs() {
-            match self.store.has(blob.digest(), blob.size()).await {
-                true => present += blob.size(),
-                false => missing.push(blob.clone()),
-            }
+        match &self.runtime {
+            Runtime::Layout(store) => self.into_layout(store, order, from, &image, meter).await?,
+            Runtime::Containerd(containerd, _) => self.into_containerd(containerd, from, &image, meter).await?,
+            Runtime::Cri(_) => {}
         }
-        meter.sized(image.total_size(), present);
-        let fetches = missing.into_iter().map(|blob| self.fetch(from, blob, meter));
-        futures::stream::iter(fetches).buffer_unordered(BLOBS_AT_ONCE).try_collect::<()>().await?;
-        for document in &image.documents {
-            let put = self.store.put(document.descriptor.digest(), document.bytes.clone());
-            put.await.map_err(store_failure)?;
-        }
-        self.store.record(&order.image, image.root.clone()).await.map_err(store_failure)?;
-        Ok(digest.to_string())
+        Ok(digest.to_string().into())
     }
 
     /// The digest to fetch: the one that the order carries, or the registry's answer, which is told at once.
@@ -104,57 +148,16 @@ impl Tools {
         meter.resolved(Pin { asked: order.asked, digest: root.digest().to_string() });
         Ok(root.digest().clone())
     }
+}
 
-    async fn fetch(&self, from: &Origin, blob: Descriptor, meter: &Meter) -> Result<(), Failure> {
-        let growing =
-            self.spool.blob(Source::new(from.reference.clone(), from.logins.current().cloned()), blob.clone());
-        let claim = Claim::of(&self.counted, blob.digest());
-        meter.blob(growing.progress(), claim.is_some());
-        let file = growing.complete().await.map_err(transfer_failure)?;
-        // Another image with the same layer may have brought it in first; that is as good.
-        self.store.adopt(blob.digest(), &file).await.map_err(store_failure)?;
-        self.spool.release(blob.digest()).await.map_err(transfer_failure)
+/// The name under which image stores know a reference: where it has a digest, a tag says nothing.
+fn name_in_store(reference: &Reference) -> String {
+    match reference.digest() {
+        Some(digest) => by_digest(reference, digest),
+        None => reference.name().to_owned(),
     }
 }
 
-/// Held by the attempt that counts a blob's bytes over the wire.
-struct Claim(Arc<Mutex<BTreeSet<String>>>, String);
-
-impl Claim {
-    fn of(counted: &Arc<Mutex<BTreeSet<String>>>, digest: &Digest) -> Option<Self> {
-        let digest = digest.to_string();
-        let new = counted.lock().unwrap_or_else(PoisonError::into_inner).insert(digest.clone());
-        new.then(|| Self(counted.clone(), digest))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
-    }
-}
-
-fn store_failure(problem: stoker_runtime::Error) -> Failure {
-    let reason = if problem.is_full() { Reason::NoSpace } else { Reason::StoreError };
-    Failure { reason, message: problem.to_string(), retryable: true, pause: None }
-}
-
-fn transfer_failure(problem: stoker_transfer::Error) -> Failure {
-    let reason = match problem.kind() {
-        Kind::InvalidReference => Reason::InvalidReference,
-        Kind::NotFound => Reason::NotFound,
-        Kind::Unauthorized => Reason::Unauthorized,
-        Kind::RateLimited => Reason::RateLimited,
-        Kind::Unreachable => Reason::Unreachable,
-        Kind::Stalled => Reason::Stalled,
-        Kind::DigestMismatch => Reason::DigestMismatch,
-        Kind::TooLarge => Reason::TooLarge,
-        Kind::InvalidContent => Reason::InvalidContent,
-        Kind::PlatformMissing => Reason::PlatformMissing,
-        Kind::Server => Reason::RegistryError,
-        Kind::NoSpace => Reason::NoSpace,
-        Kind::Disk => Reason::StoreError,
-    };
-    let (retryable, pause) = (problem.is_retryable(), problem.retry_after());
-    Failure { reason, message: problem.to_string(), retryable, pause }
+fn by_digest(reference: &Reference, digest: &str) -> String {
+    format!("{}/{}@{digest}", reference.registry(), reference.repository())
 }

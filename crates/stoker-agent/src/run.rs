@@ -19,17 +19,18 @@ use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
 use stoker_core::model::{Bytes, Key, Order, Report, after};
 use stoker_core::step::{self, Action, Failure, Task, TaskState};
 use stoker_core::{Clock, CopyName, Reason};
-use stoker_runtime::Layout;
+use stoker_runtime::Runtime;
 use stoker_transfer::{Platform, Registry, Spool};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use crate::guard::Guard;
 use crate::ledger::Ledger;
 use crate::meter::Meter;
 use crate::metrics::{self, Metrics, Share};
 use crate::node;
-use crate::pull::Tools;
+use crate::pull::{Done, Tools};
 use crate::register::register;
 use crate::report::{Said, until};
 use crate::secrets::Secrets;
@@ -53,13 +54,36 @@ pub struct Settings {
     /// Where they are while they come.
     pub spool: Spool,
     /// Where they go.
-    pub store: Layout,
+    pub runtime: Runtime,
+    /// Why they go there, for people.
+    pub why_runtime: String,
+    /// How much at one time.
+    pub limits: Limits,
     /// The file in which it remembers its orders.
     pub ledger: PathBuf,
     /// On a machine without a kubelet: the labels of the Node that the agent makes and keeps alive itself.
     pub node_labels: Option<BTreeMap<String, String>>,
     /// What it counts, together with all agents that have the same ones.
     pub metrics: Metrics,
+}
+
+/// How much of a node an agent may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Images that are pulled at one time.
+    pub pulls: usize,
+    /// Layers of one image that are worked on at one time.
+    pub layers: usize,
+    /// How full the disks of images and spool may become, in percent.
+    pub disk: u8,
+    /// Bytes a second for all pulls together, unless the NodePreheat says another number.
+    pub bandwidth: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { pulls: step::ORDERS_AT_ONCE, layers: 4, disk: 80, bandwidth: None }
+    }
 }
 
 /// Why an agent ended unasked.
@@ -98,7 +122,7 @@ struct Agent {
     /// What is on the disk.
     ledger: Ledger,
     running: BTreeMap<Key, Running>,
-    attempts: JoinSet<Result<String, Failure>>,
+    attempts: JoinSet<Result<Done, Failure>>,
     news: Arc<Notify>,
     said: Said,
     /// Whether its object was read, with what an earlier life of this agent had said there.
@@ -135,10 +159,17 @@ impl Agent {
         let tools = Tools {
             registry: settings.registry.clone(),
             spool: settings.spool.clone(),
-            store: settings.store.clone(),
+            clock: settings.clock.clone(),
+            guard: Guard {
+                runtime: settings.runtime.clone(),
+                spool: settings.spool.dir().to_owned(),
+                percent: settings.limits.disk,
+            },
+            runtime: settings.runtime.clone(),
             platform: settings.platform.clone(),
             secrets: Secrets::new(settings.client.clone()),
-            counted: Arc::default(),
+            layers: settings.limits.layers.max(1),
+            uses: Arc::default(),
         };
         let now = (settings.clock)();
         let adopt = |(key, report): (&Key, &Report)| (*key, step::adopt(report.clone(), now));
@@ -172,7 +203,7 @@ impl Agent {
         let mut registering: Option<BoxFuture<'static, ()>> = Some(register(client.clone(), node.clone()).boxed());
         let mut writing: Option<BoxFuture<'static, Written>> = None;
         let mut listed = false;
-        let mut pulse = metrics::pulse(self.settings.store.clone()).boxed();
+        let mut pulse = metrics::pulse(self.settings.runtime.clone()).boxed();
         loop {
             self.share.turn(self.adopted, &self.orders, &self.tasks);
             // On the disk before anything is done about it.
@@ -329,7 +360,7 @@ impl Agent {
     }
 
     /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.
-    fn join(&mut self, ended: Result<(Id, Result<String, Failure>), JoinError>) {
+    fn join(&mut self, ended: Result<(Id, Result<Done, Failure>), JoinError>) {
         let (id, result) = match ended {
             Ok(ended) => ended,
             Err(problem) => {
@@ -343,7 +374,7 @@ impl Agent {
         }
     }
 
-    fn conclude(&mut self, key: Key, result: Result<String, Failure>) {
+    fn conclude(&mut self, key: Key, result: Result<Done, Failure>) {
         let now = (self.settings.clock)();
         self.read_meters(now);
         let began_with = self.running.remove(&key).map(|running| running.secrets);
@@ -351,10 +382,12 @@ impl Agent {
         let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { return };
         let node = &self.settings.node;
         let task = match result {
-            Ok(digest) => {
+            Ok(Done { digest, note }) => {
                 let bytes = task.report.bytes;
                 tracing::info!(node, image = order.image, digest, upstream = bytes.upstream, "there");
-                step::succeed(order, task, digest, bytes, now)
+                let mut task = step::succeed(order, task, digest, bytes, now);
+                task.report.message = note.unwrap_or_default();
+                task
             }
             Err(failure) if failure.reason == Reason::Unauthorized && began_with.as_ref() != Some(&order.secrets) => {
                 tracing::info!(
@@ -399,14 +432,16 @@ impl Agent {
         if !self.introduced {
             saying.agent = Some(AgentInfo {
                 version: env!("CARGO_PKG_VERSION").into(),
-                runtime: "layout".into(),
+                runtime: self.settings.runtime.describe(),
+                chosen: Some(self.settings.why_runtime.clone()),
                 platform: self.settings.platform.to_string(),
                 features: Vec::new(),
             });
         }
-        let (api, node, store) = (api.clone(), self.settings.node.clone(), self.settings.store.clone());
+        let (api, node, runtime) = (api.clone(), self.settings.node.clone(), self.settings.runtime.clone());
         let write = async move {
-            saying.disk = store.space().await.ok().map(|(total, free)| Disk { total, free });
+            let space = runtime.space().await.ok().flatten();
+            saying.disk = space.map(|space| Disk { total: space.total, free: space.free });
             let Write::Status(_, patch) = from_core::saying(&node, &saying) else {
                 return std::future::pending().await;
             };

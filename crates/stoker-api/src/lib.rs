@@ -5,6 +5,7 @@
 // Printer columns of one type look like a repeated attribute to clippy.
 #![allow(clippy::duplicated_attributes)]
 
+mod amount;
 pub mod dialect;
 mod events;
 mod image;
@@ -18,6 +19,7 @@ mod write;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
 
+pub use amount::{Amount, NotAnAmount};
 pub use dialect::{DIALECTS, Dialect, NotReadable, Summary};
 pub use events::events;
 pub use image::image;

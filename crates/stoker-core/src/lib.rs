@@ -4,6 +4,7 @@
 //! [`step::Step`] for an agent. Time is always an argument. Nothing here does IO, reads a clock or the
 //! environment, or depends on the order of a hash map.
 
+pub mod human;
 pub mod model;
 pub mod pace;
 pub mod reason;

@@ -79,6 +79,12 @@ reasons! {
     NoSpace = "NoSpace",
     /// Failed: the node's disk or image store gave an error.
     StoreError = "StoreError",
+    /// Failed: the image would fill the node's disk past its limit.
+    Disk = "Disk",
+    /// Waiting, or failed: the node's container runtime does not answer.
+    RuntimeUnavailable = "RuntimeUnavailable",
+    /// Pulling again: somebody removed the image from the node.
+    Removed = "Removed",
     /// Failed: the agent is too old for this order.
     Unsupported = "Unsupported",
     /// Failed: the job's deadline passed first.

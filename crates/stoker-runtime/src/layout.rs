@@ -153,18 +153,6 @@ impl Layout {
         verify::verify(self.blobs()).await
     }
 
-    /// All bytes and the free bytes of the filesystem that this is on.
-    pub async fn space(&self) -> Result<(u64, u64), Error> {
-        let layout = self.clone();
-        disk::beside(move || {
-            let stat = rustix::fs::statvfs(layout.dir.as_path())
-                .map_err(|e| Error::disk("look at the filesystem of", &layout.dir, &io::Error::from(e)))?;
-            let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-            Ok((bytes(stat.f_blocks), bytes(stat.f_bavail)))
-        })
-        .await
-    }
-
     fn blobs(&self) -> PathBuf {
         self.dir.join("blobs/sha256")
     }

@@ -1,9 +1,20 @@
-//! Where images go on a node: the OCI image layout.
+//! Where images go on a node: containerd, any CRI runtime, an OCI image layout.
 //!
-//! Verified files and documents come in; images that a node can be said to have go out. Nothing here speaks to a
-//! registry or knows Kubernetes.
+//! Verified files, streams and documents come in; images that a node can be said to have go out. Nothing here speaks to
+//! a registry or knows Kubernetes.
 
+pub mod choose;
+pub mod containerd;
+pub mod cri;
+pub mod grpc;
 pub mod layout;
+pub mod runtime;
+pub mod space;
 pub mod unpack;
+pub mod wire;
 
-pub use layout::{Error, Found, Layout, Verified};
+pub use choose::{Choice, Wish, choose};
+pub use containerd::Containerd;
+pub use cri::Cri;
+pub use layout::{Found, Layout, Verified};
+pub use runtime::{Error, Runtime, There};

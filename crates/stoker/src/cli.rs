@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use stoker_api::Span;
 use stoker_api::labels::{self, LabelSelector};
+use stoker_api::{Amount, Span};
+use stoker_runtime::Wish;
 
 /// Puts container images on the nodes that will need them, before they need them.
 #[derive(Parser)]
@@ -126,6 +127,41 @@ pub(crate) struct Up {
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) node: NodeArgs,
+}
+
+/// Where a node's images go, and how much of the node that may take
+#[derive(Args, Clone)]
+pub(crate) struct NodeArgs {
+    /// Where images go: containerd, cri (any runtime, by its own pull), layout (an OCI image layout on disk), or auto:
+    /// what answers on this machine [default: layout for `up`, auto for `agent`]
+    #[arg(long, value_name = "RUNTIME", help_heading = "Node", value_parser = str::parse::<Wish>)]
+    pub(crate) runtime: Option<Wish>,
+    /// The runtime's socket, e.g. unix:///run/containerd/containerd.sock [default: the usual ones]
+    #[arg(long, value_name = "SOCKET", help_heading = "Node")]
+    pub(crate) runtime_endpoint: Option<String>,
+    /// Images that are pulled at one time
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Node")]
+    pub(crate) max_pulls: u16,
+    /// Layers that are fetched at one time, of all images together
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Node")]
+    pub(crate) max_layers: u16,
+    /// Begin no image that would fill the disk of the images past this, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 80, value_parser = clap::value_parser!(u8).range(1..=100), help_heading = "Node")]
+    pub(crate) max_disk: u8,
+    /// Receive no more than this in a second, e.g. 20Mi [default: no limit; spec.bandwidth of the NodePreheat comes first]
+    #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>, help_heading = "Node")]
+    pub(crate) bandwidth: Option<Amount>,
+    /// containerd's hosts.toml files: mirrors, CAs, client certificates [default: what containerd is told to use]
+    #[arg(long, value_name = "DIR", help_heading = "Node")]
+    pub(crate) registry_hosts: Option<PathBuf>,
+    /// The kubelet's CredentialProviderConfig, for registries whose logins come from a program
+    #[arg(long, value_name = "FILE", requires = "credential_provider_bin_dir", help_heading = "Node")]
+    pub(crate) credential_provider_config: Option<PathBuf>,
+    /// Where those programs are
+    #[arg(long, value_name = "DIR", requires = "credential_provider_config", help_heading = "Node")]
+    pub(crate) credential_provider_bin_dir: Option<PathBuf>,
 }
 
 /// Put images on nodes now, and follow it
@@ -238,9 +274,11 @@ pub(crate) struct Agent {
     /// The name of the Node that this agent serves
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
     pub(crate) node: String,
-    /// Where images go (an OCI image layout) and where they are while they come
+    /// Where images are while they come; with --runtime layout also where they go
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,
+    #[command(flatten)]
+    pub(crate) settings: NodeArgs,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,

@@ -10,11 +10,13 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use kube::api::{Api, PostParams};
 use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec};
-use stoker_runtime::Layout;
+use stoker_core::human;
+use stoker_runtime::{Layout, Runtime};
 use stoker_transfer::{Platform, ServeSettings, Server};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Demo;
+use crate::cli::NodeArgs;
 use crate::follow::{End, follow};
 use crate::out::outln;
 use crate::screen::Screen;
@@ -70,8 +72,15 @@ async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result
     let (registry, sent) = (server.addr(), server.sent());
     let serving = tokio::spawn(server.run(stop.child_token()));
     let listen = ([127, 0, 0, 1], 0).into();
-    let options =
-        Options { data: data.into(), nodes: 3, listen, metrics: None, platform: platform(), clock: clock::system() };
+    let options = Options {
+        data: data.into(),
+        nodes: 3,
+        listen,
+        metrics: None,
+        platform: platform(),
+        clock: clock::system(),
+        node: NodeArgs::layout(),
+    };
     let mut system = System::start(options).await?;
     outln!("Registry at {registry}, API at https://{}, nodes node-1 … node-3, two of them at one time:\n", system.addr);
     let images: Vec<String> = names.iter().map(|name| format!("{registry}/{name}")).collect();
@@ -88,7 +97,7 @@ async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result
         None => INTERRUPTED.into(),
         Some(end) => {
             let good = show(&end) & prove(&system).await?;
-            outln!("\n{} left the registry.", table::bytes(sent.load(Ordering::Relaxed)));
+            outln!("\n{} left the registry.", human::bytes(sent.load(Ordering::Relaxed)));
             if keep {
                 outln!("\nThe registry at {registry} has: {}\n{}", names.join(", "), up::greeting(&system));
                 system.run_until(stop.cancelled()).await?;
@@ -141,7 +150,7 @@ fn show(end: &End) -> bool {
                 row.node.clone(),
                 row.image.clone(),
                 report.digest.as_deref().map(table::short_digest).unwrap_or_default(),
-                table::bytes(report.bytes.done),
+                human::bytes(report.bytes.done),
                 format!("{:.1} s", took.as_secs_f64()),
                 result,
             ]
@@ -154,13 +163,14 @@ fn show(end: &End) -> bool {
 /// Re-hashes every blob on every node.
 async fn prove(system: &System) -> anyhow::Result<bool> {
     let mut good = true;
-    for (name, store) in &system.nodes {
+    for (name, runtime) in &system.nodes {
+        let Runtime::Layout(store) = runtime else { continue };
         let proof = store.verify().await?;
         let bad = match proof.bad.is_empty() {
             true => "every sha256 is right".to_string(),
             false => format!("WRONG: {:?}", proof.bad),
         };
-        outln!("{name}: {} blobs re-hashed, {}, {bad}", proof.blobs, table::bytes(proof.bytes));
+        outln!("{name}: {} blobs re-hashed, {}, {bad}", proof.blobs, human::bytes(proof.bytes));
         good &= proof.bad.is_empty() && proof.blobs > 0;
     }
     Ok(good)

@@ -14,6 +14,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::{DIALECTS, Dialect, native};
 use stoker_controller::snapshot;
+use stoker_core::human;
 
 use crate::cli::{Cluster, Get, Output};
 use crate::connect::{Connection, connect};
@@ -134,12 +135,12 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
                 if first { why::word(&row.state).into() } else { String::new() },
                 image.image.clone(),
                 digest.map(table::short_digest).unwrap_or_else(|| "-".into()),
-                table::bytes(bytes.done),
-                table::bytes(bytes.total),
+                human::bytes(bytes.done),
+                human::bytes(bytes.total),
             ];
             if output == Output::Wide {
                 let attempt = image.report.as_ref().map_or(0, |report| report.attempt);
-                line.extend([table::bytes(bytes.upstream), attempt.to_string()]);
+                line.extend([human::bytes(bytes.upstream), attempt.to_string()]);
             }
             let sentence = if first && row.state != stoker_core::world::State::Succeeded {
                 why::sentence(row)
@@ -179,7 +180,7 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
             let free = status.and_then(|status| status.pointer("/disk/free")).and_then(Value::as_u64);
             let ready = if stoker_api::node::to_core(node).ready { "Ready" } else { "NotReady" };
             let agent = if preheat.is_some() { text("/agent/version") } else { "none".into() };
-            let free = free.map(table::bytes).unwrap_or_else(|| "-".into());
+            let free = free.map(human::bytes).unwrap_or_else(|| "-".into());
             vec![name, ready.into(), text("/agent/runtime"), text("/agent/platform"), free, agent]
         })
         .collect();

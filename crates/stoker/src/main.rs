@@ -10,6 +10,7 @@ mod get;
 mod jobs;
 mod logs;
 mod metrics;
+mod node;
 mod out;
 mod pull;
 mod roles;

@@ -8,13 +8,14 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec, SecretRef};
 use stoker_api::{Span, image};
+use stoker_core::human;
 
 use crate::cli::{Cluster, Pull};
 use crate::connect::connect;
 use crate::follow::{End, failures, follow};
 use crate::out::outln;
 use crate::screen::Screen;
-use crate::{clock, jobs, table};
+use crate::{clock, jobs};
 
 /// A Preheat without a name of its own goes this long after its end.
 const TTL: Span = Span(std::time::Duration::from_secs(3600));
@@ -131,7 +132,7 @@ fn conclude(end: &End) -> anyhow::Result<ExitCode> {
         }
         (nodes, 0) if !rows.is_empty() => outln!("Preheat {name}: already on all {nodes} nodes, nothing was fetched"),
         (nodes, upstream) => {
-            outln!("Preheat {name}: on all {nodes} nodes, {} received from the registry", table::bytes(upstream));
+            outln!("Preheat {name}: on all {nodes} nodes, {} received from the registry", human::bytes(upstream));
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use stoker_transfer::{Platform, Registry};
+use stoker_transfer::Platform;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +11,7 @@ use crate::cli::{Agent, Cluster, Controller};
 use crate::connect::connect;
 use crate::metrics::{Numbers, Server};
 use crate::out::outln;
-use crate::{clock, system, up};
+use crate::{clock, node, up};
 
 /// `stoker controller`.
 pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::Result<ExitCode> {
@@ -29,8 +29,8 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
 /// `stoker agent`.
 pub(crate) async fn agent(cluster: &Cluster, args: Agent) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
-    let registry = Registry::new(Default::default())?;
-    let settings = system::agent(&args.node, &args.data, &client, &registry, &Platform::host(), &clock::system())?;
+    let (platform, clock) = (Platform::host(), clock::system());
+    let settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
     let numbers = Numbers { controller: None, agents: Some(settings.metrics.clone()) };
     let server = Server::bind(args.metrics, &numbers).await?;
     let cancel = CancellationToken::new();

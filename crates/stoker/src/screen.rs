@@ -7,10 +7,10 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use stoker_api::Summary;
 use stoker_core::Phase;
+use stoker_core::human;
 use tokio::time::Instant;
 
 use crate::follow::Row;
-use crate::table;
 
 /// Where progress is drawn.
 pub(crate) enum Screen {
@@ -114,7 +114,7 @@ impl Lines {
             let word = word(row);
             let key = (row.node.clone(), row.image.clone());
             if !word.is_empty() && self.said.get(&key) != Some(&word) {
-                eprintln!("{} {}: {word}, {}", row.node, row.image, table::bytes(row.report.bytes.done));
+                eprintln!("{} {}: {word}, {}", row.node, row.image, human::bytes(row.report.bytes.done));
                 self.said.insert(key, word);
             }
         }
@@ -124,7 +124,7 @@ impl Lines {
                 .fold((0, 0), |(done, total), row| (done + row.report.bytes.done, total + row.report.bytes.total));
             let bytes = match total {
                 0 => String::new(),
-                _ => format!(" ({} of {})", table::bytes(done), table::bytes(total)),
+                _ => format!(" ({} of {})", human::bytes(done), human::bytes(total)),
             };
             let line = format!("{}{bytes}", summary.message);
             if line != self.summary {

@@ -14,12 +14,14 @@ use serde_json::json;
 use stoker_api::native::NodePreheat;
 use stoker_core::Clock;
 use stoker_embedded as embedded;
-use stoker_runtime::Layout;
-use stoker_transfer::{Platform, Registry, Spool, SpoolSettings};
+use stoker_runtime::Runtime;
+use stoker_transfer::Platform;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::NodeArgs;
 use crate::metrics::{self, Numbers};
+use crate::node;
 
 /// What to run.
 pub(crate) struct Options {
@@ -30,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) platform: Platform,
     pub(crate) clock: Clock,
+    /// Where images go on the nodes.
+    pub(crate) node: NodeArgs,
 }
 
 /// The running system.
@@ -42,7 +46,7 @@ pub(crate) struct System {
     /// Written when everything is ready.
     pub(crate) kubeconfig: PathBuf,
     /// Names and image stores of the nodes.
-    pub(crate) nodes: Vec<(String, Layout)>,
+    pub(crate) nodes: Vec<(String, Runtime)>,
     cancel: CancellationToken,
     tasks: JoinSet<anyhow::Result<()>>,
     /// Held as long as the data directory is in use.
@@ -52,14 +56,14 @@ pub(crate) struct System {
 impl System {
     /// Starts everything; ready when it returns.
     pub(crate) async fn start(options: Options) -> anyhow::Result<Self> {
-        let Options { data, nodes, listen, metrics, platform, clock } = options;
+        let Options { data, nodes, listen, metrics, platform, clock, node } = options;
         std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
         let data = std::path::absolute(&data)?;
         let lock = lock(&data)?;
         // Whoever waits for it must not find the one of an earlier run.
         let _ = std::fs::remove_file(data.join("kubeconfig"));
         let crds: Result<_, _> = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd)).collect();
-        let journal = Some(data.join("journal.redb"));
+        let journal = Some(data.join("journal"));
         let settings = embedded::Settings { journal, ..embedded::Settings::new(crds?, clock.clone()) };
         let api = tokio::task::spawn_blocking(move || embedded::Api::new(settings)).await??;
         let (counts, agent_counts) = (stoker_controller::Metrics::new(), stoker_agent::Metrics::new());
@@ -103,13 +107,13 @@ impl System {
         system.tasks.spawn(async move {
             Ok(stoker_controller::watch_over_nodes(watched, its_clock, leases, patience, cancel).await?)
         });
-        let registry = Registry::new(Default::default())?;
         for number in 1..=nodes {
             let name = format!("node-{number}");
-            let mut agent = agent(&name, &data.join("nodes").join(&name), &client, &registry, &platform, &clock)?;
+            let home = data.join("nodes").join(&name);
+            let mut agent = node::agent(&name, &home, &node, &client, &platform, &clock).await?;
             agent.node_labels = Some(node_labels(&name, &platform));
             agent.metrics = agent_counts.clone();
-            system.nodes.push((name, agent.store.clone()));
+            system.nodes.push((name, agent.runtime.clone()));
             let cancel = system.cancel.clone();
             system.tasks.spawn(async move { Ok(stoker_agent::run(agent, cancel).await?) });
         }
@@ -138,30 +142,6 @@ impl System {
         }
         Ok(())
     }
-}
-
-/// The settings of an agent whose images and spool are below `home`.
-pub(crate) fn agent(
-    node: &str,
-    home: &Path,
-    client: &Client,
-    registry: &Registry,
-    platform: &Platform,
-    clock: &Clock,
-) -> anyhow::Result<stoker_agent::Settings> {
-    let spool = Spool::open(home.join("spool"), registry.clone(), SpoolSettings::default())?;
-    Ok(stoker_agent::Settings {
-        client: client.clone(),
-        clock: clock.clone(),
-        node: node.into(),
-        platform: platform.clone(),
-        registry: registry.clone(),
-        spool,
-        store: Layout::open(home.join("images"))?,
-        ledger: home.join("ledger.json"),
-        node_labels: None,
-        metrics: stoker_agent::Metrics::new(),
-    })
 }
 
 /// Waits until every node is ready and its agent has introduced itself.

@@ -21,21 +21,6 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// `1.5 MiB`.
-pub(crate) fn bytes(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB", "TiB"] {
-        if value < 1024.0 || unit == "TiB" {
-            return match unit {
-                "B" => format!("{bytes} B"),
-                _ => format!("{value:.1} {unit}"),
-            };
-        }
-        value /= 1024.0;
-    }
-    String::new()
-}
-
 /// The time since, as kubectl shows ages: `42s`, `7m`, `3h`, `5d`.
 pub(crate) fn age(since: Option<Timestamp>, now: Timestamp) -> String {
     let Some(since) = since else { return "-".into() };
@@ -61,11 +46,6 @@ mod tests {
     fn tables_and_numbers() {
         let rows = vec![vec!["a".to_string(), "1".into()], vec!["long".into(), "".into()]];
         assert_eq!(render(&["NAME", "N"], &rows), "NAME  N\na     1\nlong\n");
-        for (n, text) in
-            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (60 << 20, "60.0 MiB"), (u64::MAX, "16777216.0 TiB")]
-        {
-            assert_eq!(bytes(n), text);
-        }
         let at = |second| Timestamp::from_second(second).unwrap();
         for (seconds, text) in [(5, "5s"), (119, "119s"), (180, "3m"), (7200, "2h"), (200_000, "2d"), (-5, "0s")] {
             assert_eq!(age(Some(at(0)), at(seconds)), text);

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
+use stoker_runtime::Wish;
 use stoker_transfer::Platform;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -10,7 +12,12 @@ use crate::out::out;
 use crate::system::{Options, System};
 
 /// Runs until Ctrl-C or SIGTERM.
-pub(crate) async fn run(args: Up) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(mut args: Up) -> anyhow::Result<ExitCode> {
+    // The embedded default needs nothing on the machine.
+    args.node.runtime.get_or_insert(Wish::Layout);
+    if args.nodes > 1 && args.node.wish() != Wish::Layout {
+        bail!("--runtime {} is this machine's own, which is one node; leave --nodes out", args.node.wish());
+    }
     let options = Options {
         data: args.data,
         nodes: args.nodes,
@@ -18,6 +25,7 @@ pub(crate) async fn run(args: Up) -> anyhow::Result<ExitCode> {
         metrics: args.metrics,
         platform: Platform::host(),
         clock: crate::clock::system(),
+        node: args.node,
     };
     let mut system = System::start(options).await?;
     out!("{}", greeting(&system));

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use jiff::Timestamp;
 use stoker_controller::snapshot;
+use stoker_core::human;
 use stoker_core::world::State;
 use stoker_core::{JobId, Waiting, World};
 
@@ -73,7 +74,7 @@ fn pulling(image: &ImageRow) -> String {
         Some(report) if report.digest.is_none() => format!("{}: asking the registry for its digest", image.image),
         Some(report) if report.bytes.total == 0 => format!("{}: the digest is known, beginning to fetch", image.image),
         Some(report) => {
-            let (done, total) = (table::bytes(report.bytes.done), table::bytes(report.bytes.total));
+            let (done, total) = (human::bytes(report.bytes.done), human::bytes(report.bytes.total));
             format!("{}: {done} of {total}", image.image)
         }
     }

@@ -110,6 +110,9 @@ pub struct AgentInfo {
     pub version: String,
     /// Where it puts images.
     pub runtime: String,
+    /// Why it puts them there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen: Option<String>,
     /// The platform that it pulls for, such as linux/arm64.
     pub platform: String,
     /// Features that orders may need.

@@ -1,0 +1,144 @@
+//! Into containerd: layers while they come, from the base up, then the records.
+
+use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, TryStreamExt as _};
+use stoker_core::Reason;
+use stoker_core::step::Failure;
+use stoker_runtime::Containerd;
+use stoker_runtime::containerd::{Blob, Layer, Session, Trouble, Wanted};
+use stoker_transfer::{Descriptor, Image, spool};
+
+use super::failure::{runtime_failure, transfer_failure};
+use super::{Origin, Tools, by_digest};
+use crate::guard::{Need, unpacked};
+use crate::meter::Meter;
+
+/// The most that an image's configuration may have.
+const MOST_CONFIG: u64 = 8 * 1024 * 1024;
+
+/// How often a layer whose bytes turned out wrong is begun anew. The spool itself gives up before that.
+const ANEW: u32 = 3;
+
+impl Tools {
+    pub(super) async fn into_containerd(
+        &self,
+        containerd: &Containerd,
+        from: &Origin,
+        image: &Image,
+        meter: &Meter,
+    ) -> Result<(), Failure> {
+        let config = self.config(containerd, from, image, meter).await?;
+        let session = containerd.begin(wanted(from, image, config), (self.clock)()).await.map_err(runtime_failure)?;
+        let missing = || image.layers.iter().zip(session.layers()).filter(|(_, state)| **state == Layer::Missing);
+        let mut seen = std::collections::HashSet::new();
+        let lacks: u64 =
+            missing().filter(|(layer, _)| seen.insert(layer.digest())).map(|(layer, _)| layer.size()).sum();
+        // The configuration has its own counter where it had to be fetched.
+        meter.sized(image.total_size(), image.total_size().saturating_sub(lacks + meter.under_way()));
+        let packed = image.layers.iter().zip(session.layers()).filter(|(_, state)| **state != Layer::Unpacked);
+        let unpacked = packed.map(|(layer, _)| unpacked(layer.media_type().as_ref(), layer.size())).sum::<u64>();
+        self.guard.check(from.reference.name(), Need { spool: lacks, images: lacks.saturating_add(unpacked) }).await?;
+        let layers = image.layers.clone().into_iter().enumerate();
+        let layers = layers.map(|(index, layer)| self.layer(&session, index, from, layer, meter));
+        futures::stream::iter(layers).buffer_unordered(self.layers).try_collect::<()>().await?;
+        session.finish().await.map_err(runtime_failure)?;
+        self.spool.release(image.config.digest()).await.map_err(transfer_failure)
+    }
+
+    /// The image's configuration, from containerd or from the registry.
+    async fn config(
+        &self,
+        containerd: &Containerd,
+        from: &Origin,
+        image: &Image,
+        meter: &Meter,
+    ) -> Result<Bytes, Failure> {
+        let config = &image.config;
+        if let Some(bytes) = containerd.document(config.digest().as_ref()).await.map_err(runtime_failure)? {
+            return Ok(bytes);
+        }
+        if config.size() > MOST_CONFIG {
+            return Err(Failure {
+                reason: Reason::TooLarge,
+                message: format!("{}: its configuration has more than 8 MiB; that is no image", from.reference.name()),
+                retryable: false,
+                pause: None,
+            });
+        }
+        let hand = self.uses.take(config.digest());
+        let growing = self.spool.blob(from.source(), config.clone());
+        meter.blob(growing.progress(), hand.counts);
+        let file = growing.complete().await.map_err(transfer_failure)?;
+        let read = tokio::fs::read(&file).await;
+        read.map(Bytes::from).map_err(|problem| Failure {
+            reason: Reason::StoreError,
+            message: format!("cannot read {}: {problem}", file.display()),
+            retryable: true,
+            pause: None,
+        })
+    }
+
+    async fn layer(
+        &self,
+        session: &Session,
+        index: usize,
+        from: &Origin,
+        layer: Descriptor,
+        meter: &Meter,
+    ) -> Result<(), Failure> {
+        if !session.lacks(index).await.map_err(runtime_failure)? {
+            let nothing: Option<Blob<'_, stoker_transfer::Error>> = None;
+            return session.layer(index, nothing).await.map_err(failure);
+        }
+        let hand = self.uses.take(layer.digest());
+        let growing = self.spool.blob(from.source(), layer.clone());
+        meter.blob(growing.progress(), hand.counts);
+        let open = |from: u64| growing.follow(from);
+        let mut tries = 0;
+        loop {
+            let complete = growing.complete().map_ok(|_| ()).boxed();
+            let blob = Blob { open: &open, complete, slow: growing.throttled() };
+            match session.layer(index, Some(blob)).await {
+                Ok(()) => break,
+                // The spool begins the blob anew; so do we.
+                Err(Trouble::Source(stoker_transfer::Error::Spool(spool::Error::Restarted { .. }))) if tries < ANEW => {
+                    tries += 1;
+                }
+                Err(trouble) => return Err(failure(trouble)),
+            }
+        }
+        drop(growing);
+        if hand.is_last() {
+            self.spool.release(layer.digest()).await.map_err(transfer_failure)?;
+        }
+        Ok(())
+    }
+}
+
+fn wanted(from: &Origin, image: &Image, config: Bytes) -> Wanted {
+    let reference = &from.reference;
+    let mut names = vec![by_digest(reference, image.root.digest().as_ref())];
+    if reference.digest().is_none() {
+        names.insert(0, reference.name().to_owned());
+    }
+    Wanted {
+        pull: reference.key().to_string(),
+        names,
+        source: (reference.registry().to_owned(), reference.repository().to_owned()),
+        root: image.root.clone(),
+        documents: image
+            .documents
+            .iter()
+            .map(|document| (document.descriptor.clone(), document.bytes.clone()))
+            .collect(),
+        config: (image.config.clone(), config),
+        layers: image.layers.clone(),
+    }
+}
+
+fn failure(trouble: Trouble<stoker_transfer::Error>) -> Failure {
+    match trouble {
+        Trouble::Source(problem) => transfer_failure(problem),
+        Trouble::Runtime(problem) => runtime_failure(problem),
+    }
+}

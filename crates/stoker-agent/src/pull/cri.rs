@@ -1,0 +1,102 @@
+//! By the runtime's own pull: it is asked by tag, so that pods which name the tag find it, and what it brought is compared
+//! with the digest that the job means.
+
+use stoker_core::step::Failure;
+use stoker_core::{Order, Reason};
+use stoker_runtime::cri::Auth;
+use stoker_runtime::grpc::Kind;
+use stoker_runtime::{Cri, There};
+use stoker_transfer::{Digest, Login};
+
+use super::failure::runtime_failure;
+use super::{Done, Origin, Tools, name_in_store};
+use crate::meter::Meter;
+
+impl Tools {
+    pub(super) async fn by_cri(
+        &self,
+        cri: &Cri,
+        order: &Order,
+        from: &Origin,
+        there: Option<There>,
+        meter: &Meter,
+    ) -> Result<Done, Failure> {
+        // A registry that only the runtime can reach (by a mirror of its own) is no reason not to try.
+        let wanted = match self.digest(order, from, meter).await {
+            Ok(digest) => Some(digest),
+            Err(failure) => {
+                tracing::info!(
+                    image = order.image,
+                    "{}; the runtime is asked to pull it all the same",
+                    failure.message
+                );
+                None
+            }
+        };
+        if let (Some(wanted), Some(there)) = (&wanted, &there)
+            && there.digest.as_deref() == Some(wanted.as_ref())
+        {
+            meter.sized(there.size, there.size);
+            return Ok(wanted.to_string().into());
+        }
+        if let Some(wanted) = &wanted
+            && let Ok(image) = self.registry.image_with(&from.reference, wanted, &self.platform, &from.logins).await
+        {
+            meter.sized(image.total_size(), 0);
+        }
+        let name = name_in_store(&from.reference);
+        self.pull_as_anyone(cri, order, from, &name).await?;
+        let listed = cri.find(&name).await.map_err(runtime_failure)?;
+        let listed = listed.ok_or_else(|| Failure {
+            reason: Reason::StoreError,
+            message: format!("the runtime says that it pulled {name}, and does not list it; look at its log"),
+            retryable: true,
+            pause: None,
+        })?;
+        let has = |digest: &Digest| listed.digests.iter().any(|name| name.ends_with(&format!("@{digest}")));
+        let digest = match &wanted {
+            Some(wanted) if has(wanted) => wanted.to_string(),
+            Some(wanted) => {
+                let brought = listed.digests.join(", ");
+                return Err(Failure {
+                    reason: Reason::DigestMismatch,
+                    message: format!(
+                        "the runtime pulled {brought} for {name}, and the job means {wanted}: the tag has moved; make \
+                         the job anew, or name the digest in it"
+                    ),
+                    retryable: true,
+                    pause: None,
+                });
+            }
+            None => {
+                let repository = format!("{}/{}", from.reference.registry(), from.reference.repository());
+                listed.digest_in(&repository).unwrap_or(&listed.id).to_owned()
+            }
+        };
+        if wanted.is_none() {
+            meter.resolved(stoker_core::Pin { asked: order.asked, digest: digest.clone() });
+        }
+        meter.whole(listed.size);
+        Ok(digest.into())
+    }
+
+    /// Each login in turn, nobody at the end; the first refusal is the one that is told.
+    async fn pull_as_anyone(&self, cri: &Cri, order: &Order, from: &Origin, name: &str) -> Result<(), Failure> {
+        let mut refusal = None;
+        for login in from.logins.candidates() {
+            let auth = login.map(auth);
+            match cri.pull(name, auth.as_ref(), None, order.timeout).await {
+                Ok(_) => return Ok(()),
+                Err(problem) if matches!(problem.kind, Kind::Unauthorized | Kind::NotFound) => {
+                    refusal.get_or_insert(problem);
+                }
+                Err(problem) => return Err(runtime_failure(problem)),
+            }
+        }
+        refusal.map_or(Ok(()), |problem| Err(runtime_failure(problem)))
+    }
+}
+
+fn auth(login: &Login) -> Auth {
+    Auth { username: login.username.clone(), password: login.password.expose().to_owned(), ..Default::default() }
+}

@@ -1,0 +1,45 @@
+//! What other crates call an error, in the public words of reports.
+
+use stoker_core::Reason;
+use stoker_core::step::Failure;
+use stoker_runtime::grpc::Kind as RuntimeKind;
+use stoker_transfer::Kind;
+
+/// An error of the image store.
+pub(super) fn runtime_failure(problem: impl Into<stoker_runtime::Error>) -> Failure {
+    let problem = problem.into();
+    let (reason, retryable) = match problem.kind() {
+        RuntimeKind::NotFound => (Reason::NotFound, true),
+        RuntimeKind::Unauthorized => (Reason::Unauthorized, false),
+        RuntimeKind::NoSpace => (Reason::NoSpace, true),
+        RuntimeKind::Unavailable => (Reason::RuntimeUnavailable, true),
+        RuntimeKind::Timeout => (Reason::Timeout, true),
+        RuntimeKind::RateLimited => (Reason::RateLimited, true),
+        RuntimeKind::Unreachable => (Reason::Unreachable, true),
+        RuntimeKind::Corrupt => (Reason::DigestMismatch, true),
+        RuntimeKind::PlatformMissing => (Reason::PlatformMissing, false),
+        RuntimeKind::Exists | RuntimeKind::Held | RuntimeKind::Other => (Reason::StoreError, true),
+    };
+    Failure { reason, message: problem.to_string(), retryable, pause: None }
+}
+
+/// An error on the way from the registry.
+pub(super) fn transfer_failure(problem: stoker_transfer::Error) -> Failure {
+    let reason = match problem.kind() {
+        Kind::InvalidReference => Reason::InvalidReference,
+        Kind::NotFound => Reason::NotFound,
+        Kind::Unauthorized => Reason::Unauthorized,
+        Kind::RateLimited => Reason::RateLimited,
+        Kind::Unreachable => Reason::Unreachable,
+        Kind::Stalled => Reason::Stalled,
+        Kind::DigestMismatch => Reason::DigestMismatch,
+        Kind::TooLarge => Reason::TooLarge,
+        Kind::InvalidContent => Reason::InvalidContent,
+        Kind::PlatformMissing => Reason::PlatformMissing,
+        Kind::Server => Reason::RegistryError,
+        Kind::NoSpace => Reason::NoSpace,
+        Kind::Disk => Reason::StoreError,
+    };
+    let (retryable, pause) = (problem.is_retryable(), problem.retry_after());
+    Failure { reason, message: problem.to_string(), retryable, pause }
+}

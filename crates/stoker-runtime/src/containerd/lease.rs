@@ -1,0 +1,97 @@
+//! Leases: what keeps containerd's garbage collector away from an image that is not recorded yet.
+//!
+//! One a pull, found again by its label after a restart of the agent. Its expiry cannot be extended, so one that is past
+//! half of its life is not taken up again: the session puts what it relies on into a new one, and the old one goes.
+
+use jiff::{SignedDuration, Timestamp};
+use tonic::metadata::AsciiMetadataValue;
+
+use super::{Containerd, Inner, Labels};
+use crate::grpc::{Error, Kind};
+use crate::wire::containerd::services::leases::v1 as wire;
+use wire::leases_client::LeasesClient;
+
+/// The label that says which pull a lease is for.
+const PULL: &str = "stoker.dev/pull";
+/// containerd's label for the time after which it ignores a lease.
+const EXPIRES: &str = "containerd.io/gc.expire";
+const LIFE: SignedDuration = SignedDuration::from_hours(24);
+
+/// A lease of ours.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) id: String,
+    /// The same, to send along.
+    pub(crate) header: AsciiMetadataValue,
+}
+
+impl Inner {
+    /// The lease of a pull, and those of the same pull that are too old to rely on.
+    pub(super) async fn lease(&self, pull: &str, now: Timestamp) -> Result<(Lease, Vec<String>), Error> {
+        let mine = self.leases(&format!("labels.\"{PULL}\"==\"{pull}\"")).await?;
+        let fresh = |lease: &&wire::Lease| {
+            let expires = lease.labels.get(EXPIRES).and_then(|text| text.parse::<Timestamp>().ok());
+            expires.is_some_and(|expires| expires > now + LIFE / 2)
+        };
+        let kept = mine.iter().find(fresh).map(|lease| lease.id.clone());
+        let old = mine.iter().map(|lease| lease.id.clone()).filter(|id| Some(id) != kept.as_ref()).collect();
+        let id = match kept {
+            Some(id) => id,
+            None => self.new_lease(pull, now).await?,
+        };
+        let header = AsciiMetadataValue::try_from(&id);
+        let header = header.map_err(|_| self.broken("make a lease", "its name cannot be sent", Kind::Other))?;
+        Ok((Lease { id, header }, old))
+    }
+
+    async fn new_lease(&self, pull: &str, now: Timestamp) -> Result<String, Error> {
+        let id = format!("stoker-{pull}-{}", now.as_millisecond());
+        let expires = Timestamp::from_second((now + LIFE).as_second()).unwrap_or(now);
+        let labels = Labels::from([(PULL.into(), pull.into()), (EXPIRES.into(), expires.to_string())]);
+        let request = self.ask(wire::CreateRequest { id: id.clone(), labels });
+        match LeasesClient::new(self.channel.clone()).create(request).await {
+            Ok(_) => Ok(id),
+            Err(status) if Kind::of(&status) == Kind::Exists => Ok(id),
+            Err(status) => Err(self.failed("make a lease", &status)),
+        }
+    }
+
+    async fn leases(&self, filter: &str) -> Result<Vec<wire::Lease>, Error> {
+        let request = self.ask(wire::ListRequest { filters: vec![filter.into()] });
+        let answer = LeasesClient::new(self.channel.clone()).list(request).await;
+        Ok(answer.map_err(|status| self.failed("list its leases", &status))?.into_inner().leases)
+    }
+
+    /// Holds a thing that is there already; says whether it was.
+    pub(super) async fn hold(&self, lease: &Lease, sort: &str, id: &str) -> Result<bool, Error> {
+        let resource = Some(wire::Resource { id: id.into(), r#type: sort.into() });
+        let request = self.ask(wire::AddResourceRequest { id: lease.id.clone(), resource });
+        match LeasesClient::new(self.channel.clone()).add_resource(request).await {
+            Ok(_) => Ok(true),
+            Err(status) if matches!(Kind::of(&status), Kind::Exists) => Ok(true),
+            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(false),
+            Err(status) => Err(self.failed("hold what it has", &status)),
+        }
+    }
+
+    /// Lets go. What nothing else needs is collected then.
+    pub(super) async fn end_lease(&self, id: &str) -> Result<(), Error> {
+        let request = self.ask(wire::DeleteRequest { id: id.into(), sync: false });
+        match LeasesClient::new(self.channel.clone()).delete(request).await {
+            Err(status) if Kind::of(&status) != Kind::NotFound => Err(self.failed("end a lease", &status)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Containerd {
+    /// Ends the leases of pulls that are no longer wanted; half of their images goes with them.
+    pub async fn sweep(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+        for lease in self.inner.leases(&format!("labels.\"{PULL}\"")).await? {
+            if !lease.labels.get(PULL).is_some_and(|pull| wanted(pull)) {
+                self.inner.end_lease(&lease.id).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! One image on its way into containerd: what of it is missing, its layers one by one, and at the end its records.
+//!
+//! Layers may come in any order and at the same time; they become visible from the base up. Nothing is recorded before
+//! everything is there and unpacked. Dropping a session loses nothing: its lease holds what was done for the next one.
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex};
+use tokio::sync::watch;
+
+use super::chain::chain_ids;
+use super::content::{self, Open};
+use super::lease::Lease;
+use super::{Containerd, Labels};
+use crate::grpc::{Error, Kind};
+
+/// An image to bring in.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The name of this pull, the same after a restart.
+    pub pull: String,
+    /// The records to make: the tag if there is one, and `repository@digest`.
+    pub names: Vec<String>,
+    /// The registry and repository that it is from.
+    pub source: (String, String),
+    /// What the names stand for.
+    pub root: Descriptor,
+    /// The root and, where that is an index, the manifest of this platform.
+    pub documents: Vec<(Descriptor, Bytes)>,
+    /// The image's configuration.
+    pub config: (Descriptor, Bytes),
+    /// Its layers, the base first.
+    pub layers: Vec<Descriptor>,
+}
+
+/// What is missing of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layer {
+    /// Nothing: it is unpacked, with or without its blob.
+    Unpacked,
+    /// Its blob is there; it must be unpacked.
+    Packed,
+    /// Its blob.
+    Missing,
+}
+
+/// A blob on its way.
+pub struct Blob<'a, E> {
+    /// Reads it from an offset on, while it comes.
+    pub open: &'a Open<'a, E>,
+    /// Ends when all of it is there.
+    pub complete: BoxFuture<'a, Result<(), E>>,
+    /// Somebody holds it back: containerd gets it when it is complete, because a slow writer would make others wait.
+    pub slow: bool,
+}
+
+/// Why a layer did not come in.
+#[derive(Debug)]
+pub enum Trouble<E> {
+    /// The source of its bytes failed.
+    Source(E),
+    /// The runtime did.
+    Runtime(Error),
+}
+
+impl<E> From<Error> for Trouble<E> {
+    fn from(error: Error) -> Self {
+        Self::Runtime(error)
+    }
+}
+
+/// An image on its way.
+#[derive(Debug)]
+pub struct Session {
+    pub(super) containerd: Containerd,
+    pub(super) wanted: Wanted,
+    pub(super) lease: Lease,
+    pub(super) diff_ids: Vec<String>,
+    pub(super) chain: Vec<String>,
+    layers: Vec<Layer>,
+    /// How many layers, from the base, are unpacked.
+    height: watch::Sender<usize>,
+}
+
+impl Containerd {
+    /// Looks what is missing, by snapshots first, and takes hold of what is there.
+    pub async fn begin(&self, wanted: Wanted, now: Timestamp) -> Result<Session, Error> {
+        let inner = &self.inner;
+        let wrong = |why: String| inner.broken(format!("take {} in", wanted.root.digest()), why, Kind::Corrupt);
+        let config: ImageConfiguration = serde_json::from_slice(&wanted.config.1)
+            .map_err(|error| wrong(format!("its configuration cannot be read ({error})")))?;
+        let diff_ids = config.rootfs().diff_ids().clone();
+        if diff_ids.len() != wanted.layers.len() {
+            let (says, has) = (diff_ids.len(), wanted.layers.len());
+            return Err(wrong(format!("its configuration names {says} layers and its manifest has {has}")));
+        }
+        let chain = chain_ids(&diff_ids);
+        let (lease, old) = inner.lease(&wanted.pull, now).await?;
+        let mut height = chain.len();
+        while height > 0 && !inner.hold_snapshot(&lease, &chain[height - 1]).await? {
+            height -= 1;
+        }
+        let labels = labels(&wanted);
+        let mut layers = vec![Layer::Unpacked; height];
+        for layer in wanted.layers.get(height..).unwrap_or_default() {
+            let there = inner.keep(&lease, layer, &labels).await?;
+            layers.push(if there { Layer::Packed } else { Layer::Missing });
+        }
+        for old in old {
+            inner.end_lease(&old).await?;
+        }
+        let height = watch::Sender::new(height);
+        Ok(Session { containerd: self.clone(), wanted, lease, diff_ids, chain, layers, height })
+    }
+}
+
+impl super::Inner {
+    /// Whether a chain is unpacked; held if so.
+    async fn hold_snapshot(&self, lease: &Lease, chain: &str) -> Result<bool, Error> {
+        if !self.committed(chain).await? {
+            return Ok(false);
+        }
+        self.hold(lease, &format!("snapshots/{}", self.node.snapshotter), chain).await
+    }
+}
+
+impl Session {
+    /// What is missing of each layer, the base first.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// Whether a layer's blob is still missing: another pull may have brought it since.
+    pub async fn lacks(&self, index: usize) -> Result<bool, Error> {
+        match (self.layers.get(index), self.wanted.layers.get(index)) {
+            (Some(Layer::Missing), Some(layer)) => {
+                Ok(!self.containerd.inner.keep(&self.lease, layer, &labels(&self.wanted)).await?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Brings one layer in and unpacks it as soon as those below are. All of them must be called, at the same time or in
+    /// their order: each waits for the one below.
+    pub async fn layer<E: Send>(&self, index: usize, blob: Option<Blob<'_, E>>) -> Result<(), Trouble<E>> {
+        let (Some(layer), Some(state)) = (self.wanted.layers.get(index), self.layers.get(index)) else { return Ok(()) };
+        if *state == Layer::Unpacked {
+            return Ok(());
+        }
+        let inner = &self.containerd.inner;
+        let _seat = inner.stages.take(&self.chain[index]).await;
+        if inner.hold_snapshot(&self.lease, &self.chain[index]).await? {
+            self.height.send_replace(index + 1);
+            return Ok(());
+        }
+        let mut staged = None;
+        if let Some(blob) = blob {
+            let Blob { open, complete, slow } = blob;
+            let labels = labels(&self.wanted);
+            let import = async {
+                if slow {
+                    complete.await.map_err(Trouble::Source)?;
+                }
+                inner.import(&self.lease, layer, &labels, open).await
+            };
+            let unpack = self.stage(index, open);
+            ((), staged) = tokio::try_join!(import, unpack)?;
+        }
+        self.wait_for_lower(index).await;
+        match staged {
+            Some(staged) => self.settle(index, staged).await?,
+            None => self.apply(index, layer).await?,
+        }
+        self.height.send_replace(index + 1);
+        Ok(())
+    }
+
+    /// Waits until the layer below is unpacked. (If that never happens, whoever runs the layers ends them all.)
+    async fn wait_for_lower(&self, index: usize) {
+        let _ = self.height.subscribe().wait_for(|height| *height >= index).await;
+    }
+
+    /// Lets containerd unpack a layer whose blob it has.
+    async fn apply(&self, index: usize, layer: &Descriptor) -> Result<(), Error> {
+        let inner = &self.containerd.inner;
+        let key = self.key("extract", index);
+        let mounts = inner.prepare(&self.lease, &key, self.below(index)).await?;
+        let applied = inner.apply(&self.lease, layer, mounts).await?;
+        self.check(index, &applied)?;
+        inner.commit(&self.lease, &key, &self.chain[index]).await
+    }
+
+    /// What was unpacked must be what the configuration says.
+    pub(super) fn check(&self, index: usize, unpacked: &str) -> Result<(), Error> {
+        let expected = &self.diff_ids[index];
+        if unpacked == expected {
+            return Ok(());
+        }
+        let action = format!("unpack layer {}", self.wanted.layers[index].digest());
+        let why = format!("it unpacks to {unpacked}, and its configuration says {expected}");
+        Err(self.containerd.inner.broken(action, why, Kind::Corrupt))
+    }
+
+    /// The chain below a layer; empty for the base.
+    pub(super) fn below(&self, index: usize) -> &str {
+        index.checked_sub(1).map_or("", |below| &self.chain[below])
+    }
+
+    pub(super) fn key(&self, what: &str, index: usize) -> String {
+        format!("{what}-stoker {}", self.chain[index])
+    }
+
+    /// Records the image under its names, and lets go of the lease. All layers must be in.
+    pub async fn finish(self) -> Result<(), Error> {
+        let (inner, wanted) = (&self.containerd.inner, &self.wanted);
+        let source = labels(wanted);
+        let mut of_config = source.clone();
+        if let Some(top) = self.chain.last() {
+            of_config.insert(format!("containerd.io/gc.ref.snapshot.{}", inner.node.snapshotter), top.clone());
+        }
+        let (config, bytes) = &wanted.config;
+        inner.put(&self.lease, config, bytes, &of_config).await?;
+        // From the leaves up, so that nothing ever points to what is not there.
+        for (document, bytes) in wanted.documents.iter().rev() {
+            let mut labels = source.clone();
+            labels.extend(children(wanted, document, bytes, inner.node.discards));
+            inner.put(&self.lease, document, bytes, &labels).await?;
+        }
+        let id = wanted.config.0.digest().to_string();
+        for name in std::iter::once(&id).chain(&wanted.names) {
+            inner.set_record(name, &wanted.root).await?;
+        }
+        inner.end_lease(&self.lease.id).await
+    }
+}
+
+/// The labels of every content of an image.
+fn labels(wanted: &Wanted) -> Labels {
+    Labels::from([content::source(&wanted.source.0, &wanted.source.1)])
+}
+
+/// The labels by which the garbage collector finds what a document names.
+fn children(wanted: &Wanted, document: &Descriptor, bytes: &Bytes, discards: bool) -> Labels {
+    let reference = |name: String, digest: &Descriptor| {
+        (format!("containerd.io/gc.ref.content.{name}"), digest.digest().to_string())
+    };
+    let manifest = wanted.documents.last().map(|(manifest, _)| manifest);
+    if manifest.is_some_and(|manifest| manifest.digest() != document.digest()) {
+        let index = serde_json::from_slice::<ImageIndex>(bytes).ok();
+        let entries = index.iter().flat_map(|index| index.manifests().iter().enumerate());
+        let ours = entries.filter(|(_, entry)| manifest.is_some_and(|manifest| manifest.digest() == entry.digest()));
+        return ours.map(|(at, entry)| reference(format!("m.{at}"), entry)).collect();
+    }
+    // Where containerd throws unpacked layers away, nothing may hold them.
+    let layers = wanted.layers.iter().enumerate().filter(|_| !discards);
+    let layers = layers.map(|(at, layer)| reference(format!("l.{at}"), layer));
+    std::iter::once(reference("config".into(), &wanted.config.0)).chain(layers).collect()
+}

@@ -1,0 +1,162 @@
+//! A connection to a runtime's socket, and what its errors mean.
+//!
+//! An address comes in; a channel that connects when it is used, and again after the runtime was restarted, goes out.
+//! gRPC's codes and the words that runtimes use instead of them become a [`Kind`], once, here.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+/// How long a runtime may take to accept a connection on its socket.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long a question that needs no work may take. One that does has a limit of its own.
+pub(crate) const ANSWER: Duration = Duration::from_secs(30);
+
+/// A runtime that did not do what it was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{runtime} could not {action}: {why}")]
+pub struct Error {
+    /// Which one: its kind and socket.
+    pub runtime: String,
+    /// What was asked of it.
+    pub action: String,
+    /// What it said.
+    pub why: String,
+    /// What that means.
+    pub kind: Kind,
+}
+
+/// What a runtime's error means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// What was asked for is not there.
+    NotFound,
+    /// It is there already.
+    Exists,
+    /// Somebody else holds it now.
+    Held,
+    /// The registry refused the login.
+    Unauthorized,
+    /// The disk is full.
+    NoSpace,
+    /// The runtime is not there, or is going down: it may come back.
+    Unavailable,
+    /// It took too long.
+    Timeout,
+    /// The registry asked for patience.
+    RateLimited,
+    /// The registry cannot be reached from the runtime.
+    Unreachable,
+    /// The bytes are not those that the digest names.
+    Corrupt,
+    /// The image does not exist for this platform.
+    PlatformMissing,
+    /// Anything else.
+    Other,
+}
+
+/// The path of a `unix://` address, or of a bare path.
+pub fn socket(endpoint: &str) -> Option<PathBuf> {
+    let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+    path.starts_with('/').then(|| PathBuf::from(path))
+}
+
+/// A channel to a socket. Nothing is asked of it yet.
+pub(crate) fn channel(socket: &Path) -> Result<Channel, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+    Ok(endpoint.connect_timeout(CONNECT).initial_stream_window_size(1 << 20).connect_lazy())
+}
+
+/// A deadline for a question.
+pub(crate) fn within<T>(message: T, limit: Duration) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    request.set_timeout(limit);
+    request
+}
+
+impl Kind {
+    /// Runtimes put most of what happened into words; these are the ones of containerd 1.6 to 2.2 and CRI-O.
+    pub(crate) fn of(status: &Status) -> Self {
+        let text = status.message().to_ascii_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+        match status.code() {
+            _ if says(&["no space left on device", "disk quota exceeded"]) => Self::NoSpace,
+            _ if says(&["401 unauthorized", "403 forbidden", "insufficient_scope", "authorization failed"]) => {
+                Self::Unauthorized
+            }
+            _ if says(&["429 too many requests", "toomanyrequests"]) => Self::RateLimited,
+            _ if says(&["no match for platform"]) => Self::PlatformMissing,
+            _ if says(&["unexpected commit digest", "failed size validation", "unexpected digest"]) => Self::Corrupt,
+            Code::NotFound => Self::NotFound,
+            Code::AlreadyExists => Self::Exists,
+            // containerd says "ref layer-sha256:… locked for 5s (since …): unavailable".
+            _ if says(&["locked for"]) => Self::Held,
+            Code::DeadlineExceeded | Code::Cancelled => Self::Timeout,
+            Code::Unavailable => Self::Unavailable,
+            _ if says(&["transport error", "broken pipe", "error reading server preface"]) => Self::Unavailable,
+            _ if says(&[": not found"]) => Self::NotFound,
+            _ if says(&[
+                "connection refused",
+                "no such host",
+                "i/o timeout",
+                "failed to do request",
+                "unexpected eof",
+            ]) =>
+            {
+                Self::Unreachable
+            }
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Error {
+    /// Whether the disk is full.
+    pub fn is_full(&self) -> bool {
+        self.kind == Kind::NoSpace
+    }
+}
+
+/// One line of a runtime's words, and not too much of them.
+pub(crate) fn words(status: &Status) -> String {
+    let text = status.message();
+    let text = if text.is_empty() { status.code().description() } else { text };
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(600).collect();
+    line.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_path() {
+        assert_eq!(socket("unix:///run/x.sock"), Some("/run/x.sock".into()));
+        assert_eq!(socket("/run/x.sock"), Some("/run/x.sock".into()));
+        assert_eq!(socket("tcp://1.2.3.4:5"), None);
+        assert_eq!(socket("x.sock"), None);
+    }
+
+    #[test]
+    fn words_have_meanings() {
+        let not_found = r#"failed to resolve reference "h/r:t": h/r:t: not found"#;
+        let refused = r#"failed to resolve reference "h/r:t": failed to do request: Head "http://h/v2": dial tcp 127.0.0.1:1: connect: connection refused"#;
+        for (code, text, kind) in [
+            (Code::NotFound, "image \"x\": not found", Kind::NotFound),
+            (Code::Unknown, not_found, Kind::NotFound),
+            (Code::Unknown, "unexpected status from HEAD request to http://x: 401 Unauthorized", Kind::Unauthorized),
+            (Code::Unknown, "write /x: no space left on device", Kind::NoSpace),
+            (Code::Unknown, refused, Kind::Unreachable),
+            (Code::Unknown, "transport error", Kind::Unavailable),
+            (Code::Unavailable, "ref layer-sha256:0 locked for 2s (since x): unavailable", Kind::Held),
+            (Code::Unavailable, "connection refused", Kind::Unavailable),
+            (Code::AlreadyExists, "content sha256:0: already exists", Kind::Exists),
+            (Code::FailedPrecondition, "unexpected commit digest sha256:1, expected sha256:0", Kind::Corrupt),
+        ] {
+            assert_eq!(Kind::of(&Status::new(code, text)), kind, "{code:?} {text}");
+        }
+    }
+}

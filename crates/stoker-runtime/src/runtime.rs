@@ -1,0 +1,151 @@
+//! The image store of a node, whatever it is: what an agent asks of all of them alike.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+
+use crate::space::Space;
+use crate::{Containerd, Cri, Layout, grpc, layout, space};
+
+/// How often a store that tells nothing is looked at again.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Where a node's images are.
+#[derive(Debug, Clone)]
+pub enum Runtime {
+    /// An OCI image layout in a directory.
+    Layout(Layout),
+    /// containerd by its own services; by CRI for what those cannot do.
+    Containerd(Containerd, Cri),
+    /// Any runtime that speaks CRI.
+    Cri(Cri),
+}
+
+/// An image that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct There {
+    /// What its name stands for: the digest of an index or a manifest. A runtime may not know it.
+    pub digest: Option<String>,
+    /// Its bytes.
+    pub size: u64,
+}
+
+/// What went wrong with an image store.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// With a layout.
+    #[error(transparent)]
+    Layout(#[from] layout::Error),
+    /// With a runtime behind a socket.
+    #[error(transparent)]
+    Runtime(#[from] grpc::Error),
+}
+
+impl Error {
+    /// What it means.
+    pub fn kind(&self) -> grpc::Kind {
+        match self {
+            Self::Layout(error) if error.is_full() => grpc::Kind::NoSpace,
+            Self::Layout(_) => grpc::Kind::Other,
+            Self::Runtime(error) => error.kind,
+        }
+    }
+}
+
+impl Runtime {
+    /// What it is, in a few words for status and tables.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Layout(_) => "layout".into(),
+            Self::Containerd(containerd, _) => {
+                let node = containerd.node();
+                match &node.ineligible {
+                    None => format!("containerd {} ({})", node.version, node.snapshotter),
+                    Some(_) => format!("containerd {} ({}, by CRI)", node.version, node.snapshotter),
+                }
+            }
+            Self::Cri(cri) => format!("cri: {} {}", cri.name(), cri.version()),
+        }
+    }
+
+    /// The image of this full reference, if a container could start from it. (A CRI runtime does not say whether it is
+    /// unpacked.)
+    pub async fn find(&self, name: &str) -> Result<Option<There>, Error> {
+        let found = match self {
+            Self::Layout(layout) => layout.find(name).await?,
+            Self::Containerd(containerd, _) => containerd.find(name).await?,
+            Self::Cri(cri) => {
+                let listed = cri.find(name).await?;
+                let repository = repository(name);
+                return Ok(listed
+                    .map(|image| There { digest: image.digest_in(repository).map(str::to_owned), size: image.size }));
+            }
+        };
+        Ok(found.map(|found| There { digest: Some(found.root.digest().to_string()), size: found.size }))
+    }
+
+    /// Whether it answers.
+    pub async fn answers(&self) -> bool {
+        match self {
+            Self::Layout(_) => true,
+            Self::Containerd(containerd, _) => containerd.answers().await,
+            Self::Cri(cri) => cri.answers().await,
+        }
+    }
+
+    /// One item whenever images may have changed, the first at once. It never ends.
+    pub fn changes(&self) -> BoxStream<'static, ()> {
+        match self {
+            Self::Containerd(containerd, _) => containerd.changes(),
+            Self::Layout(_) | Self::Cri(_) => {
+                let looks = futures::stream::unfold(Duration::ZERO, |wait| async move {
+                    tokio::time::sleep(wait).await;
+                    Some(((), LOOK))
+                });
+                looks.boxed()
+            }
+        }
+    }
+
+    /// The filesystem that images are on, where it can be seen from here.
+    pub async fn space(&self) -> Result<Option<Space>, Error> {
+        let place: Option<PathBuf> = match self {
+            Self::Layout(layout) => Some(layout.dir().to_owned()),
+            Self::Containerd(containerd, _) => containerd.node().root.clone(),
+            Self::Cri(cri) => cri.filesystem().await?,
+        };
+        Ok(match place {
+            Some(place) => space::of(place).await,
+            None => None,
+        })
+    }
+}
+
+/// The repository of a full reference.
+pub(crate) fn repository(name: &str) -> &str {
+    let name = name.split('@').next().unwrap_or(name);
+    match name.rsplit_once(':') {
+        Some((repository, tag)) if !tag.contains('/') => repository,
+        _ => name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repository_has_neither_tag_nor_digest() {
+        for (name, expected) in [
+            ("h/r:t", "h/r"),
+            ("h:5000/r:t", "h:5000/r"),
+            ("h:5000/r", "h:5000/r"),
+            ("h/r@sha256:0", "h/r"),
+            ("h/r:t@sha256:0", "h/r"),
+        ] {
+            assert_eq!(repository(name), expected);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! An agent's settings from the command line: which runtime this machine has, and its own rules for registries.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use kube::Client;
+use stoker_agent::Limits;
+use stoker_core::Clock;
+use stoker_runtime::{Choice, Wish, choose};
+use stoker_transfer::{Platform, Registry, Settings, Spool, SpoolSettings};
+
+use crate::cli::NodeArgs;
+
+impl NodeArgs {
+    /// The runtime that was asked for.
+    pub(crate) fn wish(&self) -> Wish {
+        self.runtime.unwrap_or_default()
+    }
+
+    /// Everything as it is without arguments, into a layout.
+    pub(crate) fn layout() -> Self {
+        Self {
+            runtime: Some(Wish::Layout),
+            runtime_endpoint: None,
+            max_pulls: 3,
+            max_layers: 4,
+            max_disk: 100,
+            bandwidth: None,
+            registry_hosts: None,
+            credential_provider_config: None,
+            credential_provider_bin_dir: None,
+        }
+    }
+}
+
+/// The settings of an agent whose spool and ledger, and layout if it has one, are below `home`.
+pub(crate) async fn agent(
+    node: &str,
+    home: &Path,
+    args: &NodeArgs,
+    client: &Client,
+    platform: &Platform,
+    clock: &Clock,
+) -> anyhow::Result<stoker_agent::Settings> {
+    std::fs::create_dir_all(home).with_context(|| format!("cannot make {}", home.display()))?;
+    let Choice { runtime, why } = choose(args.wish(), args.runtime_endpoint.as_deref(), &home.join("images")).await?;
+    tracing::info!(node, "images go to {}: {why}", runtime.describe());
+    let registry = Registry::new(Settings::default())?;
+    let layers = usize::from(args.max_layers);
+    let settings = SpoolSettings { concurrency: layers, ..SpoolSettings::default() };
+    let spool = Spool::open(home.join("spool"), registry.clone(), settings)?;
+    Ok(stoker_agent::Settings {
+        client: client.clone(),
+        clock: clock.clone(),
+        node: node.into(),
+        platform: platform.clone(),
+        registry,
+        spool,
+        runtime,
+        why_runtime: why,
+        limits: Limits {
+            pulls: usize::from(args.max_pulls),
+            layers,
+            disk: args.max_disk,
+            bandwidth: args.bandwidth.map(|amount| amount.0),
+        },
+        ledger: home.join("ledger.json"),
+        node_labels: None,
+        metrics: stoker_agent::Metrics::new(),
+    })
+}
