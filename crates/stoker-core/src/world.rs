@@ -69,9 +69,16 @@ struct Slot {
     node: Option<Node>,
     agent: bool,
     orders: BTreeMap<Key, Held>,
-    reports: BTreeMap<Key, Report>,
+    /// Boxed, because a map reserves room for entries that it does not have.
+    reports: BTreeMap<Key, Box<Report>>,
     /// When anything was last heard of its agent, by our own clock.
     heard: Option<Timestamp>,
+}
+
+impl Slot {
+    fn report(&self, key: Key) -> Option<&Report> {
+        self.reports.get(&key).map(|report| &**report)
+    }
 }
 
 /// Which seats of a job must be looked at again.

@@ -83,7 +83,7 @@ struct Contribution {
 
 impl Contribution {
     fn of(slot: &Slot, key: Key) -> Self {
-        let (order, report) = (slot.orders.get(&key), slot.reports.get(&key));
+        let (order, report) = (slot.orders.get(&key), slot.report(key));
         Self {
             ordered: order.and_then(Held::pin),
             reported: report.and_then(|report| report.pin.clone()),
@@ -137,7 +137,7 @@ impl World {
         let asking = self.demand.get(&key)?.asking.iter();
         let mut alive = asking.filter_map(|&at| {
             let slot = self.slots.get(at)?;
-            let silent = silent_from(slot.orders.get(&key)?, slot.reports.get(&key), slot, now);
+            let silent = silent_from(slot.orders.get(&key)?, slot.report(key), slot, now);
             (now < silent).then_some((at, silent))
         });
         // Several ask only where one was thought silent; the name decides which is spoken of.

@@ -65,11 +65,11 @@ impl World {
 
     pub(super) fn set_reports(&mut self, at: usize, mut reports: BTreeMap<Key, Report>) {
         let Some(slot) = self.slots.get(at) else { return };
-        for key in changed(&slot.reports, &reports, PartialEq::eq) {
+        for key in changed(&slot.reports, &reports, |old, new| **old == *new) {
             let report = reports.remove(&key);
             self.change_entry(at, key, |slot| {
                 match report {
-                    Some(report) => slot.reports.insert(key, report),
+                    Some(report) => slot.reports.insert(key, Box::new(report)),
                     None => slot.reports.remove(&key),
                 };
             });
@@ -85,7 +85,7 @@ impl World {
         for (&key, order) in &slot.orders {
             // Both maps are sorted: going along them is much cheaper than looking every order up.
             while reports.next_if(|(at, _)| **at < key).is_some() {}
-            let report = reports.next_if(|(at, _)| **at == key).map(|(_, report)| report);
+            let report = reports.next_if(|(at, _)| **at == key).map(|(_, report)| &**report);
             if answered(order, report) {
                 continue;
             }
@@ -143,7 +143,7 @@ impl World {
     ) -> Order {
         let key = reference.key();
         let slot = self.slots.get(at);
-        let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.reports.get(&key)));
+        let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
         let at_work =
             |old: &&Held| !answered(old, report) && slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
         let running = old.filter(at_work);

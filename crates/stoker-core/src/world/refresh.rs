@@ -27,7 +27,7 @@ impl World {
     /// written orders and before it had written the status.
     fn first_asked(&self, job: &Job) -> Option<Timestamp> {
         let unanswered = self.slots.iter().flat_map(|slot| {
-            let orders = job.keys().filter_map(|key| Some((slot.orders.get(&key)?, slot.reports.get(&key))));
+            let orders = job.keys().filter_map(|key| Some((slot.orders.get(&key)?, slot.report(key))));
             orders.filter(|(order, report)| order.jobs.contains(&job.id) && !answered(order, *report))
         });
         unanswered.map(|(order, _)| order.asked).filter(|asked| *asked >= job.created).min()

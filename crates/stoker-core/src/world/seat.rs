@@ -90,7 +90,7 @@ pub(super) fn entry(
         return (Entry::Failed(Reason::InvalidReference), None);
     };
     let since = job.since(now);
-    let report = slot.reports.get(&reference.key());
+    let report = slot.report(reference.key());
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
     // of the places that the job's parallelism allows.
     let order = slot.orders.get(&reference.key());
@@ -162,7 +162,7 @@ pub(super) fn seat(job: &Job, slot: &Slot, secrets: &Secrets, now: Timestamp) ->
 
 fn bytes(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> Bytes {
     let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
-    let report = reference.and_then(|reference| slot.reports.get(&reference.key()));
+    let report = reference.and_then(|reference| slot.report(reference.key()));
     report.filter(|report| report.asked >= job.since(now)).map(|report| report.bytes).unwrap_or_default()
 }
 

@@ -110,7 +110,7 @@ impl World {
 fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
     let since = job.since(now);
     let images = job.images.iter().map(|image| {
-        let report = image.reference.as_ref().ok().and_then(|reference| slot.reports.get(&reference.key()));
+        let report = image.reference.as_ref().ok().and_then(|reference| slot.report(reference.key()));
         (image.written.as_str(), report.filter(|report| report.asked >= since))
     });
     images.collect()
@@ -129,7 +129,7 @@ impl World {
             _ => match image.map(|image| (&image.written, &image.reference)) {
                 Some((written, Err(problem))) => format!("{written}: {problem}"),
                 Some((_, Ok(reference))) => {
-                    let report = slot.reports.get(&reference.key());
+                    let report = slot.report(reference.key());
                     self.explain_secrets(job, failure, report.map(|report| report.message.as_str()).unwrap_or_default())
                 }
                 None => String::new(),
