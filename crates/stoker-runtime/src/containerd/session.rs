@@ -170,7 +170,7 @@ impl Session {
         self.wait_for_lower(index).await;
         match staged {
             Some(staged) => self.settle(index, staged).await?,
-            None => self.apply(index, layer).await?,
+            None => self.apply(index).await?,
         }
         self.height.send_replace(index + 1);
         Ok(())
@@ -182,8 +182,8 @@ impl Session {
     }
 
     /// Lets containerd unpack a layer whose blob it has.
-    async fn apply(&self, index: usize, layer: &Descriptor) -> Result<(), Error> {
-        let inner = &self.containerd.inner;
+    pub(super) async fn apply(&self, index: usize) -> Result<(), Error> {
+        let (inner, layer) = (&self.containerd.inner, &self.wanted.layers[index]);
         let key = self.key("extract", index);
         let mounts = inner.prepare(&self.lease, &key, self.below(index)).await?;
         let applied = inner.apply(&self.lease, layer, mounts).await?;

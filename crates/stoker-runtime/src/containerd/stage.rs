@@ -1,26 +1,126 @@
 //! Unpacking a layer ourselves while its bytes come, into a snapshot of its own; and moving it to its place when the
 //! layers below are there. containerd would begin when all bytes have come, one layer after the other.
+//!
+//! Whatever we cannot do falls back to containerd's own applier: it has the blob too.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+
+use bytes::{Buf as _, Bytes};
+use futures::StreamExt as _;
+use tokio::sync::mpsc;
 
 use super::content::Open;
+use super::node::Direct;
 use super::session::{Session, Trouble};
-use crate::grpc::Error;
+use super::snapshot::Place;
+use crate::grpc::{Error, Kind};
+use crate::unpack::{self, Compression, Layer, Unpacked};
+
+/// Chunks between the wire and the thread that unpacks.
+const CHUNKS: usize = 4;
 
 /// A layer that is unpacked, beside its place.
 #[derive(Debug)]
-pub(super) struct Staged {}
+pub(super) struct Staged {
+    key: String,
+    dir: PathBuf,
+    unpacked: Unpacked,
+}
 
 impl Session {
     /// Unpacks a layer beside its place; `None` where containerd has to do it.
     pub(super) async fn stage<E: Send>(
         &self,
-        _index: usize,
-        _open: &Open<'_, E>,
+        index: usize,
+        open: &Open<'_, E>,
     ) -> Result<Option<Staged>, Trouble<E>> {
-        Ok(None)
+        let inner = &self.containerd.inner;
+        let compression = Compression::of(self.wanted.layers[index].media_type().as_ref());
+        let (Direct::Yes, Some(compression)) = (&inner.node.direct, compression) else { return Ok(None) };
+        let key = self.key("stage", index);
+        let mounts = inner.prepare(&self.lease, &key, "").await?;
+        let Some(Place { upper: dir, .. }) = Place::of(&mounts) else {
+            inner.remove(&key).await?;
+            return Ok(None);
+        };
+        let room = crate::space::of(dir.clone()).await.map_or(u64::MAX, |space| space.free);
+        let layer = Layer { compression, lowest: index == 0, most: room };
+        let (chunks, source) = mpsc::channel(CHUNKS);
+        let into = dir.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            unpack::unpack(Chunks { source, chunk: Bytes::new() }, layer, &into)
+        });
+        let mut stream = open(0);
+        while let Some(chunk) = stream.next().await {
+            // One that has ended says so below.
+            if chunks.send(chunk.map_err(Trouble::Source)?).await.is_err() {
+                break;
+            }
+        }
+        drop(chunks);
+        let unpacked = work.await.map_err(|problem| {
+            let action = format!("unpack layer {}", self.wanted.layers[index].digest());
+            inner.broken(action, problem.to_string(), Kind::Other)
+        })?;
+        match unpacked {
+            Ok(unpacked) => {
+                self.check(index, &unpacked.diff_id())?;
+                Ok(Some(Staged { key, dir, unpacked }))
+            }
+            Err(problem) => {
+                inner.remove(&key).await?;
+                if problem.is_full() || problem.is_too_big() {
+                    let action = format!("keep layer {}", self.wanted.layers[index].digest());
+                    return Err(inner.broken(action, problem.to_string(), Kind::NoSpace).into());
+                }
+                tracing::warn!("left to containerd, because it could not be unpacked here: {problem}");
+                Ok(None)
+            }
+        }
     }
 
     /// Moves it to its place.
-    pub(super) async fn settle(&self, _index: usize, _staged: Staged) -> Result<(), Error> {
-        Ok(())
+    pub(super) async fn settle(&self, index: usize, staged: Staged) -> Result<(), Error> {
+        let inner = &self.containerd.inner;
+        let key = self.key("extract", index);
+        let mounts = inner.prepare(&self.lease, &key, self.below(index)).await?;
+        let Some(Place { upper, lowers }) = Place::of(&mounts) else {
+            inner.remove(&staged.key).await?;
+            return self.apply(index).await;
+        };
+        let Staged { key: stage, dir, unpacked } = staged;
+        let moved = tokio::task::spawn_blocking(move || unpack::settle(&dir, &upper, &lowers, &unpacked)).await;
+        let failed = match moved {
+            Ok(Ok(())) => None,
+            Ok(Err(problem)) => Some(problem.to_string()),
+            Err(problem) => Some(problem.to_string()),
+        };
+        inner.remove(&stage).await?;
+        if let Some(problem) = failed {
+            tracing::warn!("left to containerd, because it could not be moved to its place: {problem}");
+            return self.apply(index).await;
+        }
+        inner.commit(&self.lease, &key, &self.chain[index]).await
+    }
+}
+
+/// What comes from the wire, to be read on a thread.
+struct Chunks {
+    source: mpsc::Receiver<Bytes>,
+    chunk: Bytes,
+}
+
+impl Read for Chunks {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() {
+            match self.source.blocking_recv() {
+                Some(chunk) => self.chunk = chunk,
+                None => return Ok(0),
+            }
+        }
+        let length = buffer.len().min(self.chunk.len());
+        self.chunk.copy_to_slice(&mut buffer[..length]);
+        Ok(length)
     }
 }
