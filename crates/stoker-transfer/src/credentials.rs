@@ -1,8 +1,8 @@
 //! Which logins to try for an image.
 //!
-//! The bytes of pull secrets come in, in their order; for an image the logins that fit go out, matched with the
-//! kubelet's rules, so that what works for a pod works here. A secret that cannot be read is refused with what is wrong
-//! with it, never with what is in it. It speaks to no registry.
+//! The bytes of pull secrets come in, in their order, and what the node's credential provider plugins said; for an image
+//! the logins that fit go out, matched with the kubelet's rules, so that what works for a pod works here. A secret that
+//! cannot be read is refused with what is wrong with it, never with what is in it. It speaks to no registry.
 
 use std::fmt;
 
@@ -11,20 +11,23 @@ use crate::reference::Reference;
 
 mod config;
 mod pattern;
+mod provider;
 mod trial;
 
 pub use self::config::{Malformed, SecretKind};
 use self::pattern::Pattern;
+pub use self::provider::{ConfigError, Provided, Providers};
 pub use self::trial::Logins;
 
 /// More logins than this are not tried for one image: each costs a request, and some registries lock out who fails often.
 pub const MOST_TRIED: usize = 20;
 
-/// The logins of any number of pull secrets.
+/// The logins of any number of pull secrets, and behind them those of the node's plugins.
 #[derive(Clone, Default)]
 pub struct Keyring {
     /// In the order in which they came.
     entries: Vec<(Pattern, Login)>,
+    provided: Vec<(Pattern, Login)>,
 }
 
 impl Keyring {
@@ -39,17 +42,25 @@ impl Keyring {
         Ok(())
     }
 
-    /// The logins for this image: the most specific pattern first, then in the order of the secrets; nobody last.
+    /// Adds what plugins gave. They come behind all secrets, whenever they are added: a job's own logins are meant for it.
+    pub fn provide(&mut self, provided: Vec<Provided>) {
+        self.provided.extend(provided.into_iter().map(|Provided { pattern, login }| (pattern, login)));
+    }
+
+    /// The logins for this image: those of secrets, then those of plugins, of each the most specific pattern first and
+    /// then in the order they came; nobody last.
     pub fn logins(&self, image: &Reference) -> Logins {
-        let mut fitting: Vec<&(Pattern, Login)> =
-            self.entries.iter().filter(|(pattern, _)| pattern.matches(image)).collect();
-        // As the kubelet sorts: among patterns that fit one image the longer text is the greater, and a name is greater
-        // than a wildcard. Equal ones keep their order.
-        fitting.sort_by(|(a, _), (b, _)| b.text().cmp(a.text()));
         let mut logins: Vec<Login> = Vec::new();
-        for (_, login) in fitting {
-            if logins.len() < MOST_TRIED && !logins.contains(login) {
-                logins.push(login.clone());
+        for entries in [&self.entries, &self.provided] {
+            let mut fitting: Vec<&(Pattern, Login)> =
+                entries.iter().filter(|(pattern, _)| pattern.matches(image)).collect();
+            // As the kubelet sorts: among patterns that fit one image the longer text is the greater, and a name is
+            // greater than a wildcard. Equal ones keep their order.
+            fitting.sort_by(|(a, _), (b, _)| b.text().cmp(a.text()));
+            for (_, login) in fitting {
+                if logins.len() < MOST_TRIED && !logins.contains(login) {
+                    logins.push(login.clone());
+                }
             }
         }
         Logins::new(logins)
@@ -58,7 +69,7 @@ impl Keyring {
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keyring({} logins)", self.entries.len())
+        write!(f, "Keyring({} logins)", self.entries.len() + self.provided.len())
     }
 }
 
@@ -105,6 +116,18 @@ mod tests {
             &[("https://reg.io/", "third")],
         ]);
         assert_eq!(tried(&ring, "reg.io/app"), ["z-first", "a-second", "third", "nobody"]);
+    }
+
+    #[test]
+    fn what_plugins_give_comes_behind_all_secrets() {
+        let mut ring = ring(&[&[("*.example.com", "secret")]]);
+        let provided = |place: &str, user: &str| Provided {
+            pattern: Pattern::read(place).unwrap(),
+            login: Login { username: user.into(), password: "p".into() },
+        };
+        ring.provide(vec![provided("*.example.com", "wide"), provided("reg.example.com/app", "narrow")]);
+        ring.add(SecretKind::DockerCfg, br#"{"*.example.com": {"username": "late", "password": "p"}}"#).unwrap();
+        assert_eq!(tried(&ring, "reg.example.com/app"), ["secret", "late", "narrow", "wide", "nobody"]);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub mod registry;
 pub mod serve;
 pub mod spool;
 
-pub use credentials::{Keyring, Logins, SecretKind};
+pub use credentials::{Keyring, Logins, Providers, SecretKind};
 pub use error::{Error, Kind};
 pub use image::{Document, Image};
 pub use limit::Pace;

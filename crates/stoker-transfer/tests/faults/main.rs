@@ -10,6 +10,7 @@ mod documents;
 mod hosts;
 mod limits;
 mod parsing;
+mod providers;
 mod proxies;
 mod serving;
 mod sharing;
