@@ -10,6 +10,7 @@ mod state;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{AbortHandle, JoinSet};
@@ -18,6 +19,19 @@ use self::state::State;
 
 /// What lies in the kernel's buffer counts as sent, so it is kept small.
 const BUFFER: u32 = 128 << 10;
+
+/// Whoever waits this long for a byte has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The bytes that a test waited for do not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no byte for a minute after {got}, of the {wanted} that were waited for")]
+pub struct Quiet {
+    /// Bytes that were waited for.
+    pub wanted: u64,
+    /// Bytes that came.
+    pub got: u64,
+}
 
 /// A proxy on a port of its own; it stops when dropped.
 #[derive(Debug)]
@@ -66,14 +80,15 @@ impl Proxy {
         self.state.connections()
     }
 
-    /// Waits until this many bytes in all went from the target to clients.
-    pub async fn wait_for_bytes(&self, bytes: u64) {
-        self.state.wait_for(|state| state.received() >= bytes).await;
-    }
-
-    /// Waits until this many connections in all were made.
-    pub async fn wait_for_connections(&self, number: u64) {
-        self.state.wait_for(|state| state.connections() >= number).await;
+    /// Waits until this many bytes in all went from the target to clients; an error if for a minute none does.
+    pub async fn wait_for_bytes(&self, bytes: u64) -> Result<(), Quiet> {
+        while self.received() < bytes {
+            let before = self.received();
+            let more = self.state.wait_for(|state| state.received() > before);
+            let quiet = |_| Quiet { wanted: bytes, got: before };
+            tokio::time::timeout(PATIENCE, more).await.map_err(quiet)?;
+        }
+        Ok(())
     }
 
     /// From now on every connection ends once it has carried this many bytes; `None`: no more.
@@ -145,7 +160,7 @@ async fn serve(addr: SocketAddr, first: TcpListener, state: Arc<State>) {
     loop {
         let listener = match next.take().map_or_else(|| listen(addr), Ok) {
             Ok(listener) => listener,
-            // The port is held for us: only a machine without file descriptors comes here. Whoever waits for it waits on.
+            // The port is held for us: only a process without file descriptors comes here or there below. All is refused then.
             Err(_) => return,
         };
         state.is(true);
@@ -153,8 +168,11 @@ async fn serve(addr: SocketAddr, first: TcpListener, state: Arc<State>) {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                accepted = listener.accept() => if let Ok((client, _)) = accepted {
-                    connections.spawn(pump::carry(client, state.clone()));
+                accepted = listener.accept() => match accepted {
+                    Ok((client, _)) => {
+                        connections.spawn(pump::carry(client, state.clone()));
+                    }
+                    Err(_) => return,
                 },
                 Some(_) = connections.join_next() => {}
                 () = state.wanted(false) => break,

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use stoker_testbed::containerd::{Containerd, Options, SANDBOX_IMAGE, Version};
 use stoker_testbed::docker_registry::{self, DockerRegistry};
@@ -159,6 +159,38 @@ async fn debians_containerd_lives_and_dies() {
 #[ignore = "needs containerd 2.2"]
 async fn containerd_2_lives_and_dies() {
     live_and_die(Version::Two).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_pull_feels_a_bad_link() {
+    let Some(registry) = DockerRegistry::start(docker_registry::Options::default()).await.unwrap() else { return };
+    let Some(mut containerd) = Containerd::start(Version::Debian, Options::default()).await.unwrap() else { return };
+    let proxy = Proxy::start(registry.addr()).await.unwrap();
+    registry.push("shop/web", "v1", &image(Flavor::Oci, Compression::Gzip)).await.unwrap();
+    registry.push("shop/web", "v2", &image(Flavor::Docker, Compression::Gzip)).await.unwrap();
+    let names = ["v1", "v2"].map(|tag| format!("{}/shop/web:{tag}", proxy.host()));
+    let [pull, other] = [&names[0], &names[1]].map(|name| ["images", "pull", "--plain-http", name]);
+
+    // containerd keeps the wrong bytes and refuses them at each further pull: what follows is done with another image.
+    proxy.flip_after(2_000_000);
+    let refused = containerd.ctr_ok(&pull).await.unwrap_err().to_string();
+    assert!(refused.contains("unexpected commit digest"), "{refused}");
+    proxy.down().await;
+    let refused = containerd.ctr_ok(&other).await.unwrap_err().to_string();
+    assert!(refused.contains("connection refused"), "{refused}");
+    proxy.up().await;
+
+    let before = proxy.received();
+    proxy.stall_after(100_000);
+    let mut child = containerd.ctr_command(&other).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    proxy.wait_for_bytes(before + 100_000).await.unwrap();
+    assert_eq!(proxy.received(), before + 100_000);
+    containerd.kill();
+    assert!(!child.wait().unwrap().success());
+    containerd.restart().await.unwrap();
+    proxy.let_go();
+    proxy.pace(Some(20 << 20));
+    containerd.ctr_ok(&other).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

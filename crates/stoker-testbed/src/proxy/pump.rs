@@ -1,4 +1,4 @@
-//! Carries one connection: both ways until both ends are done, or until a fault or an error ends it.
+//! Carries one connection: both ways until the client ends it, or a fault or an error does.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) async fn carry(client: TcpStream, state: Arc<State>) {
     let _ = (client.set_nodelay(true), target.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_target, to_target) = target.into_split();
-    // An error on either way ends both; so does a cut. The ends of a working connection come one after the other.
+    // An error on either way ends both; so does a cut. A target's end is passed on, and the client's follows.
     let _ = tokio::try_join!(up(from_client, to_target, &state), down(from_target, to_client, &state));
 }
 
@@ -27,7 +27,8 @@ async fn up(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: &State) -> i
     loop {
         let length = from.read(&mut piece).await?;
         if length == 0 {
-            return to.shutdown().await;
+            // No client of HTTP ends its side while it waits for an answer: it is gone, and nothing more may count as received.
+            return Err(io::ErrorKind::ConnectionAborted.into());
         }
         to.write_all(&piece[..length]).await?;
         state.note_sent(length);

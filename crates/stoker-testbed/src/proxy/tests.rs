@@ -37,7 +37,7 @@ async fn bytes_are_passed_and_counted_both_ways() {
     let proxy = Proxy::start(addr).await.unwrap();
     assert_eq!(fetch(&proxy).await.unwrap(), vec![7; LENGTH]);
     assert_eq!((proxy.received(), proxy.sent(), proxy.connections()), (LENGTH as u64, 1, 1));
-    proxy.wait_for_bytes(LENGTH as u64).await;
+    proxy.wait_for_bytes(LENGTH as u64).await.unwrap();
 }
 
 #[tokio::test]
@@ -63,7 +63,7 @@ async fn a_stall_lasts_until_it_is_let_go() {
     assert_eq!(fetch(&proxy).await.unwrap().len(), LENGTH);
     proxy.stall_after(1234);
     let (got, ()) = tokio::join!(fetch(&proxy), async {
-        proxy.wait_for_bytes(LENGTH as u64 + 1234).await;
+        proxy.wait_for_bytes(LENGTH as u64 + 1234).await.unwrap();
         assert_eq!(proxy.received(), LENGTH as u64 + 1234);
         proxy.let_go();
     });
@@ -87,7 +87,7 @@ async fn a_pace_is_kept_and_can_be_lifted() {
     let proxy = Proxy::start(addr).await.unwrap();
     proxy.pace(Some(20_000));
     let (got, ()) = tokio::join!(fetch(&proxy), async {
-        proxy.wait_for_bytes(2000).await;
+        proxy.wait_for_bytes(2000).await.unwrap();
         assert!(proxy.received() < LENGTH as u64, "it takes 15 s");
         proxy.pace(None);
     });
@@ -100,7 +100,7 @@ async fn down_refuses_and_up_accepts_on_the_same_port() {
     let proxy = Proxy::start(addr).await.unwrap();
     proxy.stall_after(10);
     let (cut, ()) = tokio::join!(fetch(&proxy), async {
-        proxy.wait_for_bytes(10).await;
+        proxy.wait_for_bytes(10).await.unwrap();
         proxy.down().await;
     });
     assert!(cut.map_or(true, |got| got.len() == 10), "a connection from before is ended");
