@@ -60,6 +60,8 @@ pub struct Unpacked {
     size: u64,
     /// Directories that no entry named before something lay in them, and whether one did later. Parents come first.
     implied: Vec<(Vec<u8>, bool)>,
+    /// Directories that were implied and then replaced by something else of the same layer.
+    replaced: Vec<Vec<u8>>,
 }
 
 impl Unpacked {
@@ -112,7 +114,8 @@ pub fn unpack(stream: impl Read + Send, layer: Layer, into: &Path) -> Result<Unp
         let Some(sum) = decoded? else {
             return Err(applied.err().unwrap_or_else(|| Error::archive(b"", "it was not read to its end")));
         };
-        let implied = applied?.into_implied().into_iter().collect();
-        Ok(Unpacked { sha256: sum.sha256, size: sum.size, implied })
+        let (implied, replaced) = applied?.into_implied();
+        let (implied, replaced) = (implied.into_iter().collect(), replaced.into_iter().collect());
+        Ok(Unpacked { sha256: sum.sha256, size: sum.size, implied, replaced })
     })
 }

@@ -103,7 +103,11 @@ impl Applier {
                 .map_err(Error::disk("make opaque", as_path(&dir.path)));
         }
         if !self.notes.first_opaque(&dir.path)? {
-            return Ok(());
+            // containerd 1 clears the directory each time, containerd 2 only once.
+            return match self.notes.unnamed_below(&dir.path) {
+                Some(path) => Err(Error::unsupported(&path, "its parent is called opaque twice")),
+                None => Ok(()),
+            };
         }
         // All that no entry named goes, with whatever is in it.
         while let Some(path) = self.notes.unnamed_below(&dir.path) {

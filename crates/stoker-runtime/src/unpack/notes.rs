@@ -20,6 +20,8 @@ pub(super) struct Notes {
     implied: BTreeMap<Vec<u8>, bool>,
     /// Times of directories by the name in the archive, and when the name came last.
     directories: HashMap<Vec<u8>, (usize, Timestamps)>,
+    /// Implied directories that something else replaced later in the same archive.
+    replaced: BTreeSet<Vec<u8>>,
     opaque: BTreeSet<Vec<u8>>,
     taken: usize,
     turn: usize,
@@ -50,9 +52,12 @@ impl Notes {
 
     /// This path was removed, with what is below it.
     pub(super) fn forget(&mut self, path: &[u8]) {
-        self.implied.remove(path);
-        while let Some(inner) = self.first_below(path, |_| true) {
-            self.implied.remove(&inner);
+        let own = self.implied.contains_key(path).then(|| path.to_vec());
+        let mut next = own.or_else(|| self.first_below(path, |_| true));
+        while let Some(gone) = next {
+            self.implied.remove(&gone);
+            self.replaced.insert(gone);
+            next = self.first_below(path, |_| true);
         }
     }
 
@@ -93,8 +98,8 @@ impl Notes {
         Ok(self.opaque.insert(path.to_vec()))
     }
 
-    /// The implied directories, parents first, and whether an entry named them later.
-    pub(super) fn into_implied(self) -> BTreeMap<Vec<u8>, bool> {
-        self.implied
+    /// The implied directories, parents first, and whether an entry named them later; and those that are gone again.
+    pub(super) fn into_implied(self) -> (BTreeMap<Vec<u8>, bool>, BTreeSet<Vec<u8>>) {
+        (self.implied, self.replaced)
     }
 }

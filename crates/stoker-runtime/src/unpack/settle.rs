@@ -16,7 +16,7 @@ use super::tree::{self, Tree, as_path};
 /// Moves all of `stage` to `upper`, an empty directory on the same filesystem. `lowers` are the directories of the layers
 /// below, the nearest first, as overlay lists them.
 ///
-/// When it fails, neither directory may be used.
+/// When it fails, neither directory may be used; `upper` is still empty unless a rename failed.
 pub fn settle(stage: &Path, upper: &Path, lowers: &[PathBuf], unpacked: &Unpacked) -> Result<(), Error> {
     let (from, to) = (Tree::open(stage)?, Tree::open(upper)?);
     let lowers = lowers.iter().map(|lower| Tree::open(lower)).collect::<Result<Vec<_>, _>>()?;
@@ -46,6 +46,10 @@ pub fn settle(stage: &Path, upper: &Path, lowers: &[PathBuf], unpacked: &Unpacke
 /// Directories that no entry named look as they do below.
 fn inherit(stage: &Path, lowers: &[Tree], unpacked: &Unpacked) -> Result<(), Error> {
     let tree = Tree::open(stage)?;
+    // containerd looks below when it makes a directory, and fails there if that cannot be; even if it replaces it later.
+    for path in &unpacked.replaced {
+        lookup(lowers, &path.split(|byte| *byte == b'/').collect::<Vec<_>>())?;
+    }
     // Groups that directories of the layers below hand on to what is made in them.
     let mut groups: BTreeMap<&[u8], u32> = BTreeMap::new();
     for (path, named) in &unpacked.implied {

@@ -240,9 +240,9 @@ fn more() -> Vec<Item> {
         dir("etc/").mode(0o701).owner(4, 4).xattr("user.dir", "of the third layer"),
         file("unknown/dir/other", "x"),
         file(".wh.var", ""),
-        file("plain/now/a/dir", "x").raw(|header| header.as_old_mut().name[..9].copy_from_slice(b"planner/n")),
+        file("planner/now/a/dir", "x"),
         dir("way/").mode(0o711),
-        file(".wh.way", "").raw(|header| header.as_old_mut().name[4] = b'u'),
+        file(".wh.abs", ""),
         file(".wh..wh..opq", ""),
     ]
 }
@@ -281,6 +281,11 @@ pub(crate) fn all() -> Vec<Case> {
         bad("two whiteouts of one name", vec![below(), vec![file(".wh.x", ""), file(".wh.x", "")]]),
         bad("below its own whiteout", vec![below(), vec![file(".wh.x", ""), file("x/y", "")]]),
         bad("below a file of a layer below", vec![below(), vec![file("plain/a/b", "")]]),
+        bad("below a device of a layer below", vec![vec![of_kind(b'3', "b")], vec![symlink("b/canary/a", "x")]]),
+        bad(
+            "below a file of a layer below, and replaced",
+            vec![below(), vec![file("plain/a/b", ""), file("plain", "")]],
+        ),
         bad("hard link to a layer below", vec![below(), vec![hardlink("x", "plain")]]),
         bad("hard link to nothing", vec![vec![hardlink("x", "nothing")]]),
         bad("hard link to itself", vec![vec![file("x", ""), hardlink("x", "x")]]),

@@ -64,6 +64,20 @@ fn items() -> impl Strategy<Value = Vec<Item>> {
     prop::collection::vec(item(), 1..12)
 }
 
+/// Archives that are odd and mostly legal.
+pub(crate) fn odd() -> impl Strategy<Value = Vec<Item>> {
+    let item = prop_oneof![
+        3 => (name(), 0o700..0o7777u32).prop_map(|(name, mode)| dir(name).mode(mode).owner(3, 4)),
+        3 => name().prop_map(|name| file(name, "x")),
+        2 => (name(), name()).prop_map(|(name, to)| symlink(name, to)),
+        1 => (name(), name()).prop_map(|(name, to)| symlink(name, format!("/{to}"))),
+        1 => (name(), name()).prop_map(|(name, to)| hardlink(name, to)),
+        1 => (name(), prop::sample::select(b"346g\0".to_vec())).prop_map(|(name, kind)| of_kind(kind, name)),
+        1 => name().prop_map(|name| dir(name).xattr("user.x", "y").time(1_400_000_000)),
+    ];
+    prop::collection::vec(item, 1..7)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 

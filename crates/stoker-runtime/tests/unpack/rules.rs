@@ -58,6 +58,19 @@ fn the_lowest_layer_keeps_no_whiteouts() {
 }
 
 #[test]
+fn where_versions_of_containerd_differ_it_is_left_to_them() {
+    if !root() {
+        return;
+    }
+    let opaque = || file("d/.wh..wh..opq", "");
+    let twice = [opaque(), dir("d/named"), opaque()];
+    plain(&archive(&twice), true, scratch().path()).unwrap();
+    let between = [opaque(), file("d/implied/f", ""), opaque()];
+    let left = plain(&archive(&between), true, scratch().path()).unwrap_err();
+    assert!(matches!(left, Error::Unsupported { .. }), "{left}");
+}
+
+#[test]
 fn times_have_nanoseconds_and_directories_keep_theirs() {
     if !root() {
         return;
