@@ -1,14 +1,45 @@
-//! What is generated from code and committed: the CRDs, as `stoker crds` prints them.
+//! What is generated and committed: the CRDs, as `stoker crds` prints them, and the gRPC code of the runtimes.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
 use crate::shell;
 
-/// Writes deploy/, or says whether it is what the code says.
+/// Writes everything that is generated, or says whether it is up to date.
 pub(crate) fn run(check: bool) -> anyhow::Result<()> {
+    crds(check)?;
+    wire(check)
+}
+
+/// The gRPC code, by a generator that only this command builds.
+fn wire(check: bool) -> anyhow::Result<()> {
+    let runtime = shell::root().join("crates/stoker-runtime");
+    let (protos, made) = (runtime.join("proto"), shell::root().join("target/protogen/wire"));
+    let _ = fs::remove_dir_all(&made);
+    fs::create_dir_all(&made)?;
+    let manifest = shell::root().join("xtask/protogen/Cargo.toml");
+    let status = shell::cargo_command(&["run", "--quiet", "--locked", "--manifest-path"])
+        .arg(manifest)
+        .arg("--")
+        .args([&protos, &made])
+        .env("CARGO_TARGET_DIR", shell::root().join("target/protogen"))
+        .status()
+        .context("cannot run the generator of the gRPC code")?;
+    if !status.success() {
+        bail!("the generator of the gRPC code failed");
+    }
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(&made)? {
+        let entry = entry?;
+        files.insert(entry.file_name().to_string_lossy().into_owned(), fs::read_to_string(entry.path())?);
+    }
+    settle(&runtime.join("src/wire"), &files, check)
+}
+
+fn crds(check: bool) -> anyhow::Result<()> {
     let output = shell::cargo_command(&["run", "--quiet", "--locked", "--package", "stoker", "--", "crds"])
         .stderr(std::process::Stdio::inherit())
         .output()
@@ -20,10 +51,14 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
     if files.is_empty() {
         bail!("`stoker crds` printed nothing");
     }
-    let folder = shell::root().join("deploy/crds");
-    fs::create_dir_all(&folder)?;
+    settle(&shell::root().join("deploy/crds"), &files, check)
+}
+
+/// Makes a folder hold exactly these files, or says whether it does.
+fn settle(folder: &Path, files: &BTreeMap<String, String>, check: bool) -> anyhow::Result<()> {
+    fs::create_dir_all(folder)?;
     let mut stale: Vec<String> = Vec::new();
-    for (name, text) in &files {
+    for (name, text) in files {
         let file = folder.join(name);
         if fs::read_to_string(&file).ok().as_ref() != Some(text) {
             stale.push(name.clone());
@@ -32,7 +67,7 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
             }
         }
     }
-    for entry in fs::read_dir(&folder)? {
+    for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         if !files.contains_key(&name) {
@@ -42,10 +77,11 @@ pub(crate) fn run(check: bool) -> anyhow::Result<()> {
             }
         }
     }
+    let shown = folder.strip_prefix(shell::root()).unwrap_or(folder).display();
     match (stale.is_empty(), check) {
-        (true, _) => println!("deploy/ is up to date"),
-        (false, false) => println!("written: {}", stale.join(", ")),
-        (false, true) => bail!("deploy/ is not what the code says ({}); run `cargo xtask gen`", stale.join(", ")),
+        (true, _) => println!("{shown} is up to date"),
+        (false, false) => println!("{shown} written: {}", stale.join(", ")),
+        (false, true) => bail!("{shown} is not what it is made from ({}); run `cargo xtask gen`", stale.join(", ")),
     }
     Ok(())
 }

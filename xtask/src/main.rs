@@ -16,7 +16,7 @@ Usage: cargo xtask COMMAND
 
   test [--all]     the quick tests; with --all the long ones too. Installs the Debian packages it needs when root, and
                    with --all builds containerd 2.2 where Go is, once a machine
-  gen [--check]    write what is generated from code into deploy/; with --check only say whether it is up to date
+  gen [--check]    write what is generated (deploy/, the gRPC code); with --check only say whether it is up to date
   check            what the compiler does not see: the walls between crates
   ci               everything that must pass before a change lands
   bench [NAME]     measure; without a name everything";

@@ -90,22 +90,13 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::order;
     use stoker_core::model::Policy;
     use stoker_core::step::begin;
 
     fn ledger() -> Ledger {
-        let order = Order {
-            image: "r/i:1".into(),
-            pin: None,
-            policy: Policy::Always,
-            timeout: std::time::Duration::from_secs(600),
-            retries: 2,
-            progress: std::time::Duration::from_secs(20),
-            jobs: Default::default(),
-            asked: "2026-01-02T03:04:05.678Z".parse().unwrap(),
-            secrets: Vec::new(),
-            needs: Default::default(),
-        };
+        let asked = "2026-01-02T03:04:05.678Z".parse().unwrap();
+        let order = Order { policy: Policy::Always, asked, bandwidth: Some(1 << 20), ..order() };
         let report = begin(&order, 1, None, order.asked).report;
         let key = Key::of("r/i:1");
         Ledger {

@@ -13,6 +13,9 @@ mod register;
 mod report;
 mod run;
 mod secrets;
+#[cfg(test)]
+mod testing;
+mod truth;
 
 pub use metrics::Metrics;
 pub use node::{LEASE_DURATION, LEASE_NAMESPACE};

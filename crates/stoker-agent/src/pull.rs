@@ -7,11 +7,13 @@ use std::time::Duration;
 use stoker_core::step::Failure;
 use stoker_core::{Clock, Order, Pin, Policy, Reason};
 use stoker_runtime::{Runtime, There};
+use stoker_transfer::credentials::Providers;
+use stoker_transfer::limit::Pace;
 use stoker_transfer::{Digest, Logins, Platform, Reference, Registry, Source, Spool};
 
 use crate::guard::Guard;
 use crate::meter::Meter;
-use crate::secrets::{self, Secrets};
+use crate::secrets::{self, Secrets, Trouble};
 
 mod containerd;
 mod cri;
@@ -34,6 +36,7 @@ pub(crate) struct Tools {
     pub(crate) runtime: Runtime,
     pub(crate) platform: Platform,
     pub(crate) secrets: Secrets,
+    pub(crate) providers: Providers,
     pub(crate) guard: Guard,
     /// Layers of one image that are worked on at one time; the spool bounds all images together.
     pub(crate) layers: usize,
@@ -59,18 +62,20 @@ impl From<String> for Done {
 struct Origin {
     reference: Reference,
     logins: Logins,
+    /// The limit of the order, beneath that of the node.
+    pace: Arc<Pace>,
 }
 
 impl Origin {
     fn source(&self) -> Source {
-        Source::new(self.reference.clone(), self.logins.current().cloned())
+        Source::new(self.reference.clone(), self.logins.current().cloned()).paced(self.pace.clone())
     }
 }
 
 impl Tools {
     /// Brings the image of this order into the store, or finds it there. A runtime that goes away in the middle is
     /// waited for.
-    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter) -> Result<Done, Failure> {
+    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter, pace: &Arc<Pace>) -> Result<Done, Failure> {
         let reference: Reference = order.image.parse().map_err(|problem| Failure {
             reason: Reason::InvalidReference,
             message: format!("{problem}"),
@@ -78,7 +83,7 @@ impl Tools {
             pause: None,
         })?;
         loop {
-            match self.try_once(order, &reference, meter).await {
+            match self.try_once(order, &reference, meter, pace).await {
                 Err(failure) if failure.reason == Reason::RuntimeUnavailable => {
                     tracing::warn!(image = order.image, "{}; going on when it is back", failure.message);
                     meter.waits(failure);
@@ -92,14 +97,26 @@ impl Tools {
         }
     }
 
-    async fn try_once(&self, order: &Order, reference: &Reference, meter: &Meter) -> Result<Done, Failure> {
+    async fn try_once(
+        &self,
+        order: &Order,
+        reference: &Reference,
+        meter: &Meter,
+        pace: &Arc<Pace>,
+    ) -> Result<Done, Failure> {
         let there = self.runtime.find(&name_in_store(reference)).await.map_err(runtime_failure)?;
         if let (Policy::IfNotPresent, Some(There { digest: Some(digest), size })) = (order.policy, &there) {
             meter.sized(*size, *size);
             return Ok(digest.clone().into());
         }
-        let (keyring, troubles) = self.secrets.keyring(&order.secrets).await;
-        let from = Origin { logins: keyring.logins(reference), reference: reference.clone() };
+        let (mut keyring, mut troubles) = self.secrets.keyring(&order.secrets).await;
+        let (provided, silent) = self.providers.logins(reference).await;
+        keyring.provide(provided);
+        troubles.extend(silent.into_iter().map(|sentence| {
+            tracing::warn!(image = order.image, "{sentence}");
+            Trouble { sentence, passing: true }
+        }));
+        let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), pace: pace.clone() };
         let brought = match &self.runtime {
             Runtime::Cri(cri) => self.by_cri(cri, order, &from, there, meter).await,
             Runtime::Containerd(containerd, cri) => match &containerd.node().ineligible {
@@ -121,7 +138,7 @@ impl Tools {
             meter.sized(there.size, there.size);
             return Ok(digest.to_string().into());
         }
-        let Origin { reference, logins } = from;
+        let Origin { reference, logins, .. } = from;
         let image = self.registry.image_with(reference, &digest, &self.platform, logins).await;
         let image = image.map_err(transfer_failure)?;
         match &self.runtime {
@@ -151,7 +168,7 @@ impl Tools {
 }
 
 /// The name under which image stores know a reference: where it has a digest, a tag says nothing.
-fn name_in_store(reference: &Reference) -> String {
+pub(crate) fn name_in_store(reference: &Reference) -> String {
     match reference.digest() {
         Some(digest) => by_digest(reference, digest),
         None => reference.name().to_owned(),

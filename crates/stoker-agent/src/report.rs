@@ -76,28 +76,9 @@ pub(crate) fn until(due: Option<Timestamp>, now: Timestamp) -> Option<Duration> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeSet;
-    use stoker_core::model::{Bytes, Pin, Policy};
+    use crate::testing::{at, order};
+    use stoker_core::model::{Bytes, Pin};
     use stoker_core::step::{begin, succeed};
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn order() -> Order {
-        Order {
-            image: "r/i:1".into(),
-            pin: None,
-            policy: Policy::IfNotPresent,
-            timeout: Duration::from_secs(600),
-            retries: 2,
-            progress: Duration::from_secs(20),
-            jobs: BTreeSet::new(),
-            asked: at(0),
-            secrets: Vec::new(),
-            needs: BTreeSet::new(),
-        }
-    }
 
     #[test]
     fn a_pull_without_trouble_is_one_write_and_an_answer_one_more() {

@@ -1,6 +1,6 @@
 //! The agent's one loop: orders and ends of attempts in, core's step, attempts and reports out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,11 @@ use stoker_api::Write;
 use stoker_api::native::from_core::{self, Saying};
 use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
 use stoker_core::model::{Bytes, Key, Order, Report, after};
-use stoker_core::step::{self, Action, Failure, Task, TaskState};
+use stoker_core::step::{self, Able, Action, Failure, Task, TaskState};
 use stoker_core::{Clock, CopyName, Reason};
 use stoker_runtime::Runtime;
+use stoker_transfer::credentials::Providers;
+use stoker_transfer::limit::Pace;
 use stoker_transfer::{Platform, Registry, Spool};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
@@ -34,6 +36,7 @@ use crate::pull::{Done, Tools};
 use crate::register::register;
 use crate::report::{Said, until};
 use crate::secrets::Secrets;
+use crate::truth::{self, Seen};
 
 /// No answer after this long is as good as a broken connection.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -51,6 +54,8 @@ pub struct Settings {
     pub platform: Platform,
     /// Where bytes come from.
     pub registry: Registry,
+    /// Programs of the node that know logins.
+    pub providers: Providers,
     /// Where they are while they come.
     pub spool: Spool,
     /// Where they go.
@@ -82,7 +87,7 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { pulls: step::ORDERS_AT_ONCE, layers: 4, disk: 80, bandwidth: None }
+        Self { pulls: 3, layers: 4, disk: 80, bandwidth: None }
     }
 }
 
@@ -100,6 +105,8 @@ pub enum Error {
 /// An attempt under way.
 struct Running {
     meter: Meter,
+    /// Its limit, which an edit of its jobs may change.
+    pace: Arc<Pace>,
     /// What earlier attempts at the same order had received.
     earlier: Bytes,
     /// The Secrets that it began with.
@@ -168,6 +175,7 @@ impl Agent {
             runtime: settings.runtime.clone(),
             platform: settings.platform.clone(),
             secrets: Secrets::new(settings.client.clone()),
+            providers: settings.providers.clone(),
             layers: settings.limits.layers.max(1),
             uses: Arc::default(),
         };
@@ -203,15 +211,24 @@ impl Agent {
         let mut registering: Option<BoxFuture<'static, ()>> = Some(register(client.clone(), node.clone()).boxed());
         let mut writing: Option<BoxFuture<'static, Written>> = None;
         let mut listed = false;
+        let able = Able { orders_at_once: self.settings.limits.pulls.max(1), ..Able::default() };
+        self.settings.spool.pace().set(self.settings.limits.bandwidth);
+        let mut changes = self.settings.runtime.changes();
+        let mut looking: Option<BoxFuture<'static, Seen>> = None;
+        let mut look_again = false;
         let mut pulse = metrics::pulse(self.settings.runtime.clone()).boxed();
         loop {
             self.share.turn(self.adopted, &self.orders, &self.tasks);
             // On the disk before anything is done about it.
             self.remember().await;
             let now = (self.settings.clock)();
-            let step = step::step(&self.orders, &self.tasks, &BTreeSet::new(), now);
+            let step = step::step(&self.orders, &self.tasks, &able, now);
             step.actions.into_iter().for_each(|action| self.act(action, now));
             self.read_meters(now);
+            if looking.is_none() && std::mem::take(&mut look_again) {
+                let questions = truth::questions(&self.orders, &self.tasks);
+                looking = Some(truth::look(self.settings.runtime.clone(), questions).boxed());
+            }
             if writing.is_none() {
                 writing = self.next_write(&api, now);
             }
@@ -241,6 +258,11 @@ impl Agent {
                     self.written(&saying, result);
                 }
                 () = self.news.notified() => {}
+                Some(()) = changes.next() => look_again = true,
+                Some(seen) = OptionFuture::from(looking.as_mut()) => {
+                    looking = None;
+                    self.judge(seen);
+                }
                 Some(free) = pulse.next() => self.share.disk(free),
                 () = tokio::time::sleep(nap.unwrap_or_default().max(Duration::from_millis(1))), if nap.is_some() => {}
             }
@@ -304,6 +326,26 @@ impl Agent {
             self.said = Said { reports };
         }
         self.orders = orders;
+        for (key, running) in &self.running {
+            running.pace.set(self.orders.get(key).and_then(|order| order.bandwidth));
+        }
+        match to_core::bandwidth(object) {
+            Ok(bandwidth) => self.settings.spool.pace().set(bandwidth.or(self.settings.limits.bandwidth)),
+            Err(problem) => tracing::warn!("the limit of this node stays as it is: {problem}"),
+        }
+    }
+
+    /// Compares what the reports say with what was seen on the node.
+    fn judge(&mut self, seen: Seen) {
+        let now = (self.settings.clock)();
+        for (key, said, there) in seen {
+            let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { continue };
+            if let Some(task) = truth::judge(order, task, (said, there.as_ref()), now) {
+                let what = if there.is_some() { "somebody else has brought it" } else { "somebody has removed it" };
+                tracing::info!(node = self.settings.node, image = order.image, "{what}");
+                self.tasks.insert(key, task);
+            }
+        }
     }
 
     fn forget_all(&mut self) {
@@ -339,9 +381,12 @@ impl Agent {
         order.pin = order.pin.or_else(|| task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
         self.tasks.insert(key, task);
         let meter = Meter::new(self.news.clone());
-        let (tools, its_meter, secrets) = (self.tools.clone(), meter.clone(), order.secrets.clone());
+        let pace = Arc::new(Pace::unlimited());
+        pace.set(order.bandwidth);
+        let (tools, its_meter, its_pace, secrets) =
+            (self.tools.clone(), meter.clone(), pace.clone(), order.secrets.clone());
         let abort = self.attempts.spawn(async move {
-            let attempt = tokio::time::timeout(order.timeout, tools.attempt(&order, &its_meter)).await;
+            let attempt = tokio::time::timeout(order.timeout, tools.attempt(&order, &its_meter, &its_pace)).await;
             attempt.unwrap_or_else(|_| {
                 Err(Failure {
                     reason: Reason::Timeout,
@@ -356,7 +401,7 @@ impl Agent {
                 })
             })
         });
-        self.running.insert(key, Running { meter, earlier, secrets, abort });
+        self.running.insert(key, Running { meter, pace, earlier, secrets, abort });
     }
 
     /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.

@@ -31,9 +31,9 @@ pub(crate) struct Secrets {
 
 /// Why a copy could not be used, in words that do not show it.
 pub(crate) struct Trouble {
-    sentence: String,
+    pub(crate) sentence: String,
     /// Another try may help.
-    passing: bool,
+    pub(crate) passing: bool,
 }
 
 impl Secrets {

@@ -8,11 +8,11 @@ pub mod to_core;
 
 pub use node_preheat::{
     AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, WireBytes, WireOrder, WirePhase, WirePin,
-    WireReport,
+    WireReport, WireSandbox,
 };
 pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,
-    SecretRef,
+    SandboxSpec, SecretRef,
 };
 pub use status::{Condition, FailedNode, PreheatStatus, WaitingFor};
 

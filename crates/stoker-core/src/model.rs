@@ -53,6 +53,35 @@ pub struct Pull {
     pub timeout: Duration,
     /// How often a failed attempt is repeated.
     pub retries: u32,
+    /// The most bytes a second that a node may receive for it.
+    pub bandwidth: Option<u64>,
+    /// What a runtime that pulls by itself is told about the pod that the image is for.
+    pub sandbox: Sandbox,
+}
+
+impl Pull {
+    /// The strictest of both; of what a runtime is told, everything.
+    pub fn strictest(&self, other: &Self) -> Self {
+        let mut sandbox = other.sandbox.clone();
+        sandbox.labels.extend(self.sandbox.labels.clone());
+        sandbox.annotations.extend(self.sandbox.annotations.clone());
+        Self {
+            policy: self.policy.max(other.policy),
+            timeout: self.timeout.min(other.timeout),
+            retries: self.retries.min(other.retries),
+            bandwidth: [self.bandwidth, other.bandwidth].into_iter().flatten().min(),
+            sandbox,
+        }
+    }
+}
+
+/// What a runtime that pulls by itself is told about the pod that an image is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// Labels of the pod.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pod.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// When a job is over.
@@ -218,6 +247,10 @@ pub struct Order {
     pub timeout: Duration,
     /// The fewest of the jobs' retries.
     pub retries: u32,
+    /// The lowest of the jobs' limits, in bytes a second.
+    pub bandwidth: Option<u64>,
+    /// What a runtime that pulls by itself is told.
+    pub sandbox: Sandbox,
     /// How long the agent lets pass between two reports of mere progress.
     pub progress: Duration,
     /// The jobs that it serves.

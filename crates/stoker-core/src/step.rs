@@ -9,9 +9,6 @@ use jiff::Timestamp;
 use crate::model::{Bytes, Key, Order, Phase, Report, after};
 use crate::reason::Reason;
 
-/// How many orders an agent works on at one time; the others wait for their turn.
-pub const ORDERS_AT_ONCE: usize = 3;
-
 /// The longest pause between two attempts.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 
@@ -65,6 +62,21 @@ pub enum Action {
     },
 }
 
+/// What an agent can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Able {
+    /// How many orders it works on at one time; the others wait for their turn.
+    pub orders_at_once: usize,
+    /// The features that orders may need.
+    pub features: BTreeSet<String>,
+}
+
+impl Default for Able {
+    fn default() -> Self {
+        Self { orders_at_once: 3, features: BTreeSet::new() }
+    }
+}
+
 /// What to do now, and when to ask again even if nothing happens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
@@ -75,17 +87,12 @@ pub struct Step {
 }
 
 /// The next actions.
-pub fn step(
-    orders: &BTreeMap<Key, Order>,
-    tasks: &BTreeMap<Key, Task>,
-    features: &BTreeSet<String>,
-    now: Timestamp,
-) -> Step {
+pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &Able, now: Timestamp) -> Step {
     let mut step = Step::default();
     let gone = tasks.keys().filter(|key| !orders.contains_key(key));
     step.actions.extend(gone.map(|&key| Action::Forget { key }));
     let running = tasks.iter().filter(|(key, task)| task.state == TaskState::Running && orders.contains_key(key));
-    let mut free = ORDERS_AT_ONCE.saturating_sub(running.count());
+    let mut free = able.orders_at_once.saturating_sub(running.count());
     // First asked, first served; the key decides where that is the same.
     let mut queue: Vec<(Timestamp, Key)> = orders.iter().map(|(&key, order)| (order.asked, key)).collect();
     queue.sort_unstable();
@@ -104,7 +111,7 @@ pub fn step(
                 }
             },
         };
-        let missing: Vec<String> = order.needs.difference(features).cloned().collect();
+        let missing: Vec<String> = order.needs.difference(&able.features).cloned().collect();
         if !missing.is_empty() {
             step.actions.push(Action::Refuse { key, missing });
         } else if free > 0 {
@@ -194,6 +201,31 @@ pub fn fail(order: &Order, task: &Task, failure: Failure, salt: u64, now: Timest
     Task { report, state: TaskState::Ended }
 }
 
+/// The task of an order whose image was there, and which somebody took away since. Whether it is brought back, the
+/// controller decides.
+pub fn lose(task: &Task, now: Timestamp) -> Task {
+    let report = Report {
+        phase: Phase::Failed,
+        digest: None,
+        reason: Some(Reason::Removed),
+        message:
+            "the image was there and was removed by somebody else: by hand, or by the kubelet's collector because the \
+                  disk was full"
+                .into(),
+        finished: Some(now),
+        updated: now,
+        ..task.report.clone()
+    };
+    Task { report, state: TaskState::Ended }
+}
+
+/// The task of an order that had failed, or rests, and whose image somebody else has brought: it is looked at again.
+pub fn find(task: &Task, now: Timestamp) -> Task {
+    let attempt = task.report.attempt.saturating_sub(1);
+    let report = Report { phase: Phase::Pulling, attempt, finished: None, updated: now, ..task.report.clone() };
+    Task { report, state: TaskState::Resting { until: now } }
+}
+
 /// The task of an order that this agent cannot do right.
 pub fn refuse(order: &Order, missing: &[String], now: Timestamp) -> Task {
     let task = begin(order, 1, None, now);
@@ -222,7 +254,7 @@ mod tests {
     }
 
     fn next(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, now: i64) -> Step {
-        step(orders, tasks, &BTreeSet::new(), at(now))
+        step(orders, tasks, &Able::default(), at(now))
     }
 
     #[test]
@@ -232,7 +264,7 @@ mod tests {
         let mut attempts = 0;
         let mut now = at(0);
         loop {
-            let step = step(&orders, &tasks, &BTreeSet::new(), now);
+            let step = step(&orders, &tasks, &Able::default(), now);
             match step.actions.as_slice() {
                 [Action::Start { key, attempt }] => {
                     attempts += 1;
@@ -323,6 +355,18 @@ mod tests {
         assert_eq!(again.report.pin, report.pin, "the registry need not be asked again");
         let done = succeed(&order(0), &again, "sha256:a".into(), Bytes::default(), at(10));
         assert_eq!(adopt(done.report, at(11)).state, TaskState::Ended);
+    }
+
+    #[test]
+    fn what_was_taken_away_is_told_and_what_was_brought_is_looked_at() {
+        let done = succeed(&order(0), &begin(&order(0), 1, None, at(0)), "sha256:a".into(), Bytes::default(), at(1));
+        let lost = lose(&done, at(5));
+        assert_eq!((lost.report.phase, lost.report.reason), (Phase::Failed, Some(Reason::Removed)));
+        let orders = BTreeMap::from([(key(1), order(0))]);
+        assert_eq!(next(&orders, &BTreeMap::from([(key(1), lost)]), 6), Step::default(), "not before it is asked");
+        let failed = fail(&order(0), &begin(&order(0), 1, None, at(0)), failure(false), 0, at(1));
+        let step = next(&orders, &BTreeMap::from([(key(1), find(&failed, at(5)))]), 5);
+        assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 1 }]);
     }
 
     #[test]

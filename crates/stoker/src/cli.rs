@@ -195,6 +195,9 @@ pub(crate) struct Pull {
         value_parser = clap::value_parser!(i32).range(0..)
     )]
     pub(crate) parallelism: i32,
+    /// The most bytes a second that a node receives for it, e.g. 20Mi
+    #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>)]
+    pub(crate) bandwidth: Option<Amount>,
     /// Give up on nodes that are not done by then, e.g. 30m
     #[arg(long, value_name = "TIME", value_parser = str::parse::<Span>)]
     pub(crate) timeout: Option<Span>,

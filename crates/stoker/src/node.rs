@@ -6,8 +6,9 @@ use anyhow::Context as _;
 use kube::Client;
 use stoker_agent::Limits;
 use stoker_core::Clock;
-use stoker_runtime::{Choice, Wish, choose};
-use stoker_transfer::{Platform, Registry, Settings, Spool, SpoolSettings};
+use stoker_runtime::{Choice, Runtime, Wish, choose};
+use stoker_transfer::credentials::Providers;
+use stoker_transfer::{Platform, Proxy, Registry, Settings, Spool, SpoolSettings};
 
 use crate::cli::NodeArgs;
 
@@ -45,7 +46,17 @@ pub(crate) async fn agent(
     std::fs::create_dir_all(home).with_context(|| format!("cannot make {}", home.display()))?;
     let Choice { runtime, why } = choose(args.wish(), args.runtime_endpoint.as_deref(), &home.join("images")).await?;
     tracing::info!(node, "images go to {}: {why}", runtime.describe());
-    let registry = Registry::new(Settings::default())?;
+    let told = match &runtime {
+        Runtime::Containerd(containerd, _) => containerd.node().hosts.clone(),
+        _ => None,
+    };
+    let hosts = args.registry_hosts.clone().or(told);
+    let proxy = Proxy::from_env_like(|name| std::env::var(name).ok());
+    let registry = Registry::new(Settings { hosts, proxy, ..Settings::default() })?;
+    let providers = match (&args.credential_provider_config, &args.credential_provider_bin_dir) {
+        (Some(config), Some(programs)) => Providers::load(config, programs)?,
+        _ => Providers::default(),
+    };
     let layers = usize::from(args.max_layers);
     let settings = SpoolSettings { concurrency: layers, ..SpoolSettings::default() };
     let spool = Spool::open(home.join("spool"), registry.clone(), settings)?;
@@ -55,6 +66,7 @@ pub(crate) async fn agent(
         node: node.into(),
         platform: platform.clone(),
         registry,
+        providers,
         spool,
         runtime,
         why_runtime: why,

@@ -84,7 +84,7 @@ fn preheat(args: &Pull) -> Preheat {
             names: (!args.nodes.is_empty()).then(|| args.nodes.clone()),
             selector: args.selector.clone(),
         },
-        pace: PaceSpec { parallelism: args.parallelism },
+        pace: PaceSpec { parallelism: args.parallelism, bandwidth: args.bandwidth },
         pull: PullSpec::default(),
         completion: CompletionSpec {
             deadline: args.timeout,

@@ -1,10 +1,9 @@
 use super::*;
-use std::collections::BTreeSet;
+use crate::testing::{at, order};
 
-use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 use stoker_core::Reason;
-use stoker_core::model::{Bytes, Policy};
+use stoker_core::model::Bytes;
 use stoker_core::step::{begin, succeed};
 
 /// The samples with a value other than zero.
@@ -18,7 +17,7 @@ fn samples(metrics: &Metrics) -> Vec<String> {
     samples
 }
 
-fn failed(reason: Reason) -> Result<String, Failure> {
+fn failed(reason: Reason) -> Result<Done, Failure> {
     Err(Failure { reason, message: "r/i:1 is not there".into(), retryable: true, pause: None })
 }
 
@@ -27,7 +26,7 @@ fn counters_stay_and_levels_go_with_their_agent() {
     let metrics = Metrics::new();
     assert_eq!(samples(&metrics), Vec::<String>::new());
     let (one, two) = (metrics.join(), metrics.join());
-    one.attempt(&Ok("sha256:a".into()));
+    one.attempt(&Ok(Done::from("sha256:a".to_string())));
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::NotFound));
     one.received(0, 70);
@@ -56,19 +55,7 @@ fn counters_stay_and_levels_go_with_their_agent() {
 
 #[test]
 fn an_order_that_was_asked_anew_waits() {
-    let at = |second| Timestamp::from_second(second).unwrap();
-    let order = |asked| Order {
-        image: "r/i:1".into(),
-        pin: None,
-        policy: Policy::IfNotPresent,
-        timeout: Duration::from_secs(600),
-        retries: 2,
-        progress: Duration::from_secs(20),
-        jobs: BTreeSet::new(),
-        asked,
-        secrets: Vec::new(),
-        needs: BTreeSet::new(),
-    };
+    let order = |asked| Order { asked, ..order() };
     let (a, b, c) = (Key::of("r/a:1"), Key::of("r/b:1"), Key::of("r/c:1"));
     let orders = BTreeMap::from([(a, order(at(1))), (b, order(at(1))), (c, order(at(5)))]);
     let begun = begin(&order(at(1)), 1, None, at(2));

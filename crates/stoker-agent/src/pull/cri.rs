@@ -3,7 +3,7 @@
 
 use stoker_core::step::Failure;
 use stoker_core::{Order, Reason};
-use stoker_runtime::cri::Auth;
+use stoker_runtime::cri::{Auth, Sandbox};
 use stoker_runtime::grpc::Kind;
 use stoker_runtime::{Cri, There};
 use stoker_transfer::{Digest, Login};
@@ -82,10 +82,13 @@ impl Tools {
 
     /// Each login in turn, nobody at the end; the first refusal is the one that is told.
     async fn pull_as_anyone(&self, cri: &Cri, order: &Order, from: &Origin, name: &str) -> Result<(), Failure> {
+        let told = &order.sandbox;
+        let sandbox = (*told != Default::default())
+            .then(|| Sandbox { labels: told.labels.clone(), annotations: told.annotations.clone() });
         let mut refusal = None;
         for login in from.logins.candidates() {
             let auth = login.map(auth);
-            match cri.pull(name, auth.as_ref(), None, order.timeout).await {
+            match cri.pull(name, auth.as_ref(), sandbox.as_ref(), order.timeout).await {
                 Ok(_) => return Ok(()),
                 Err(problem) if matches!(problem.kind, Kind::Unauthorized | Kind::NotFound) => {
                     refusal.get_or_insert(problem);

@@ -11,8 +11,9 @@ use stoker_core::rollup::{Outcome, Stage};
 
 use super::{
     AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatStatus, PullPolicy, WaitingFor, WireBytes,
-    WireOrder, WirePhase, WirePin, WireReport,
+    WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
 };
+use crate::amount::Amount;
 use crate::dialect::part;
 use crate::span::Span;
 use crate::write::{Target, Write, status_write};
@@ -133,12 +134,18 @@ fn wire_order(order: &Order) -> Value {
         },
         timeout: Span(order.timeout),
         retries: order.retries,
+        bandwidth: order.bandwidth.map(Amount),
+        sandbox: WireSandbox { labels: pairs(&order.sandbox.labels), annotations: pairs(&order.sandbox.annotations) },
         progress: Span(order.progress),
         jobs: order.jobs.iter().map(ToString::to_string).collect(),
         asked: order.asked,
         secrets: order.secrets.iter().map(ToString::to_string).collect(),
         needs: order.needs.iter().cloned().collect(),
     })
+}
+
+fn pairs(map: &BTreeMap<String, String>) -> Vec<String> {
+    map.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
 /// What an agent says in one write: reports that changed (`None` takes one away), and of itself what is given.

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::preheat::PullPolicy;
+use crate::amount::Amount;
 use crate::span::Span;
 
 /// What one node may do now.
@@ -45,6 +46,10 @@ pub struct NodePreheatSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub epoch: Option<i64>,
+    /// The most bytes a second that the node may receive for all its orders together, such as 20Mi; the one field here
+    /// that is for people to write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Amount>,
     /// The orders by key.
     #[serde(default)]
     pub orders: BTreeMap<String, WireOrder>,
@@ -64,6 +69,12 @@ pub struct WireOrder {
     pub timeout: Span,
     /// How often a failed attempt is repeated.
     pub retries: u32,
+    /// The most bytes a second that may be received for it.
+    #[serde(default)]
+    pub bandwidth: Option<Amount>,
+    /// What a runtime that pulls by itself is told about the pod.
+    #[serde(default)]
+    pub sandbox: WireSandbox,
     /// The time between two reports of mere progress.
     pub progress: Span,
     /// The jobs that it serves, as Kind/namespace/name.
@@ -77,6 +88,17 @@ pub struct WireOrder {
     /// Features that the agent must have.
     #[serde(default)]
     pub needs: Vec<String>,
+}
+
+/// A pod, as a runtime that pulls by itself is told of it: `key=value`. Lists, because a merge patch replaces them whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WireSandbox {
+    /// Its labels.
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// Its annotations.
+    #[serde(default)]
+    pub annotations: Vec<String>,
 }
 
 /// A digest and the ask that it answers.

@@ -1,11 +1,14 @@
 //! The wish of a user: these images on those nodes, at this pace. What is not built is not in the schema, so that
 //! an API server refuses it by name.
 
+use std::collections::BTreeMap;
+
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::status::PreheatStatus;
+use crate::amount::Amount;
 use crate::labels::LabelSelector;
 use crate::span::Span;
 
@@ -117,11 +120,14 @@ pub struct PaceSpec {
     #[serde(default = "ten")]
     #[schemars(range(min = 0))]
     pub parallelism: i32,
+    /// The most bytes a second that a node receives for it, such as 20Mi. A limit of the node itself comes before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<Amount>,
 }
 
 impl Default for PaceSpec {
     fn default() -> Self {
-        Self { parallelism: ten() }
+        Self { parallelism: ten(), bandwidth: None }
     }
 }
 
@@ -146,11 +152,19 @@ pub struct PullSpec {
     #[serde(default = "three")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: i32,
+    /// What a container runtime that pulls by itself is told about the pod that the images are for.
+    #[serde(default, skip_serializing_if = "SandboxSpec::is_empty")]
+    pub sandbox: SandboxSpec,
 }
 
 impl Default for PullSpec {
     fn default() -> Self {
-        Self { policy: PullPolicy::default(), timeout: ten_minutes(), retries: three() }
+        Self {
+            policy: PullPolicy::default(),
+            timeout: ten_minutes(),
+            retries: three(),
+            sandbox: SandboxSpec::default(),
+        }
     }
 }
 
@@ -160,6 +174,23 @@ fn ten_minutes() -> Span {
 
 fn three() -> i32 {
     3
+}
+
+/// A pod, as far as a runtime that pulls an image for it looks at it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SandboxSpec {
+    /// Its labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Its annotations.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl SandboxSpec {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Whether an image that is there already is good enough.

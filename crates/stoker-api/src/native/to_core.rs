@@ -6,12 +6,16 @@ use std::time::Duration;
 use kube_core::dynamic::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stoker_core::model::{self, Completion, CopyName, Job, JobId, Key, Order, Pull, Report, SecretId, Unreachable};
+use stoker_core::model::{
+    self, Completion, CopyName, Job, JobId, Key, Order, Pull, Report, Sandbox, SecretId, Unreachable,
+};
 use stoker_core::reason::Reason;
 
 use super::{
-    CompletionMode, PreheatSpec, PreheatStatus, PullPolicy, WireBytes, WireOrder, WirePhase, WirePin, WireReport,
+    CompletionMode, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireBytes, WireOrder, WirePhase, WirePin,
+    WireReport,
 };
+use crate::amount::Amount;
 use crate::dialect::{NotReadable, Summary, created, part};
 use crate::{image, labels};
 
@@ -42,6 +46,8 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             policy: policy(spec.pull.policy),
             timeout: spec.pull.timeout.0,
             retries: u32::try_from(spec.pull.retries).unwrap_or(0),
+            bandwidth: spec.pace.bandwidth.map(|bandwidth| bandwidth.0),
+            sandbox: sandbox(spec.pull.sandbox),
         },
         completion: match completion.mode {
             CompletionMode::Once => Completion::Once {
@@ -108,6 +114,17 @@ pub fn epoch(object: &DynamicObject) -> i64 {
     object.data.pointer("/spec/epoch").and_then(Value::as_i64).unwrap_or(0)
 }
 
+/// The limit of all transfers of a node together, in bytes a second.
+pub fn bandwidth(object: &DynamicObject) -> Result<Option<u64>, String> {
+    match object.data.pointer("/spec/bandwidth") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => {
+            text.parse::<Amount>().map(|amount| Some(amount.0)).map_err(|problem| problem.to_string())
+        }
+        Some(_) => Err("spec.bandwidth is not a text such as 20Mi".into()),
+    }
+}
+
 /// The orders of a NodePreheat.
 pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
     entries(object, "/spec/orders", |wire: WireOrder| {
@@ -118,6 +135,8 @@ pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
             policy: policy(wire.policy),
             timeout: wire.timeout.0,
             retries: wire.retries,
+            bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
+            sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
             progress: wire.progress.0,
             jobs: jobs.collect::<Result<BTreeSet<_>, _>>()?,
             asked: wire.asked,
@@ -125,6 +144,14 @@ pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
             needs: wire.needs.into_iter().collect(),
         })
     })
+}
+
+pub(crate) fn sandbox(spec: SandboxSpec) -> Sandbox {
+    Sandbox { labels: spec.labels, annotations: spec.annotations }
+}
+
+fn pairs(texts: &[String]) -> BTreeMap<String, String> {
+    texts.iter().filter_map(|text| text.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
 }
 
 /// The reports of a NodePreheat.

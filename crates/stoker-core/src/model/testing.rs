@@ -20,6 +20,8 @@ pub(crate) fn order(asked: i64) -> Order {
         policy: Policy::IfNotPresent,
         timeout: Duration::from_secs(600),
         retries: 2,
+        bandwidth: None,
+        sandbox: Default::default(),
         progress: Duration::from_secs(1),
         jobs: BTreeSet::from([JobId::new("Preheat", "default", "j")]),
         asked: at(asked),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{CopyName, JobId, Order, Pin, Policy};
+use crate::model::{CopyName, JobId, Order, Pin, Policy, Sandbox};
 
 /// How many kinds of orders of one image are looked through for those that nobody has any more.
 const MANY: usize = 16;
@@ -31,6 +31,8 @@ pub(super) struct Shared {
     pub(super) policy: Policy,
     pub(super) timeout: Duration,
     pub(super) retries: u32,
+    pub(super) bandwidth: Option<u64>,
+    pub(super) sandbox: Sandbox,
     progress: Duration,
     pub(super) jobs: BTreeSet<JobId>,
     pub(super) secrets: Vec<CopyName>,
@@ -47,18 +49,20 @@ impl Deref for Held {
 impl Held {
     /// The order as it came in.
     pub(super) fn order(&self) -> Order {
-        let Shared { image, digest: _, policy, timeout, retries, progress, jobs, secrets, needs } = &*self.shared;
+        let shared = &*self.shared;
         Order {
-            image: image.clone(),
+            image: shared.image.clone(),
             pin: self.pin(),
-            policy: *policy,
-            timeout: *timeout,
-            retries: *retries,
-            progress: *progress,
-            jobs: jobs.clone(),
+            policy: shared.policy,
+            timeout: shared.timeout,
+            retries: shared.retries,
+            bandwidth: shared.bandwidth,
+            sandbox: shared.sandbox.clone(),
+            progress: shared.progress,
+            jobs: shared.jobs.clone(),
             asked: self.asked,
-            secrets: secrets.clone(),
-            needs: needs.clone(),
+            secrets: shared.secrets.clone(),
+            needs: shared.needs.clone(),
         }
     }
 
@@ -69,12 +73,15 @@ impl Held {
 
     /// Whether it is this order.
     pub(super) fn is(&self, order: &Order) -> bool {
-        let Order { image, pin, policy, timeout, retries, progress, jobs, asked, secrets, needs } = order;
+        let Order { image, pin, policy, timeout, retries, bandwidth, sandbox, progress, jobs, asked, secrets, needs } =
+            order;
         let (pinned, digest) = (pin.as_ref().map(|pin| pin.asked), pin.as_ref().map(|pin| &pin.digest));
         let own = (self.asked, self.pinned) == (*asked, pinned) && self.digest.as_ref() == digest;
-        let terms =
-            (self.policy, self.timeout, self.retries, self.progress) == (*policy, *timeout, *retries, *progress);
-        own && terms && (&self.image, &self.jobs, &self.secrets, &self.needs) == (image, jobs, secrets, needs)
+        let terms = (self.policy, self.timeout, self.retries, self.bandwidth, self.progress)
+            == (*policy, *timeout, *retries, *bandwidth, *progress);
+        own && terms
+            && self.sandbox == *sandbox
+            && (&self.image, &self.jobs, &self.secrets, &self.needs) == (image, jobs, secrets, needs)
     }
 }
 
@@ -85,9 +92,11 @@ pub(super) struct Kinds(Vec<Arc<Shared>>);
 impl Kinds {
     /// Takes an order in.
     pub(super) fn hold(&mut self, order: Order) -> Held {
-        let Order { image, pin, policy, timeout, retries, progress, jobs, asked, secrets, needs } = order;
+        let Order { image, pin, policy, timeout, retries, bandwidth, sandbox, progress, jobs, asked, secrets, needs } =
+            order;
         let (pinned, digest) = pin.map(|pin| (pin.asked, pin.digest)).unzip();
-        let shared = Shared { image, digest, policy, timeout, retries, progress, jobs, secrets, needs };
+        let shared =
+            Shared { image, digest, policy, timeout, retries, bandwidth, sandbox, progress, jobs, secrets, needs };
         if let Some(shared) = self.0.iter().find(|there| ***there == shared) {
             return Held { asked, pinned, shared: shared.clone() };
         }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::World;
 use super::demand::{answered, silent_from};
 use super::held::Held;
-use crate::model::{CopyName, Job, JobId, Key, Order, Pin, Policy, Report, after};
+use crate::model::{CopyName, Job, JobId, Key, Order, Pin, Pull, Report, after};
 use crate::pace;
 use crate::reference::Reference;
 use crate::select::selects;
@@ -16,24 +16,10 @@ use crate::select::selects;
 /// Changes of orders by slot and key; `None` takes an order away.
 pub(super) type Changes = BTreeMap<usize, BTreeMap<Key, Option<Order>>>;
 
-/// What an order takes from the jobs that it serves: the strictest of each.
-#[derive(PartialEq)]
-struct Terms {
-    policy: Policy,
-    timeout: Duration,
-    retries: u32,
-}
-
-impl Terms {
-    fn of<'a>(jobs: impl Iterator<Item = &'a Job>) -> Option<Self> {
-        jobs.map(|job| Terms { policy: job.pull.policy, timeout: job.pull.timeout, retries: job.pull.retries }).reduce(
-            |a, b| Terms {
-                policy: a.policy.max(b.policy),
-                timeout: a.timeout.min(b.timeout),
-                retries: a.retries.min(b.retries),
-            },
-        )
-    }
+/// What an order takes from the jobs that it serves.
+fn terms(jobs: &[&Job]) -> Option<Pull> {
+    let (first, others) = jobs.split_first()?;
+    Some(others.iter().fold(first.pull.clone(), |terms, job| terms.strictest(&job.pull)))
 }
 
 impl World {
@@ -91,23 +77,39 @@ impl World {
             }
             let serves: Vec<&Job> =
                 self.wanted_by(at, key).filter(|job| job.runs() && order.jobs.contains(&job.id)).collect();
-            match Terms::of(serves.iter().copied()) {
+            match terms(&serves) {
                 None => edits.push((key, None)),
-                Some(Terms { policy, timeout, retries }) => {
+                Some(Pull { policy, timeout, retries, bandwidth, sandbox }) => {
                     // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
                     let policy = policy.min(order.policy);
                     // One that fell silent keeps what it has until it is heard: a new ask would count as work under way.
                     let awake = now < silent_from(order, report, slot, now);
                     let secrets = awake.then(|| self.logins(at, key, &serves, &order.secrets)).flatten();
                     let secrets = secrets.unwrap_or_else(|| order.secrets.clone());
-                    let terms = (policy, timeout, retries, &secrets);
-                    if terms != (order.policy, order.timeout, order.retries, &order.secrets) {
+                    let limits = (policy, timeout, retries, bandwidth);
+                    let same = limits == (order.policy, order.timeout, order.retries, order.bandwidth);
+                    if !same || (&sandbox, &secrets) != (&order.sandbox, &order.secrets) {
                         let (asked, pin) = match brings_logins(order, &secrets, &serves, now) {
                             false => (order.asked, order.pin()),
                             true => self.ask_anew(order, key, &serves, now),
                         };
                         let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        let order = Order { policy, timeout, retries, secrets, jobs, asked, pin, ..order.order() };
+                        let before = order.order();
+                        let (image, progress, needs) = (before.image, before.progress, before.needs);
+                        let order = Order {
+                            image,
+                            pin,
+                            policy,
+                            timeout,
+                            retries,
+                            bandwidth,
+                            sandbox,
+                            progress,
+                            jobs,
+                            asked,
+                            secrets,
+                            needs,
+                        };
                         edits.push((key, Some(order)));
                     }
                 }
@@ -175,11 +177,8 @@ impl World {
         if let Some(joined) = joined.filter(|joined| brings_logins(joined, &secrets, &jobs, now)) {
             (asked, pin) = self.ask_anew(joined, key, &jobs, now);
         }
-        let Terms { policy, timeout, retries } = Terms::of(jobs.iter().copied()).unwrap_or(Terms {
-            policy: job.pull.policy,
-            timeout: job.pull.timeout,
-            retries: job.pull.retries,
-        });
+        let terms = terms(&jobs).unwrap_or_else(|| job.pull.clone());
+        let Pull { policy, timeout, retries, bandwidth, sandbox } = terms;
         let serves: BTreeSet<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
         let order = Order {
             image: reference.name().to_string(),
@@ -187,6 +186,8 @@ impl World {
             policy,
             timeout,
             retries,
+            bandwidth,
+            sandbox,
             progress: pace::progress_interval(pulling),
             jobs: serves,
             asked,

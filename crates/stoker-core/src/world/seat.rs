@@ -112,8 +112,10 @@ pub(super) fn entry(
                 Completion::Once { .. } => None,
                 Completion::Continuous { .. } => Some(after(report.asked, ASK_FAILED_AGAIN)),
             };
-            let mended = job.ended.is_none() && order.is_some_and(|order| mended(job, image, order, report, secrets));
-            match mended || again.is_some_and(|again| again <= now) {
+            let mended = order.is_some_and(|order| mended(job, image, order, report, secrets));
+            // Somebody took away what was there: a job that still runs wants it back.
+            let removed = report.reason == Some(Reason::Removed);
+            match (job.ended.is_none() && (mended || removed)) || again.is_some_and(|again| again <= now) {
                 true => (Entry::Open, None),
                 false => (Entry::Failed(report.reason.unwrap_or(Reason::Unknown)), again),
             }

@@ -30,11 +30,7 @@ pub(super) struct Staged {
 
 impl Session {
     /// Unpacks a layer beside its place; `None` where containerd has to do it.
-    pub(super) async fn stage<E: Send>(
-        &self,
-        index: usize,
-        open: &Open<'_, E>,
-    ) -> Result<Option<Staged>, Trouble<E>> {
+    pub(super) async fn stage<E: Send>(&self, index: usize, open: &Open<'_, E>) -> Result<Option<Staged>, Trouble<E>> {
         let inner = &self.containerd.inner;
         let compression = Compression::of(self.wanted.layers[index].media_type().as_ref());
         let (Direct::Yes, Some(compression)) = (&inner.node.direct, compression) else { return Ok(None) };
@@ -48,9 +44,8 @@ impl Session {
         let layer = Layer { compression, lowest: index == 0, most: room };
         let (chunks, source) = mpsc::channel(CHUNKS);
         let into = dir.clone();
-        let work = tokio::task::spawn_blocking(move || {
-            unpack::unpack(Chunks { source, chunk: Bytes::new() }, layer, &into)
-        });
+        let work =
+            tokio::task::spawn_blocking(move || unpack::unpack(Chunks { source, chunk: Bytes::new() }, layer, &into));
         let mut stream = open(0);
         while let Some(chunk) = stream.next().await {
             // One that has ended says so below.

@@ -38,6 +38,8 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             policy: native::to_core::policy(spec.image_pull_policy),
             timeout: seconds(spec.pull_policy.timeout_seconds),
             retries: u32::try_from(spec.pull_policy.backoff_limit).unwrap_or(0),
+            bandwidth: None,
+            sandbox: spec.sandbox_config.map(native::to_core::sandbox).unwrap_or_default(),
         },
         completion: match policy.kind {
             CompletionType::Always => Completion::Once {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::labels::Expression;
-use crate::native::PullPolicy as ImagePullPolicy;
+use crate::native::{PullPolicy as ImagePullPolicy, SandboxSpec};
 
 /// An image that nodes pull before they need it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -64,6 +64,9 @@ pub struct ImagePullJobSpec {
     /// Whether an image that is there is good enough.
     #[serde(default)]
     pub image_pull_policy: ImagePullPolicy,
+    /// What a runtime that pulls by itself is told about the pod that the image is for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_config: Option<SandboxSpec>,
 }
 
 fn one() -> Value {
