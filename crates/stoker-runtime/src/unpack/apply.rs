@@ -1,8 +1,9 @@
 //! Puts the entries of one archive into a directory, as containerd's applier does.
 //!
-//! A layer that will lie on others keeps whiteouts the way overlay wants them: a deleted file is a character device 0/0,
-//! an opaque directory has an attribute. In the lowest layer there is nothing to hide, and a whiteout removes what came
-//! before it in the same archive. Layers below are never looked at here: their part comes when the layer is settled.
+//! A layer that will lie on others keeps whiteouts the way overlay wants them: a deleted file is a character device
+//! 0/0, an opaque directory has an attribute. In the lowest layer there is nothing to hide, and a whiteout removes what
+//! came before it in the same archive. Layers below are never looked at here: their part comes when the layer is
+//! settled.
 
 use std::fs::File;
 use std::io::{self, BufRead, Seek as _, SeekFrom, Write as _};

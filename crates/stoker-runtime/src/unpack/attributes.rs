@@ -93,7 +93,7 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// Reads them; `path` is for messages.
+    /// Reads them from an open directory.
     pub(super) fn of(dir: &Place) -> Result<Self, Error> {
         let failed = |errno| Error::disk("read the attributes of", as_path(&dir.path))(errno);
         let stat = rustix::fs::fstat(dir.fd()).map_err(failed)?;

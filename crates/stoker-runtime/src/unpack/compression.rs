@@ -1,8 +1,8 @@
-//! How a layer is compressed. A media type comes in, and whether we can unpack it goes out; a stream of compressed bytes
-//! comes in, plain ones go out.
+//! How a layer is compressed. A media type comes in, and whether we can unpack it goes out; a stream of compressed
+//! bytes comes in, plain ones go out.
 //!
-//! The rule is containerd's: the media type only says whether a layer may be compressed, and the first bytes say how. An
-//! OCI layer of type `tar` is taken as it is, without a look.
+//! The rule is containerd's: the media type only says whether a layer may be compressed, and the first bytes say how.
+//! An OCI layer of type `tar` is taken as it is, without a look.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};

@@ -1,5 +1,5 @@
-//! What has to be remembered of an archive while it is applied and until it is settled: the directories that it named, with
-//! their times, and those that it only implied. Bounded, whatever an archive says.
+//! What has to be remembered of an archive while it is applied and until it is settled: the directories that it named,
+//! with their times, and those that it only implied. Bounded, whatever an archive says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::mem;

@@ -1,5 +1,5 @@
-//! Moves an unpacked layer to its place on the layers below, and gives directories that it only implied what those layers
-//! say about them.
+//! Moves an unpacked layer to its place on the layers below, and gives directories that it only implied what those
+//! layers say about them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use super::attributes::{self, Inherited};
 use super::error::Error;
 use super::tree::{self, Tree, as_path};
 
-/// Moves all of `stage` to `upper`, an empty directory on the same filesystem. `lowers` are the directories of the layers
-/// below, the nearest first, as overlay lists them.
+/// Moves all of `stage` to `upper`, an empty directory on the same filesystem. `lowers` are the directories of the
+/// layers below, the nearest first, as overlay lists them.
 ///
 /// When it fails, neither directory may be used; `upper` is still empty unless a rename failed.
 pub fn settle(stage: &Path, upper: &Path, lowers: &[PathBuf], unpacked: &Unpacked) -> Result<(), Error> {
@@ -46,7 +46,8 @@ pub fn settle(stage: &Path, upper: &Path, lowers: &[PathBuf], unpacked: &Unpacke
 /// Directories that no entry named look as they do below.
 fn inherit(stage: &Path, lowers: &[Tree], unpacked: &Unpacked) -> Result<(), Error> {
     let tree = Tree::open(stage)?;
-    // containerd looks below when it makes a directory, and fails there if that cannot be; even if it replaces it later.
+    // containerd looks below when it makes a directory, and fails there if that cannot be; even if it replaces it
+    // later.
     for path in &unpacked.replaced {
         lookup(lowers, &path.split(|byte| *byte == b'/').collect::<Vec<_>>())?;
     }

@@ -1,7 +1,7 @@
 //! The plain bytes of a layer, decompressed and hashed on a thread of their own while the caller writes files.
 //!
-//! A source comes in, a buffered stream of the archive goes out, and at its end the digest of all of it. Memory is a few
-//! chunks, whatever is in the layer.
+//! A source comes in, a buffered stream of the archive goes out, and at its end the digest of all of it. Memory is a
+//! few chunks, whatever is in the layer.
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -21,7 +21,7 @@ pub(super) struct Sum {
     pub(super) size: u64,
 }
 
-/// The deciphering end: run it on its own thread.
+/// The decoding end: run it on its own thread.
 pub(super) struct Decoder<R> {
     source: R,
     compression: Compression,

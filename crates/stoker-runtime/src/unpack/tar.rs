@@ -1,5 +1,5 @@
-//! Reads a tar archive as Go's reader does, which is what containerd sees: a file that one of the two would read differently
-//! could be one thing where it was scanned and another where it runs.
+//! Reads a tar archive as Go's reader does, which is what containerd sees: a file that one of the two would read
+//! differently could be one thing where it was scanned and another where it runs.
 //!
 //! A stream comes in, entries and their data go out. PAX, GNU long names, ustar, star and old V7 headers are known, and
 //! sparse files of the PAX kind. Nothing is written here, and memory stays below a few MiB.

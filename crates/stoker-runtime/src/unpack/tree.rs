@@ -1,8 +1,8 @@
 //! A directory that nothing leads out of. Names from a stranger's archive come in; files below the directory are found,
 //! made and removed.
 //!
-//! Every step opens one component below a descriptor and follows no link by itself. Links are read and walked here, with
-//! the directory as their root, as in a chroot: neither `..` nor an absolute link leads outside.
+//! Every step opens one component below a descriptor and follows no link by itself. Links are read and walked here,
+//! with the directory as their root, as in a chroot: neither `..` nor an absolute link leads outside.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +17,8 @@ use super::error::Error;
 
 /// Links that one name may lead through.
 const LINKS: usize = 255;
+/// Directories that are opened on the way of one name.
+const STEPS: usize = 20_000;
 /// Directories within each other that are removed at once.
 const DEPTH: usize = 512;
 /// The longest path that the kernel takes.
@@ -50,7 +52,8 @@ impl Place {
     }
 }
 
-/// The components of a name, cleaned by its text alone: `a/../b` is `b`, and what would lead above the root is the root.
+/// The components of a name, cleaned by its text alone: `a/../b` is `b`, and what would lead above the root is the
+/// root.
 pub(super) fn clean(name: &[u8]) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     for part in name.split(|byte| *byte == b'/') {
@@ -86,8 +89,13 @@ impl Tree {
         let mut walked: Vec<Vec<u8>> = Vec::new();
         // The directory that `walked` is, as long as it exists.
         let mut here = Some(self.root());
-        let mut links = 0;
+        let (mut links, mut steps) = (0, 0);
         while let Some(part) = ahead.pop() {
+            // A way back is walked from the root: many of them in a deep place would take forever.
+            steps += if part == b".." { walked.len() } else { 1 };
+            if steps > STEPS {
+                return Err(Error::unsupported(&walked.join(&b'/'), "its links lead up and down too often"));
+            }
             match part.as_slice() {
                 b"" | b"." => continue,
                 b".." => {
@@ -141,7 +149,8 @@ impl Tree {
         Ok(Some(here))
     }
 
-    /// Opens the directory that a name stands for, and makes what is missing of it. `made` is told of each new directory.
+    /// Opens the directory that a name stands for, and makes what is missing of it. `made` is told of each new
+    /// directory.
     pub(super) fn parent(
         &mut self,
         parts: &[&[u8]],

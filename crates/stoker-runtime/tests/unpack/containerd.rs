@@ -1,5 +1,5 @@
-//! The same images through a real containerd: what it leaves on disk is what we have to leave. `STOKER_CONTAINERD_DIR` may
-//! name the directory of another `containerd` and `ctr` than those on the path.
+//! The same images through a real containerd: what it leaves on disk is what we have to leave. `STOKER_CONTAINERD_DIR`
+//! may name the directory of another `containerd` and `ctr` than those on the path.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -45,7 +45,8 @@ impl Daemon {
             return None;
         }
         let config = format!(
-            "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\"]\n\
+            "version = 2\nroot = \"{0}/root\"\nstate = \"{0}/state\"\n\
+             disabled_plugins = [\"io.containerd.grpc.v1.cri\", \"io.containerd.internal.v1.opt\"]\n\
              [grpc]\n  address = \"{0}/sock\"\n[ttrpc]\n  address = \"{0}/ttrpc\"\n",
             dir.display()
         );

@@ -11,8 +11,8 @@ use crate::containerd::digest;
 /// Times after this are those of the test, which differ from run to run.
 const NOW: i64 = 1_700_000_000;
 
-/// One line a path, `.` for the root: kind, mode, owner, size, content, device, time, link's target, the first path that is
-/// the same file, extended attributes.
+/// One line a path, `.` for the root: kind, mode, owner, size, content, device, time, link's target, the first path
+/// that is the same file, extended attributes.
 pub(crate) fn listing(root: &Path) -> BTreeMap<String, String> {
     let mut lines = BTreeMap::new();
     let mut first = BTreeMap::new();

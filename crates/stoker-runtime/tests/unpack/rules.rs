@@ -124,6 +124,17 @@ fn names_and_links_lead_nowhere_else() {
 }
 
 #[test]
+fn links_that_lead_up_and_down_forever_are_not_followed() {
+    if !root() {
+        return;
+    }
+    let deep = ["d"; 400].join("/");
+    let items = [dir(&deep), symlink(format!("{deep}/l"), "x/../".repeat(600)), file(format!("{deep}/l/f"), "")];
+    let left = plain(&archive(&items), false, scratch().path()).unwrap_err();
+    assert!(matches!(left, Error::Unsupported { .. }), "{left}");
+}
+
+#[test]
 fn kinds_that_nobody_knows_are_named() {
     if !root() {
         return;

@@ -1,6 +1,6 @@
-//! How long a layer of real files takes, beside containerd on the same machine. A measurement, run by hand:
-//! `cargo test --profile dist -p stoker-runtime --test unpack -- --ignored --nocapture speed`. Set `STOKER_SPEED_TREE` to
-//! take the files from another directory than `/usr/lib`.
+//! How long a layer of real files takes, beside containerd on the same machine. A measurement, run by hand: `cargo test
+//! --profile dist -p stoker-runtime --test unpack -- --ignored --nocapture speed`. Set `STOKER_SPEED_TREE` to take the
+//! files from another directory than `/usr/lib`.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
