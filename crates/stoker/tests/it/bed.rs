@@ -28,6 +28,8 @@ pub(crate) struct Up {
     child: Child,
     data: tempfile::TempDir,
     nodes: u16,
+    /// What else it is told.
+    more: Vec<String>,
 }
 
 impl Up {
@@ -36,8 +38,14 @@ impl Up {
     }
 
     pub(crate) fn start_in(data: tempfile::TempDir, nodes: u16) -> Self {
-        let child = Self::spawn(data.path(), nodes, stoker(), Stdio::inherit());
-        Self { child, data, nodes }
+        Self::start_with(data, nodes, &[])
+    }
+
+    /// Starts it with more arguments, which it also has after a restart.
+    pub(crate) fn start_with(data: tempfile::TempDir, nodes: u16, more: &[&str]) -> Self {
+        let more: Vec<String> = more.iter().map(|arg| arg.to_string()).collect();
+        let child = Self::spawn(data.path(), nodes, &more, stoker(), Stdio::inherit());
+        Self { child, data, nodes, more }
     }
 
     /// Writes all that it has to say, and as much as it can say, to a file.
@@ -45,21 +53,22 @@ impl Up {
         let data = tempfile::tempdir().unwrap();
         let mut command = stoker();
         command.env("STOKER_LOG", "trace");
-        let child = Self::spawn(data.path(), nodes, command, std::fs::File::create(log).unwrap().into());
-        Self { child, data, nodes }
+        let child = Self::spawn(data.path(), nodes, &[], command, std::fs::File::create(log).unwrap().into());
+        Self { child, data, nodes, more: Vec::new() }
     }
 
     /// Ends it as a power cut would, and starts it again on the same directory.
     pub(crate) fn kill_and_restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        self.child = Self::spawn(self.data.path(), self.nodes, stoker(), Stdio::inherit());
+        self.child = Self::spawn(self.data.path(), self.nodes, &self.more, stoker(), Stdio::inherit());
     }
 
-    fn spawn(data: &Path, nodes: u16, mut stoker: Command, log: Stdio) -> Child {
+    fn spawn(data: &Path, nodes: u16, more: &[String], mut stoker: Command, log: Stdio) -> Child {
         let mut child = stoker
             .args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes.to_string(), "--data"])
             .arg(data)
+            .args(more)
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
