@@ -104,17 +104,18 @@ pub fn unpack(stream: impl Read + Send, layer: Layer, into: &Path) -> Result<Unp
         let decoding = decoding.map_err(failed)?;
         let mut archive = tar::Archive::new(plain);
         let applied = applier.run(&mut archive);
-        match &applied {
+        let applied = match applied {
             // The digest is of all bytes, those behind the archive's end too.
-            Ok(_) => archive.into_stream().drain(),
-            Err(_) => drop(archive),
-        }
-        let decoded = decoding.join().unwrap_or_else(|_| Err(Error::Compressed(std::io::Error::other("it panicked"))));
-        // Where both failed, the archive ended early because the stream did.
-        let Some(sum) = decoded? else {
-            return Err(applied.err().unwrap_or_else(|| Error::archive(b"", "it was not read to its end")));
+            Ok(notes) => Ok((notes, archive.into_stream().finish())),
+            Err(error) => {
+                drop(archive);
+                Err(error)
+            }
         };
-        let (implied, replaced) = applied?.into_implied();
+        // Where both failed, the archive ended early because the stream did.
+        decoding.join().unwrap_or_else(|_| Err(Error::Compressed(std::io::Error::other("it panicked"))))?;
+        let (notes, sum) = applied?;
+        let (implied, replaced) = notes.into_implied();
         let (implied, replaced) = (implied.into_iter().collect(), replaced.into_iter().collect());
         Ok(Unpacked { sha256: sum.sha256, size: sum.size, implied, replaced })
     })

@@ -1,4 +1,5 @@
-//! The plain bytes of a layer, decompressed and hashed on a thread of their own while the caller writes files.
+//! The plain bytes of a layer, decompressed on a thread of their own while the caller hashes them and writes files:
+//! inflating takes about as long as the other two together.
 //!
 //! A source comes in, a buffered stream of the archive goes out, and at its end the digest of all of it. Memory is a
 //! few chunks, whatever is in the layer.
@@ -35,6 +36,8 @@ pub(super) struct Stream {
     empty: SyncSender<Vec<u8>>,
     chunk: Vec<u8>,
     at: usize,
+    hash: Sha256,
+    size: u64,
 }
 
 /// Both ends.
@@ -42,28 +45,22 @@ pub(super) fn pair<R: Read>(source: R, compression: Compression) -> (Decoder<R>,
     let (full, filled) = sync_channel(CHUNKS);
     // Room for all, so that giving back never waits.
     let (used, empty) = sync_channel(CHUNKS + 2);
-    let stream = Stream { full: filled, empty: used, chunk: Vec::new(), at: 0 };
+    let stream = Stream { full: filled, empty: used, chunk: Vec::new(), at: 0, hash: Sha256::new(), size: 0 };
     (Decoder { source, compression, full, empty }, stream)
 }
 
 impl<R: Read> Decoder<R> {
-    /// Decodes to the end. Nothing comes out where the reader left before.
-    pub(super) fn run(self) -> Result<Option<Sum>, Error> {
+    /// Decodes to the end, or until the reader has gone.
+    pub(super) fn run(self) -> Result<(), Error> {
         let Self { source, compression, full, empty } = self;
         let mut plain = compression.plain(source).map_err(told)?;
-        let (mut hash, mut size) = (Sha256::new(), 0);
         loop {
             let mut chunk = empty.try_recv().unwrap_or_else(|_| vec![0; CHUNK]);
             chunk.resize(CHUNK, 0);
             let filled = fill(&mut plain, &mut chunk).map_err(told)?;
-            if filled == 0 {
-                return Ok(Some(Sum { sha256: hash.finalize().into(), size }));
-            }
             chunk.truncate(filled);
-            hash.update(&chunk);
-            size += filled as u64;
-            if full.send(chunk).is_err() {
-                return Ok(None);
+            if filled == 0 || full.send(chunk).is_err() {
+                return Ok(());
             }
         }
     }
@@ -92,13 +89,25 @@ fn told(error: io::Error) -> Error {
 }
 
 impl Stream {
-    /// Reads what is left, so that the decoder comes to its end.
-    pub(super) fn drain(mut self) {
-        self.chunk.clear();
-        while let Ok(chunk) = self.full.recv() {
+    /// Reads what is left, and says what all of it was. A decoder that failed ends the stream as well: look at its error
+    /// first.
+    pub(super) fn finish(mut self) -> Sum {
+        while self.next() {}
+        Sum { sha256: self.hash.finalize().into(), size: self.size }
+    }
+
+    /// Whether there is another chunk.
+    fn next(&mut self) -> bool {
+        let next = self.full.recv().unwrap_or_default();
+        self.hash.update(&next);
+        self.size += next.len() as u64;
+        self.at = 0;
+        let used = std::mem::replace(&mut self.chunk, next);
+        if used.capacity() > 0 {
             // The decoder takes it again, or is gone: both are fine.
-            let _ = self.empty.try_send(chunk);
+            let _ = self.empty.try_send(used);
         }
+        !self.chunk.is_empty()
     }
 }
 
@@ -114,13 +123,7 @@ impl Read for Stream {
 impl BufRead for Stream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.chunk.len() {
-            // A decoder that failed ends the stream as well; its own error is looked at first.
-            let next = self.full.recv().unwrap_or_default();
-            let used = std::mem::replace(&mut self.chunk, next);
-            self.at = 0;
-            if used.capacity() > 0 {
-                let _ = self.empty.try_send(used);
-            }
+            self.next();
         }
         Ok(&self.chunk[self.at..])
     }
