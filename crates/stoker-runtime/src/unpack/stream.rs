@@ -89,8 +89,8 @@ fn told(error: io::Error) -> Error {
 }
 
 impl Stream {
-    /// Reads what is left, and says what all of it was. A decoder that failed ends the stream as well: look at its error
-    /// first.
+    /// Reads what is left, and says what all of it was. A decoder that failed ends the stream as well: look at its
+    /// error first.
     pub(super) fn finish(mut self) -> Sum {
         while self.next() {}
         Sum { sha256: self.hash.finalize().into(), size: self.size }
