@@ -73,6 +73,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "sha2",
             "thiserror",
             "tokio",
+            "toml",
             "tonic",
             "tonic-prost",
             "tracing",

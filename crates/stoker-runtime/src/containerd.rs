@@ -21,6 +21,7 @@ mod image;
 mod lease;
 mod node;
 mod session;
+mod settings;
 mod snapshot;
 mod stage;
 
@@ -61,6 +62,7 @@ struct Inner {
     namespace: AsciiMetadataValue,
     node: Node,
     stages: snapshot::Seats,
+    pulls: lease::Pulls,
 }
 
 impl Containerd {

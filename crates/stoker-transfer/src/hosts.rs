@@ -118,23 +118,25 @@ impl Host {
 /// The settings of all registries.
 #[derive(Debug, Default)]
 pub(crate) struct Hosts {
-    dir: Option<PathBuf>,
+    /// The first that has something for a registry counts.
+    dirs: Vec<PathBuf>,
     /// Those that were warned of: once is enough.
     warned: Mutex<HashSet<String>>,
 }
 
 impl Hosts {
-    pub(crate) fn new(dir: Option<PathBuf>) -> Self {
-        Self { dir, warned: Mutex::default() }
+    pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
+        Self { dirs, warned: Mutex::default() }
     }
 
     /// Whom to ask for this, the first one first; at least one.
     pub(crate) async fn of(&self, image: &Reference, need: Need) -> Result<Vec<Host>, Error> {
         let usual = || vec![Host::upstream(image, Trust::default(), HeaderMap::new())];
-        let Some(root) = self.dir.clone() else { return Ok(usual()) };
-        let reference = image.clone();
-        let broken = Error::Unreadable { file: root.clone(), cause: "the process is going down".to_owned() };
-        let found = on_disk(move || look(&root, &reference)).await.map_err(|_| broken)??;
+        let Some(first) = self.dirs.first() else { return Ok(usual()) };
+        let (roots, reference) = (self.dirs.clone(), image.clone());
+        let broken = Error::Unreadable { file: first.clone(), cause: "the process is going down".to_owned() };
+        let look = move || roots.iter().find_map(|root| look(root, &reference).transpose()).transpose();
+        let found = on_disk(look).await.map_err(|_| broken)??;
         let Some((file, hosts)) = found else { return Ok(usual()) };
         let able: Vec<Host> = hosts.into_iter().filter(|host| host.can.meets(need)).collect();
         able.iter().filter(|host| host.trust.skip_verify).for_each(|host| self.warn(host));

@@ -49,9 +49,9 @@ pub struct Settings {
     pub retry: Retry,
     /// Certificates (PEM, any number) to trust besides the public ones.
     pub extra_ca: Vec<u8>,
-    /// A directory like containerd's `certs.d`, with the mirrors and certificates of registries; read anew at each pull.
-    /// `None`, or one that is not there: registries are asked directly.
-    pub hosts: Option<PathBuf>,
+    /// Directories like containerd's `certs.d`, with the mirrors and certificates of registries; read anew at each pull. The
+    /// first that knows a registry counts; one that none knows is asked directly.
+    pub hosts: Vec<PathBuf>,
     /// The proxies to go through.
     pub proxy: Proxy,
 }
@@ -64,7 +64,7 @@ impl Default for Settings {
             stall_timeout: Duration::from_secs(60),
             retry: Retry::default(),
             extra_ca: Vec::new(),
-            hosts: None,
+            hosts: Vec::new(),
             proxy: Proxy::none(),
         }
     }

@@ -48,9 +48,9 @@ pub(crate) async fn agent(
     tracing::info!(node, "images go to {}: {why}", runtime.describe());
     let told = match &runtime {
         Runtime::Containerd(containerd, _) => containerd.node().hosts.clone(),
-        _ => None,
+        _ => Vec::new(),
     };
-    let hosts = args.registry_hosts.clone().or(told);
+    let hosts = args.registry_hosts.clone().map_or(told, |dir| vec![dir]);
     let proxy = Proxy::from_env_like(|name| std::env::var(name).ok());
     let registry = Registry::new(Settings { hosts, proxy, ..Settings::default() })?;
     let providers = match (&args.credential_provider_config, &args.credential_provider_bin_dir) {

@@ -3,10 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use super::Inner;
-use crate::grpc::{Error, Kind};
+use super::{Inner, settings};
+use crate::grpc::Error;
 use crate::wire::containerd::services::introspection::v1 as introspection;
 use crate::wire::containerd::services::version::v1 as versions;
 use crate::wire::cri;
@@ -14,8 +12,8 @@ use introspection::introspection_client::IntrospectionClient;
 
 /// Snapshotters whose unpacked layers are plain directories, as we and containerd's own applier make them.
 const KNOWN: &[&str] = &["overlayfs", "native"];
-/// Where containerd looks for programs that judge images, unless told otherwise.
-const VERIFIERS: &str = "/opt/containerd/image-verifier/bin";
+/// What the directory of a snapshotter is called, where it does not say where it is.
+const SNAPSHOTTER: &str = "io.containerd.snapshotter.v1";
 
 /// A containerd as it was found.
 #[derive(Debug, Clone, Default)]
@@ -32,8 +30,8 @@ pub struct Node {
     pub ineligible: Option<String>,
     /// Whether layers are unpacked by us.
     pub direct: Direct,
-    /// The directory of hosts.toml files that it is told to use.
-    pub hosts: Option<PathBuf>,
+    /// The directories of hosts.toml files that it is told to use, the first one first.
+    pub hosts: Vec<PathBuf>,
 }
 
 /// Who unpacks layers.
@@ -46,63 +44,57 @@ pub enum Direct {
     No,
 }
 
-/// The part of the CRI plugin's settings that concerns us. containerd 1 has it in one place, 2 in another.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct CriSettings {
-    snapshotter: Option<String>,
-    discard_unpacked_layers: Option<bool>,
-    containerd: Option<Inside>,
-    registry: Option<Registry>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Inside {
-    snapshotter: Option<String>,
-    discard_unpacked_layers: Option<bool>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Registry {
-    config_path: Option<String>,
-}
-
 /// Asks containerd.
 pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
     let version = version(inner).await?;
     let plugins = plugins(inner).await?;
-    let settings = cri_settings(inner).await?;
-    let inside = settings.containerd.unwrap_or_default();
-    let snapshotter = settings.snapshotter.or(inside.snapshotter).filter(|name| !name.is_empty());
-    let snapshotter = snapshotter.unwrap_or_else(|| "overlayfs".into());
-    let plugin =
-        plugins.iter().find(|plugin| plugin.r#type == "io.containerd.snapshotter.v1" && plugin.id == snapshotter);
-    let usable = plugin.is_some_and(|plugin| plugin.init_err.is_none());
-    let ineligible = if !usable {
-        Some(format!("its snapshotter {snapshotter} is not there"))
-    } else if !KNOWN.contains(&snapshotter.as_str()) {
-        Some(format!("its snapshotter {snapshotter} wants to pull by itself"))
-    } else if has_verifiers(&plugins, Path::new(VERIFIERS)) {
-        Some(format!("programs in {VERIFIERS} judge images, and only its own pull asks them"))
-    } else {
-        None
+    let told = settings::look(inner).await?;
+    let snapshotter = match told.snapshotter {
+        Some(name) => name,
+        None => snapshotter(inner, &plugins).await.unwrap_or_else(|| "overlayfs".into()),
     };
     let direct = inner.settings.direct && snapshotter == "overlayfs";
     Ok(Node {
         version: version.trim_start_matches('v').into(),
-        discards: settings.discard_unpacked_layers.or(inside.discard_unpacked_layers).unwrap_or(false),
-        root: plugin.and_then(|plugin| plugin.exports.get("root")).map(PathBuf::from),
-        hosts: settings
-            .registry
-            .and_then(|registry| registry.config_path)
-            .filter(|path| !path.is_empty())
-            .map(Into::into),
+        discards: told.discards,
+        root: plugin(&plugins, &snapshotter).and_then(root),
+        ineligible: ineligible(&snapshotter, &plugins, &told.verifiers),
+        hosts: told.hosts,
         direct: if direct { Direct::Yes } else { Direct::No },
         snapshotter,
-        ineligible,
     })
+}
+
+/// The snapshotter in whose directory CRI says that its images are.
+async fn snapshotter(inner: &Inner, plugins: &[introspection::Plugin]) -> Option<String> {
+    let mut client = cri::image_service_client::ImageServiceClient::new(inner.channel.clone());
+    let answer = client.image_fs_info(inner.ask(cri::ImageFsInfoRequest {})).await.ok()?.into_inner();
+    // The first is the one that pods have unless they ask for another.
+    let place = PathBuf::from(answer.image_filesystems.into_iter().next()?.fs_id?.mountpoint);
+    let at = |found: &&introspection::Plugin| found.r#type == SNAPSHOTTER && root(found).as_ref() == Some(&place);
+    let known = plugins.iter().find(at).map(|found| found.id.clone());
+    known.or_else(|| place.file_name()?.to_str()?.strip_prefix(SNAPSHOTTER)?.strip_prefix('.').map(str::to_owned))
+}
+
+fn plugin<'a>(plugins: &'a [introspection::Plugin], snapshotter: &str) -> Option<&'a introspection::Plugin> {
+    plugins.iter().find(|plugin| plugin.r#type == SNAPSHOTTER && plugin.id == snapshotter)
+}
+
+fn root(plugin: &introspection::Plugin) -> Option<PathBuf> {
+    plugin.exports.get("root").map(PathBuf::from)
+}
+
+/// Why images must go by containerd's own pull, if they must.
+fn ineligible(snapshotter: &str, plugins: &[introspection::Plugin], verifiers: &Path) -> Option<String> {
+    if plugin(plugins, snapshotter).is_none_or(|plugin| plugin.init_err.is_some()) {
+        Some(format!("its snapshotter {snapshotter} is not there"))
+    } else if !KNOWN.contains(&snapshotter) {
+        Some(format!("its snapshotter {snapshotter} wants to pull by itself"))
+    } else if has_verifiers(plugins, verifiers) {
+        Some(format!("programs in {} judge images, and only its own pull asks them", verifiers.display()))
+    } else {
+        None
+    }
 }
 
 pub(super) async fn version(inner: &Inner) -> Result<String, Error> {
@@ -117,22 +109,33 @@ async fn plugins(inner: &Inner) -> Result<Vec<introspection::Plugin>, Error> {
     Ok(answer.map_err(|status| inner.failed("list its plugins", &status))?.into_inner().plugins)
 }
 
-/// What its CRI plugin is told. A containerd without one, or with one that is not ready yet, has the usual settings.
-async fn cri_settings(inner: &Inner) -> Result<CriSettings, Error> {
-    let mut client = cri::runtime_service_client::RuntimeServiceClient::new(inner.channel.clone());
-    match client.status(inner.ask(cri::StatusRequest { verbose: true })).await {
-        Ok(answer) => {
-            let info = answer.into_inner().info;
-            let config = info.get("config").map(String::as_str).unwrap_or("{}");
-            Ok(serde_json::from_str(config).unwrap_or_default())
-        }
-        Err(status) if status.code() == tonic::Code::Unimplemented => Ok(CriSettings::default()),
-        Err(status) if Kind::of(&status) == Kind::Unavailable => Err(inner.failed("say its settings", &status)),
-        Err(_) => Ok(CriSettings::default()),
-    }
-}
-
 fn has_verifiers(plugins: &[introspection::Plugin], folder: &Path) -> bool {
     let there = plugins.iter().any(|plugin| plugin.r#type == "io.containerd.image-verifier.v1");
     there && std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin(kind: &str, id: &str) -> introspection::Plugin {
+        introspection::Plugin { r#type: kind.into(), id: id.into(), ..Default::default() }
+    }
+
+    #[test]
+    fn only_what_we_know_is_written_to_by_us() {
+        let dir = tempfile::tempdir().unwrap();
+        let judges = dir.path();
+        let all = ["overlayfs", "native", "stargz"].map(|id| plugin(SNAPSHOTTER, id));
+        let says = |snapshotter: &str, plugins: &[introspection::Plugin]| ineligible(snapshotter, plugins, judges);
+        assert_eq!(says("overlayfs", &all), None);
+        assert_eq!(says("native", &all), None);
+        assert!(says("stargz", &all).unwrap().contains("snapshotter stargz wants to pull by itself"));
+        assert!(says("nydus", &all).unwrap().contains("snapshotter nydus is not there"));
+        let verified = [plugin(SNAPSHOTTER, "overlayfs"), plugin("io.containerd.image-verifier.v1", "bindir")];
+        assert_eq!(says("overlayfs", &verified), None, "nobody judges");
+        std::fs::write(judges.join("judge"), "").unwrap();
+        assert!(says("overlayfs", &verified).unwrap().contains(&format!("{}", judges.display())));
+        assert_eq!(says("overlayfs", &all), None, "this containerd asks nobody");
+    }
 }

@@ -19,7 +19,7 @@ impl Site {
         let mirror = testbed::Registry::start().await.unwrap();
         mirror.push("team/app", "v1", std::slice::from_ref(&bench.layer));
         let certs = TempDir::new().unwrap();
-        bench.set(Settings { hosts: Some(certs.path().to_owned()), ..settings() });
+        bench.set(Settings { hosts: vec![certs.path().to_owned()], ..settings() });
         let site = Self { bench, mirror, certs };
         site.write("");
         site

@@ -62,7 +62,7 @@ fn proxied(bench: &mut Bench, hosts: Option<&TempDir>, extra_ca: String, variabl
     let find = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
     bench.set(Settings {
         proxy: Proxy::from_env_like(find),
-        hosts: hosts.map(|dir| dir.path().to_owned()),
+        hosts: hosts.map(|dir| dir.path().to_owned()).into_iter().collect(),
         extra_ca: extra_ca.into_bytes(),
         ..settings()
     });

@@ -98,7 +98,7 @@ fn sited(bench: &mut Bench, address: &str, more: &str, files: &[(&str, String)])
         std::fs::write(dir.join(name), text).unwrap();
     }
     std::fs::write(dir.join("hosts.toml"), format!("server = '{address}'\n{more}")).unwrap();
-    bench.set(Settings { hosts: Some(certs.path().to_owned()), ..settings() });
+    bench.set(Settings { hosts: vec![certs.path().to_owned()], ..settings() });
     certs
 }
 
