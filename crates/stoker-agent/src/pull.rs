@@ -87,8 +87,12 @@ impl Tools {
                 Err(failure) if failure.reason == Reason::RuntimeUnavailable => {
                     tracing::warn!(image = order.image, "{}; going on when it is back", failure.message);
                     meter.waits(failure);
-                    while !self.runtime.answers().await {
+                    // One that answers and fails all the same is not asked without a pause.
+                    loop {
                         tokio::time::sleep(LOOK_AGAIN).await;
+                        if self.runtime.answers().await {
+                            break;
+                        }
                     }
                     meter.goes_on();
                 }

@@ -96,7 +96,15 @@ impl Kind {
             _ if says(&["locked for"]) => Self::Held,
             Code::DeadlineExceeded | Code::Cancelled => Self::Timeout,
             Code::Unavailable => Self::Unavailable,
-            _ if says(&["transport error", "broken pipe", "error reading server preface"]) => Self::Unavailable,
+            _ if says(&[
+                "transport error",
+                "broken pipe",
+                "error reading server preface",
+                "error reading a body from connection",
+            ]) =>
+            {
+                Self::Unavailable
+            }
             _ if says(&[": not found"]) => Self::NotFound,
             _ if says(&[
                 "connection refused",
@@ -151,6 +159,7 @@ mod tests {
             (Code::Unknown, "write /x: no space left on device", Kind::NoSpace),
             (Code::Unknown, refused, Kind::Unreachable),
             (Code::Unknown, "transport error", Kind::Unavailable),
+            (Code::Internal, "h2 protocol error: error reading a body from connection", Kind::Unavailable),
             (Code::Unavailable, "ref layer-sha256:0 locked for 2s (since x): unavailable", Kind::Held),
             (Code::Unavailable, "connection refused", Kind::Unavailable),
             (Code::AlreadyExists, "content sha256:0: already exists", Kind::Exists),
