@@ -13,6 +13,7 @@ mod register;
 mod report;
 mod run;
 mod secrets;
+mod sweep;
 #[cfg(test)]
 mod testing;
 mod truth;

@@ -95,7 +95,9 @@ impl Meter {
         let state = self.state();
         let have = state.blobs.iter().map(|(progress, _)| progress.have()).sum::<u64>();
         let upstream = state.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress.upstream());
-        Bytes { total: state.total, done: state.present + have, upstream: upstream.sum(), peers: 0 }
+        // What somebody else brought meanwhile is there twice.
+        let done = (state.present + have).min(state.total.max(have));
+        Bytes { total: state.total, done, upstream: upstream.sum(), peers: 0 }
     }
 
     /// Brings a report up to date; `earlier` is what earlier attempts received.

@@ -36,6 +36,7 @@ use crate::pull::{Done, Tools};
 use crate::register::register;
 use crate::report::{Said, until};
 use crate::secrets::Secrets;
+use crate::sweep::{Broom, Keep, sweep};
 use crate::truth::{self, Seen};
 
 /// No answer after this long is as good as a broken connection.
@@ -136,6 +137,8 @@ struct Agent {
     adopted: bool,
     /// The first write says what agent this is.
     introduced: bool,
+    /// For what orders that were taken back leave behind.
+    broom: Broom,
     /// After a failed write, not before this time.
     quiet_until: Option<Timestamp>,
     pause: Duration,
@@ -198,6 +201,7 @@ impl Agent {
             said: Said::default(),
             adopted: false,
             introduced: false,
+            broom: Broom::default(),
             quiet_until: None,
             pause: Duration::ZERO,
         }
@@ -216,6 +220,8 @@ impl Agent {
         let mut changes = self.settings.runtime.changes();
         let mut looking: Option<BoxFuture<'static, Seen>> = None;
         let mut look_again = false;
+        let mut sweeping: Option<BoxFuture<'static, Result<(), String>>> = None;
+        let mut sweep_again = false;
         let mut pulse = metrics::pulse(self.settings.runtime.clone()).boxed();
         loop {
             self.share.turn(self.adopted, &self.orders, &self.tasks);
@@ -228,6 +234,9 @@ impl Agent {
             if looking.is_none() && std::mem::take(&mut look_again) {
                 let questions = truth::questions(&self.orders, &self.tasks);
                 looking = Some(truth::look(self.settings.runtime.clone(), questions).boxed());
+            }
+            if sweeping.is_none() && self.broom.take(self.attempts.len() == self.running.len()) {
+                sweeping = Some(sweep(self.tools.clone(), self.keep()).boxed());
             }
             if writing.is_none() {
                 writing = self.next_write(&api, now);
@@ -258,7 +267,20 @@ impl Agent {
                     self.written(&saying, result);
                 }
                 () = self.news.notified() => {}
-                Some(()) = changes.next() => look_again = true,
+                Some(()) = changes.next() => {
+                    look_again = true;
+                    if std::mem::take(&mut sweep_again) {
+                        self.broom.call();
+                    }
+                }
+                Some(swept) = OptionFuture::from(sweeping.as_mut()) => {
+                    sweeping = None;
+                    if let Err(problem) = swept {
+                        // A runtime that comes back says so.
+                        tracing::warn!(node, "cannot clear away what is no longer wanted, trying again: {problem}");
+                        sweep_again = true;
+                    }
+                }
                 Some(seen) = OptionFuture::from(looking.as_mut()) => {
                     looking = None;
                     self.judge(seen);
@@ -324,6 +346,7 @@ impl Agent {
                 self.tasks.entry(*key).or_insert_with(|| step::adopt(report.clone(), now));
             }
             self.said = Said { reports };
+            self.broom.call();
         }
         self.orders = orders;
         for (key, running) in &self.running {
@@ -348,6 +371,15 @@ impl Agent {
         }
     }
 
+    /// What orders in hand still need.
+    fn keep(&self) -> Keep {
+        let ended = |key: &Key| self.tasks.get(key).is_some_and(|task| task.state == TaskState::Ended);
+        Keep {
+            pulls: self.orders.keys().map(Key::to_string).collect(),
+            spool: self.orders.keys().any(|key| !ended(key)),
+        }
+    }
+
     fn forget_all(&mut self) {
         self.orders.clear();
         self.said = Said::default();
@@ -364,6 +396,7 @@ impl Agent {
             }
             Action::Forget { key } => {
                 self.tasks.remove(&key);
+                self.broom.call();
                 if let Some(running) = self.running.remove(&key) {
                     tracing::info!(node = self.settings.node, order = %key, "taken back, stopping");
                     running.abort.abort();

@@ -77,8 +77,8 @@ impl Containerd {
         let channel = grpc::channel(&settings.socket).map_err(|e| unusable(e.to_string()))?;
         let namespace = AsciiMetadataValue::try_from(&settings.namespace);
         let namespace = namespace.map_err(|_| unusable("its namespace has characters that it may not".into()))?;
-        let mut inner =
-            Inner { settings, channel, namespace, node: Node::default(), stages: snapshot::Seats::default() };
+        let (stages, pulls) = (snapshot::Seats::default(), lease::Pulls::default());
+        let mut inner = Inner { settings, channel, namespace, node: Node::default(), stages, pulls };
         inner.node = node::look(&inner).await?;
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -37,11 +37,15 @@ impl Tools {
         meter.sized(image.total_size(), image.total_size().saturating_sub(lacks + meter.under_way()));
         let packed = image.layers.iter().zip(session.layers()).filter(|(_, state)| **state != Layer::Unpacked);
         let unpacked = packed.map(|(layer, _)| unpacked(layer.media_type().as_ref(), layer.size())).sum::<u64>();
-        self.guard.check(from.reference.name(), Need { spool: lacks, images: lacks.saturating_add(unpacked) }).await?;
+        let spooled = self.spool.held().await.map_err(transfer_failure)?;
+        let spooled = spooled.iter().filter(|(digest, _)| seen.contains(digest)).map(|(_, bytes)| bytes).sum::<u64>();
+        let need = Need { spool: lacks.saturating_sub(spooled), images: lacks.saturating_add(unpacked) };
+        self.guard.check(from.reference.name(), need).await?;
         let layers = image.layers.clone().into_iter().enumerate();
         let layers = layers.map(|(index, layer)| self.layer(&session, index, from, layer, meter));
         futures::stream::iter(layers).buffer_unordered(self.layers).try_collect::<()>().await?;
         session.finish().await.map_err(runtime_failure)?;
+        meter.whole(image.total_size());
         self.spool.release(image.config.digest()).await.map_err(transfer_failure)
     }
 
@@ -94,10 +98,11 @@ impl Tools {
         let growing = self.spool.blob(from.source(), layer.clone());
         meter.blob(growing.progress(), hand.counts);
         let open = |from: u64| growing.follow(from);
+        let slow = || growing.throttled();
         let mut tries = 0;
         loop {
             let complete = growing.complete().map_ok(|_| ()).boxed();
-            let blob = Blob { open: &open, complete, slow: growing.throttled() };
+            let blob = Blob { open: &open, complete, slow: &slow };
             match session.layer(index, Some(blob)).await {
                 Ok(()) => break,
                 // The spool begins the blob anew; so do we.

@@ -27,6 +27,11 @@ impl Uses {
         *count += 1;
         Use { uses: self.clone(), counts: *count == 1, digest }
     }
+
+    /// Whether some attempt has it in hand.
+    pub(crate) fn has(&self, digest: &Digest) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains_key(digest.as_ref())
+    }
 }
 
 impl Use {
@@ -61,8 +66,9 @@ mod tests {
         assert!(first.counts && !second.counts);
         assert!(!first.is_last());
         drop(first);
-        assert!(second.is_last());
+        assert!(second.is_last() && uses.has(&digest));
         drop(second);
+        assert!(!uses.has(&digest));
         assert!(uses.take(&digest).counts);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use oci_spec::image::{Descriptor, MediaType};
 use tokio::sync::mpsc;
@@ -29,6 +30,18 @@ const MOST: i64 = 8 * 1024 * 1024;
 /// How a blob is read from an offset on.
 pub(crate) type Open<'a, E> = dyn Fn(u64) -> BoxStream<'static, Result<Bytes, E>> + Send + Sync + 'a;
 
+/// Whether a source is held back now.
+pub(crate) type Slow<'a> = dyn Fn() -> bool + Send + Sync + 'a;
+
+/// Where the bytes of a blob come from.
+pub(super) struct Feed<'a, E> {
+    pub(super) open: &'a Open<'a, E>,
+    /// Whether somebody holds the bytes back now.
+    pub(super) slow: &'a Slow<'a>,
+    /// Ends when all of them are there; gone once it was waited for.
+    pub(super) complete: Option<BoxFuture<'a, Result<(), E>>>,
+}
+
 /// How a write ended without an error.
 enum End {
     Committed,
@@ -37,6 +50,8 @@ enum End {
     Held,
     /// The source was silent after this many bytes.
     Silent(u64),
+    /// Somebody began to hold the source back.
+    Slow,
 }
 
 impl Inner {
@@ -84,6 +99,15 @@ impl Inner {
         answer.map(|_| ()).map_err(|status| self.failed(format!("label {digest}"), &status))
     }
 
+    /// Says of a layer what it unpacks to, where its blob is still there.
+    pub(super) async fn label_unpacked(&self, digest: &str, diff_id: &str) -> Result<(), Error> {
+        let labels = Labels::from([("containerd.io/uncompressed".into(), diff_id.into())]);
+        match self.label(digest, labels).await {
+            Err(error) if error.kind == Kind::NotFound => Ok(()),
+            labelled => labelled,
+        }
+    }
+
     /// Holds a content that is there already, with these labels added; says whether it is there.
     pub(super) async fn keep(&self, lease: &Lease, blob: &Descriptor, labels: &Labels) -> Result<bool, Error> {
         let digest = blob.digest().to_string();
@@ -116,32 +140,41 @@ impl Inner {
             let rest = bytes.slice(usize::try_from(from).unwrap_or(0).min(bytes.len())..);
             futures::stream::iter(Some(Ok(rest))).boxed()
         };
-        match self.import(lease, document, labels, &open).await {
+        let mut feed = Feed { open: &open, slow: &|| false, complete: None };
+        match self.import(lease, document, labels, &mut feed).await {
             Ok(()) => Ok(()),
             Err(Trouble::Runtime(error)) => Err(error),
             Err(Trouble::Source(never)) => match never {},
         }
     }
 
-    /// Brings a blob in, from wherever containerd has got to with it.
+    /// Brings a blob in, from wherever containerd has got to with it. One that is held back is waited for first: a slow
+    /// writer would make others wait.
     pub(super) async fn import<E>(
         &self,
         lease: &Lease,
         blob: &Descriptor,
         labels: &Labels,
-        open: &Open<'_, E>,
+        feed: &mut Feed<'_, E>,
     ) -> Result<(), Trouble<E>> {
         let mut begun_anew = false;
         loop {
+            if (feed.slow)()
+                && let Some(complete) = feed.complete.take()
+            {
+                complete.await.map_err(Trouble::Source)?;
+            }
             if self.keep(lease, blob, labels).await? {
                 return Ok(());
             }
-            match self.write(lease, blob, labels, open).await {
+            // One that is complete is as fast as it can be.
+            let slow = if feed.complete.is_some() { feed.slow } else { &|| false };
+            match self.write(lease, blob, labels, feed.open, slow).await {
                 Ok(End::Committed) => return Ok(()),
-                Ok(End::Exists) => {}
+                Ok(End::Exists | End::Slow) => {}
                 // Nothing is held while we wait for the source to say more.
                 Ok(End::Silent(at)) => {
-                    if let Some(Err(problem)) = open(at).next().await {
+                    if let Some(Err(problem)) = (feed.open)(at).next().await {
                         return Err(Trouble::Source(problem));
                     }
                 }
@@ -173,6 +206,7 @@ impl Inner {
         blob: &Descriptor,
         labels: &Labels,
         open: &Open<'_, E>,
+        slow: &Slow<'_>,
     ) -> Result<End, Trouble<E>> {
         let total = i64::try_from(blob.size()).unwrap_or(i64::MAX);
         let message = |action: WriteAction, offset: i64, data: Bytes| wire::WriteContentRequest {
@@ -203,11 +237,14 @@ impl Inner {
             Ok(None) => return Ok(End::Held),
             Err(status) => return ended(status),
         };
-        let mut source = open(u64::try_from(at).unwrap_or(0));
+        let mut chunks = open(u64::try_from(at).unwrap_or(0));
         let feed = async {
             while at < total {
-                match tokio::time::timeout(SILENCE, source.next()).await {
-                    Err(_) => return Ok(Some(u64::try_from(at).unwrap_or(0))),
+                if slow() {
+                    return Ok(Some(End::Slow));
+                }
+                match tokio::time::timeout(SILENCE, chunks.next()).await {
+                    Err(_) => return Ok(Some(End::Silent(u64::try_from(at).unwrap_or(0)))),
                     Ok(Some(Err(problem))) => return Err(problem),
                     Ok(None) => break,
                     Ok(Some(Ok(data))) => {
@@ -239,7 +276,7 @@ impl Inner {
         match fed {
             Ok(None) => answered.await.or_else(ended),
             // Dropping the stream lets go of the name.
-            Ok(Some(at)) => Ok(End::Silent(at)),
+            Ok(Some(end)) => Ok(end),
             Err(problem) => Err(Trouble::Source(problem)),
         }
     }
@@ -248,9 +285,13 @@ impl Inner {
 /// The label that says where a content can be had.
 const SOURCE: &str = "containerd.io/distribution.source.";
 
-/// That label for a registry and a repository.
+/// That label for a registry and a repository. containerd leaves the port out.
 pub(super) fn source(registry: &str, repository: &str) -> (String, String) {
-    (format!("{SOURCE}{registry}"), repository.to_owned())
+    let host = match registry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, _)) => address,
+        None => registry.split_once(':').map_or(registry, |(host, _)| host),
+    };
+    (format!("{SOURCE}{host}"), repository.to_owned())
 }
 
 /// Repositories of one registry, in order, each once.
@@ -287,6 +328,13 @@ mod tests {
         assert_eq!(joined("b,a", "c"), "a,b,c");
         assert_eq!(joined("a", "a"), "a");
         assert_eq!(joined("", "a"), "a");
+    }
+
+    #[test]
+    fn a_source_has_no_port() {
+        for (registry, host) in [("r.example:5000", "r.example"), ("docker.io", "docker.io"), ("[::1]:5000", "::1")] {
+            assert_eq!(source(registry, "a/b"), (format!("{SOURCE}{host}"), "a/b".into()));
+        }
     }
 
     #[test]

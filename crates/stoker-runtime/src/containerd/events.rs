@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_millis(500);
 const LATE: Duration = Duration::from_secs(30);
 
 impl Containerd {
-    /// One item for every change of an image record, and one whenever changes may have been missed. It never ends.
+    /// One item for every change of an image record and every unpacked layer, and one whenever changes may have been missed. It never ends.
     pub fn changes(&self) -> BoxStream<'static, ()> {
         let state = (self.clone(), None, SOON);
         futures::stream::unfold(state, |(containerd, mut events, mut pause)| async move {
@@ -51,8 +51,10 @@ impl Inner {
     async fn subscribe(
         &self,
     ) -> Result<tonic::Streaming<crate::wire::containerd::types::Envelope>, crate::grpc::Error> {
-        let filter = format!("namespace=={},topic~=\"^/images/\"", self.settings.namespace);
-        let mut request = tonic::Request::new(wire::SubscribeRequest { filters: vec![filter] });
+        // `ctr` records an image first and unpacks it then: only the unpacked one is there.
+        let filters = ["topic~=\"^/images/\"", "topic==\"/snapshot/commit\""];
+        let filters = filters.map(|topic| format!("namespace=={},{topic}", self.settings.namespace)).into();
+        let mut request = tonic::Request::new(wire::SubscribeRequest { filters });
         request.metadata_mut().insert("containerd-namespace", self.namespace.clone());
         let answer = EventsClient::new(self.channel.clone()).subscribe(request).await;
         Ok(answer.map_err(|status| self.failed("tell what happens", &status))?.into_inner())

@@ -3,6 +3,9 @@
 //! One a pull, found again by its label after a restart of the agent. Its expiry cannot be extended, so one that is past
 //! half of its life is not taken up again: the session puts what it relies on into a new one, and the old one goes.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use jiff::{SignedDuration, Timestamp};
 use tonic::metadata::AsciiMetadataValue;
 
@@ -25,9 +28,49 @@ pub(crate) struct Lease {
     pub(crate) header: AsciiMetadataValue,
 }
 
+/// The pulls that have a lease in hand, so that none is swept away under one that goes on with it.
+#[derive(Debug, Default)]
+pub(super) struct Pulls {
+    /// Held while leases are looked up or swept.
+    turn: tokio::sync::Mutex<()>,
+    active: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// One pull's hand on its lease.
+#[derive(Debug)]
+pub(super) struct Active {
+    pull: String,
+    active: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Pulls {
+    fn take(&self, pull: &str) -> Active {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner).insert(pull.into());
+        Active { pull: pull.into(), active: self.active.clone() }
+    }
+
+    fn is_active(&self, pull: &str) -> bool {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner).contains(pull)
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.pull);
+    }
+}
+
 impl Inner {
+    /// Takes the lease of a pull in hand; and those of the same pull that are too old to rely on.
+    pub(super) async fn take_lease(&self, pull: &str, now: Timestamp) -> Result<(Lease, Vec<String>, Active), Error> {
+        let _turn = self.pulls.turn.lock().await;
+        let active = self.pulls.take(pull);
+        let (lease, old) = self.lease(pull, now).await?;
+        Ok((lease, old, active))
+    }
+
     /// The lease of a pull, and those of the same pull that are too old to rely on.
-    pub(super) async fn lease(&self, pull: &str, now: Timestamp) -> Result<(Lease, Vec<String>), Error> {
+    async fn lease(&self, pull: &str, now: Timestamp) -> Result<(Lease, Vec<String>), Error> {
         let mine = self.leases(&format!("labels.\"{PULL}\"==\"{pull}\"")).await?;
         let fresh = |lease: &&wire::Lease| {
             let expires = lease.labels.get(EXPIRES).and_then(|text| text.parse::<Timestamp>().ok());
@@ -85,10 +128,13 @@ impl Inner {
 }
 
 impl Containerd {
-    /// Ends the leases of pulls that are no longer wanted; half of their images goes with them.
+    /// Ends the leases of pulls that are no longer wanted; half of their images goes with them. One that is under way
+    /// keeps its lease.
     pub async fn sweep(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Error> {
+        let _turn = self.inner.pulls.turn.lock().await;
         for lease in self.inner.leases(&format!("labels.\"{PULL}\"")).await? {
-            if !lease.labels.get(PULL).is_some_and(|pull| wanted(pull)) {
+            let kept = lease.labels.get(PULL).is_some_and(|pull| wanted(pull) || self.inner.pulls.is_active(pull));
+            if !kept {
                 self.inner.end_lease(&lease.id).await?;
             }
         }

@@ -3,6 +3,9 @@
 //! Layers may come in any order and at the same time; they become visible from the base up. Nothing is recorded before
 //! everything is there and unpacked. Dropping a session loses nothing: its lease holds what was done for the next one.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -10,10 +13,14 @@ use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex};
 use tokio::sync::watch;
 
 use super::chain::chain_ids;
-use super::content::{self, Open};
-use super::lease::Lease;
+use super::content::{self, Feed, Open, Slow};
+use super::lease::{Active, Lease};
+use super::snapshot::named;
 use super::{Containerd, Labels};
 use crate::grpc::{Error, Kind};
+
+/// How often to look whether somebody else has brought what we are fetching.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// An image to bring in.
 #[derive(Debug, Clone)]
@@ -51,8 +58,9 @@ pub struct Blob<'a, E> {
     pub open: &'a Open<'a, E>,
     /// Ends when all of it is there.
     pub complete: BoxFuture<'a, Result<(), E>>,
-    /// Somebody holds it back: containerd gets it when it is complete, because a slow writer would make others wait.
-    pub slow: bool,
+    /// Whether somebody holds it back now: containerd gets it when it is complete then, because a slow writer would make
+    /// others wait.
+    pub slow: &'a Slow<'a>,
 }
 
 /// Why a layer did not come in.
@@ -76,6 +84,7 @@ pub struct Session {
     pub(super) containerd: Containerd,
     pub(super) wanted: Wanted,
     pub(super) lease: Lease,
+    _active: Active,
     pub(super) diff_ids: Vec<String>,
     pub(super) chain: Vec<String>,
     layers: Vec<Layer>,
@@ -96,7 +105,7 @@ impl Containerd {
             return Err(wrong(format!("its configuration names {says} layers and its manifest has {has}")));
         }
         let chain = chain_ids(&diff_ids);
-        let (lease, old) = inner.lease(&wanted.pull, now).await?;
+        let (lease, old, active) = inner.take_lease(&wanted.pull, now).await?;
         let mut height = chain.len();
         while height > 0 && !inner.hold_snapshot(&lease, &chain[height - 1]).await? {
             height -= 1;
@@ -111,7 +120,7 @@ impl Containerd {
             inner.end_lease(&old).await?;
         }
         let height = watch::Sender::new(height);
-        Ok(Session { containerd: self.clone(), wanted, lease, diff_ids, chain, layers, height })
+        Ok(Session { containerd: self.clone(), wanted, lease, _active: active, diff_ids, chain, layers, height })
     }
 }
 
@@ -158,22 +167,46 @@ impl Session {
         if let Some(blob) = blob {
             let Blob { open, complete, slow } = blob;
             let labels = labels(&self.wanted);
+            let imported = AtomicBool::new(false);
             let import = async {
-                if slow {
-                    complete.await.map_err(Trouble::Source)?;
-                }
-                inner.import(&self.lease, layer, &labels, open).await
+                let mut feed = Feed { open, slow, complete: Some(complete) };
+                inner.import(&self.lease, layer, &labels, &mut feed).await?;
+                imported.store(true, Ordering::Relaxed);
+                Ok(())
             };
             let unpack = self.stage(index, open);
-            ((), staged) = tokio::try_join!(import, unpack)?;
+            tokio::select! {
+                brought = async { tokio::try_join!(import, unpack) } => ((), staged) = brought?,
+                appeared = self.appears(index, &imported) => {
+                    appeared?;
+                    inner.remove(&self.key("stage", index)).await?;
+                }
+            }
         }
         self.wait_for_lower(index).await;
         match staged {
             Some(staged) => self.settle(index, staged).await?,
             None => self.apply(index).await?,
         }
+        inner.label_unpacked(&layer.digest().to_string(), &self.diff_ids[index]).await?;
         self.height.send_replace(index + 1);
         Ok(())
+    }
+
+    /// Ends when somebody else has brought a layer's blob: the kubelet does not wait for us, so we need not go on.
+    async fn appears(&self, index: usize, imported: &AtomicBool) -> Result<(), Error> {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if imported.load(Ordering::Relaxed) {
+                return std::future::pending().await;
+            }
+            let layer = &self.wanted.layers[index];
+            let there = self.containerd.inner.info(&layer.digest().to_string()).await?.is_some();
+            // Our own import may have been the one that ended meanwhile.
+            if there && !imported.load(Ordering::Relaxed) && self.lacks(index).await.is_ok_and(|lacks| !lacks) {
+                return Ok(());
+            }
+        }
     }
 
     /// Waits until the layer below is unpacked. (If that never happens, whoever runs the layers ends them all.)
@@ -185,7 +218,7 @@ impl Session {
     pub(super) async fn apply(&self, index: usize) -> Result<(), Error> {
         let (inner, layer) = (&self.containerd.inner, &self.wanted.layers[index]);
         let key = self.key("extract", index);
-        let mounts = inner.prepare(&self.lease, &key, self.below(index)).await?;
+        let mounts = inner.prepare(&self.lease, &key, self.below(index), named(&self.chain[index])).await?;
         let applied = inner.apply(&self.lease, layer, mounts).await?;
         self.check(index, &applied)?;
         inner.commit(&self.lease, &key, &self.chain[index]).await
@@ -247,10 +280,10 @@ fn children(wanted: &Wanted, document: &Descriptor, bytes: &Bytes, discards: boo
     };
     let manifest = wanted.documents.last().map(|(manifest, _)| manifest);
     if manifest.is_some_and(|manifest| manifest.digest() != document.digest()) {
+        // Those of other platforms too, as containerd does it: whoever brings one later finds it held.
         let index = serde_json::from_slice::<ImageIndex>(bytes).ok();
         let entries = index.iter().flat_map(|index| index.manifests().iter().enumerate());
-        let ours = entries.filter(|(_, entry)| manifest.is_some_and(|manifest| manifest.digest() == entry.digest()));
-        return ours.map(|(at, entry)| reference(format!("m.{at}"), entry)).collect();
+        return entries.map(|(at, entry)| reference(format!("m.{at}"), entry)).collect();
     }
     // Where containerd throws unpacked layers away, nothing may hold them.
     let layers = wanted.layers.iter().enumerate().filter(|_| !discards);

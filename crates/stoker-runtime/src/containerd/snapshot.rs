@@ -52,12 +52,18 @@ impl Inner {
     }
 
     /// A new snapshot to fill. One of the same name that an earlier life left behind goes.
-    pub(super) async fn prepare(&self, lease: &Lease, key: &str, parent: &str) -> Result<Vec<Mount>, Error> {
+    pub(super) async fn prepare(
+        &self,
+        lease: &Lease,
+        key: &str,
+        parent: &str,
+        labels: Labels,
+    ) -> Result<Vec<Mount>, Error> {
         let message = wire::PrepareSnapshotRequest {
             snapshotter: self.node.snapshotter.clone(),
             key: key.into(),
             parent: parent.into(),
-            labels: Labels::new(),
+            labels,
         };
         let mut answer = self.snapshots().prepare(self.leased(message.clone(), &lease.header)).await;
         if answer.as_ref().is_err_and(|status| Kind::of(status) == Kind::Exists) {
@@ -85,7 +91,7 @@ impl Inner {
             snapshotter: self.node.snapshotter.clone(),
             name: chain.into(),
             key: key.into(),
-            labels: Labels::new(),
+            labels: named(chain),
         };
         match self.snapshots().commit(self.leased(message, &lease.header)).await {
             Ok(_) => Ok(()),
@@ -111,6 +117,11 @@ impl Inner {
         let answer = answer.map_err(|status| self.failed(format!("unpack layer {}", layer.digest()), &status))?;
         Ok(answer.into_inner().applied.map(|applied| applied.digest).unwrap_or_default())
     }
+}
+
+/// The label that containerd gives to the snapshot of a chain.
+pub(super) fn named(chain: &str) -> Labels {
+    Labels::from([("containerd.io/snapshot.ref".into(), chain.into())])
 }
 
 /// Where the files of a snapshot go on this machine's disk, if they can be put there as containerd itself does it.

@@ -10,10 +10,11 @@ use bytes::{Buf as _, Bytes};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 
+use super::Labels;
 use super::content::Open;
 use super::node::Direct;
 use super::session::{Session, Trouble};
-use super::snapshot::Place;
+use super::snapshot::{Place, named};
 use crate::grpc::{Error, Kind};
 use crate::unpack::{self, Compression, Layer, Unpacked};
 
@@ -35,7 +36,7 @@ impl Session {
         let compression = Compression::of(self.wanted.layers[index].media_type().as_ref());
         let (Direct::Yes, Some(compression)) = (&inner.node.direct, compression) else { return Ok(None) };
         let key = self.key("stage", index);
-        let mounts = inner.prepare(&self.lease, &key, "").await?;
+        let mounts = inner.prepare(&self.lease, &key, "", Labels::new()).await?;
         let Some(Place { upper: dir, .. }) = Place::of(&mounts) else {
             inner.remove(&key).await?;
             return Ok(None);
@@ -79,7 +80,7 @@ impl Session {
     pub(super) async fn settle(&self, index: usize, staged: Staged) -> Result<(), Error> {
         let inner = &self.containerd.inner;
         let key = self.key("extract", index);
-        let mounts = inner.prepare(&self.lease, &key, self.below(index)).await?;
+        let mounts = inner.prepare(&self.lease, &key, self.below(index), named(&self.chain[index])).await?;
         let Some(Place { upper, lowers }) = Place::of(&mounts) else {
             inner.remove(&staged.key).await?;
             return self.apply(index).await;
