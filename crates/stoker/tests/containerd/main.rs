@@ -11,4 +11,7 @@ mod bed;
 #[allow(dead_code)]
 mod up;
 
+mod kills;
+mod kinds;
 mod pulling;
+mod sharing;

@@ -1,0 +1,126 @@
+//! Killed in the middle: the agent, containerd, each while fetching and while unpacking. The image comes all the same, and
+//! what was fetched is not fetched again.
+
+use stoker_testbed::containerd::Version;
+use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
+
+use crate::bed::{Node, Registry, leases, on_both};
+
+const MIB: u64 = 1 << 20;
+
+/// Half of it in one layer, the rest in three.
+fn image(size: u64) -> Image {
+    let layer = |(at, share): (u64, u64)| {
+        let layer = LayerBuilder::new().noise(&format!("noise-{at}"), size / share, at);
+        layer.file(&format!("dir-{at}/file"), "x").build(Compression::Gzip).unwrap()
+    };
+    let layers = [(1, 6), (2, 2), (3, 6), (4, 6)].map(layer);
+    layers.iter().fold(ImageBuilder::new(), ImageBuilder::layer).build()
+}
+
+/// The most that may leave the registry.
+fn most(image: &Image, kills: u64) -> u64 {
+    let bytes = image.layer_bytes();
+    bytes + bytes / 50 + kills * MIB
+}
+
+async fn a_killed_agent_goes_on(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = Node::start(version).await else { return };
+    let image = image(48 * MIB);
+    let name = registry.push("kills/agent", "v1", &image).await;
+    registry.link.pace(Some(24 * MIB));
+    node.begin("agent", &name, &[]).await;
+    for percent in [10, 50, 90] {
+        registry.link.wait_for_bytes(image.layer_bytes() * percent / 100).await.unwrap();
+        node.up.kill_and_restart();
+    }
+    node.done().await;
+    let (fetched, most) = (registry.link.received(), most(&image, 3));
+    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    node.containerd.mount(&name).await.unwrap();
+    assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+}
+on_both!(a_killed_agent_goes_on);
+
+async fn a_killed_containerd_is_waited_for(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = Node::start(version).await else { return };
+    let image = image(48 * MIB);
+    let name = registry.push("kills/containerd", "v1", &image).await;
+    registry.link.pace(Some(24 * MIB));
+    node.begin("containerd", &name, &[]).await;
+    registry.link.wait_for_bytes(image.layer_bytes() / 2).await.unwrap();
+    node.containerd.kill();
+    let report = node.report(|report| report.reason == "RuntimeUnavailable").await;
+    assert_eq!(report.phase, "Pulling", "{report:?}");
+    node.up.run(&["why", "containerd"]).await.exits(0).says("RuntimeUnavailable");
+    node.containerd.restart().await.unwrap();
+    let report = node.done().await;
+    assert_eq!(
+        (report.reason.as_str(), report.message.as_str(), report.attempt),
+        ("", "", 1),
+        "it is no failed attempt"
+    );
+    let (fetched, most) = (registry.link.received(), most(&image, 1));
+    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    node.containerd.mount(&name).await.unwrap();
+    assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+}
+on_both!(a_killed_containerd_is_waited_for);
+
+/// One layer, as fast as it goes: while its last bytes are fetched most of it is being unpacked.
+async fn kills_while_unpacking_lose_nothing(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = Node::start(version).await else { return };
+    let layer = LayerBuilder::new().noise("large", 100 * MIB, 1).text("text", 100 * MIB, 2);
+    let image = ImageBuilder::new().layer(&layer.build(Compression::Gzip).unwrap()).build();
+    let name = registry.push("kills/unpacking", "v1", &image).await;
+    node.begin("unpacking", &name, &[]).await;
+    registry.link.wait_for_bytes(image.layer_bytes() * 95 / 100).await.unwrap();
+    node.up.kill_and_restart();
+    registry.link.wait_for_bytes(image.layer_bytes()).await.unwrap();
+    node.containerd.restart().await.unwrap();
+    node.done().await;
+    let (fetched, most) = (registry.link.received(), most(&image, 2));
+    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    node.containerd.mount(&name).await.unwrap();
+    assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+}
+on_both!(kills_while_unpacking_lose_nothing);
+
+async fn a_deleted_job_leaves_nothing_behind(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = Node::start(version).await else { return };
+    let image = image(12 * MIB);
+    let name = registry.push("kills/deleted", "v1", &image).await;
+    let swept = async |node: &Node| {
+        while !leases(&node.containerd).await.is_empty() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        let spool = node.up.data().join("nodes/node-1/spool");
+        while std::fs::read_dir(&spool).unwrap().next().is_some() {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    // While the agent runs; and by the next life of one that was killed before it could.
+    for killed in [false, true] {
+        registry.link.stall_after(3 * MIB);
+        let before = registry.link.received();
+        node.begin("deleted", &name, &[]).await;
+        registry.link.wait_for_bytes(before + 3 * MIB).await.unwrap();
+        assert_eq!(leases(&node.containerd).await.len(), 1);
+        if killed {
+            // An agent that finds nothing but its ledger and an object without orders.
+            node.containerd.kill();
+            node.up.run(&["delete", "deleted"]).await.exits(0);
+            node.containerd.restart().await.unwrap();
+            node.up.kill_and_restart();
+        } else {
+            node.up.run(&["delete", "deleted"]).await.exits(0);
+        }
+        tokio::time::timeout(crate::up::PATIENCE, swept(&node)).await.expect("swept");
+        registry.link.let_go();
+    }
+}
+on_both!(a_deleted_job_leaves_nothing_behind);

@@ -1,0 +1,97 @@
+//! Every kind of image comes, and looks as if containerd had pulled it itself: records, contents, labels, CRI's list.
+
+use stoker_testbed::containerd::Version;
+use stoker_testbed::image::{Compression, Flavor, Image, ImageBuilder, Layer, LayerBuilder, tree};
+
+use crate::bed::{Kubelet, Node, Registry, inventory, leases, listed, on_both};
+
+fn layers(count: u64, seed: u64, compression: Compression) -> Vec<Layer> {
+    let layer = |at| LayerBuilder::new().file(&format!("dir/{at}"), "x").noise("noise", 40_000, seed * 100 + at);
+    (0..count).map(|at| layer(at).build(compression).unwrap()).collect()
+}
+
+fn image(flavor: Flavor, layers: &[Layer]) -> Image {
+    layers.iter().fold(ImageBuilder::new().flavor(flavor), ImageBuilder::layer).build()
+}
+
+async fn images_look_as_if_containerd_had_pulled_them(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = Node::start(version).await else { return };
+    let Some(kubelet) = Kubelet::start(version, Default::default()).await else { return };
+    let other = |seed| ImageBuilder::new().architecture("s390x").layer(&layers(1, seed, Compression::Gzip)[0]).build();
+    let own = |flavor, seed| image(flavor, &layers(2, seed, Compression::Gzip));
+    let kinds = [
+        ("one", image(Flavor::Oci, &layers(1, 1, Compression::Gzip))),
+        ("eight", image(Flavor::Oci, &layers(8, 2, Compression::Gzip))),
+        ("plain", image(Flavor::Oci, &layers(2, 3, Compression::None))),
+        ("zstd", image(Flavor::Oci, &layers(2, 4, Compression::Zstd))),
+        ("docker", image(Flavor::Docker, &layers(2, 5, Compression::Gzip))),
+        ("docker-plain", image(Flavor::Docker, &layers(2, 6, Compression::None))),
+        ("index", Image::index(Flavor::Oci, &[other(7), own(Flavor::Oci, 8)])),
+        ("list", Image::index(Flavor::Docker, &[own(Flavor::Docker, 9), other(10)])),
+    ];
+    let cri = node.cri().await;
+    for (kind, image) in kinds {
+        let name = registry.push(&format!("kinds/{kind}"), "v1", &image).await;
+        let before = registry.link.received();
+        node.pull(&name).await.exits(0);
+        let fetched = registry.link.received() - before;
+        let foreign: u64 = match kind {
+            "index" | "list" => image.layers.iter().map(|layer| layer.bytes.len() as u64).min().unwrap_or(0),
+            _ => 0,
+        };
+        let bytes = image.layer_bytes() - foreign;
+        assert!((bytes..bytes + 20_000).contains(&fetched), "{kind}: {fetched} of {bytes}");
+        kubelet.pull(&name).await;
+        assert_eq!(listed(&cri, &name).await, listed(&kubelet.cri, &name).await, "{kind}");
+        let (ours, theirs) = (node.containerd.mount(&name).await, kubelet.containerd.mount(&name).await);
+        assert_eq!(tree(&ours.unwrap()).unwrap(), tree(&theirs.unwrap()).unwrap(), "{kind}");
+    }
+    let (ours, theirs) = (inventory(&node.containerd).await, inventory(&kubelet.containerd).await);
+    for (name, labels) in &theirs {
+        assert_eq!(ours.get(name), Some(labels), "{name}");
+    }
+    assert_eq!(ours.len(), theirs.len(), "{ours:#?} {theirs:#?}");
+    assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+}
+on_both!(images_look_as_if_containerd_had_pulled_them);
+
+async fn a_digest_reference_is_found_again(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = Node::start(version).await else { return };
+    let Some(kubelet) = Kubelet::start(version, Default::default()).await else { return };
+    let image = image(Flavor::Oci, &layers(2, 1, Compression::Gzip));
+    let tag = registry.push("kinds/digest", "v1", &image).await;
+    let name = format!("{}@{}", tag.strip_suffix(":v1").unwrap(), image.digest());
+    node.pull(&name).await.exits(0);
+    kubelet.pull(&name).await;
+    let cri = node.cri().await;
+    assert_eq!(listed(&cri, &name).await, listed(&kubelet.cri, &name).await);
+    assert_eq!(inventory(&node.containerd).await, inventory(&kubelet.containerd).await);
+    let names = node.names().await;
+    assert!(names.contains(&name) && !names.contains(&tag), "{names:?}");
+    let before = registry.link.received();
+    node.pull(&name).await.exits(0).says("nothing was fetched");
+    // By tag only the record is missing, and the registry is asked what the tag means.
+    node.pull(&tag).await.exits(0);
+    let fetched = registry.link.received() - before;
+    assert!(fetched < 5_000, "{fetched}");
+    assert!(node.names().await.contains(&tag));
+}
+on_both!(quick a_digest_reference_is_found_again);
+
+async fn a_large_image_comes_once(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = Node::start(version).await else { return };
+    let layer = |at| LayerBuilder::new().noise("noise", 38 << 20, at).build(Compression::Gzip).unwrap();
+    let layers: Vec<Layer> = (0..8).map(layer).collect();
+    let image = image(Flavor::Oci, &layers);
+    let name = registry.push("kinds/large", "v1", &image).await;
+    node.pull(&name).await.exits(0);
+    let fetched = registry.link.received();
+    let bytes = image.layer_bytes();
+    assert!((bytes..bytes + bytes / 500).contains(&fetched), "{fetched} of {bytes}");
+    let spool = node.up.data().join("nodes/node-1/spool");
+    assert_eq!(std::fs::read_dir(spool).unwrap().count(), 0, "what containerd has is not kept twice");
+}
+on_both!(a_large_image_comes_once);
