@@ -7,6 +7,7 @@ use crate::shell;
 /// Each benchmark with the cargo command that runs it.
 const BENCHES: &[(&str, &[&str])] = &[
     ("plan", &["run", "--quiet", "--release", "--locked", "--package", "stoker-testbed", "--bin", "plan-bench"]),
+    ("pull", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "pull"]),
     ("memory", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "memory"]),
 ];
 

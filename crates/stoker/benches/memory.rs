@@ -47,7 +47,7 @@ async fn idle_agent(stoker: &Path, scratch: &Path) -> Outcome<f64> {
     let node = serde_json::from_value(serde_json::json!({"metadata": {"name": "idle"}}))?;
     Api::<Node>::all(client.clone()).create(&PostParams::default(), &node).await?;
     let mut agent = Command::new(stoker)
-        .args(["agent", "--node", "idle", "--data"])
+        .args(["agent", "--node", "idle", "--runtime", "layout", "--data"])
         .arg(scratch.join("idle"))
         .arg("--kubeconfig")
         .arg(&kubeconfig)

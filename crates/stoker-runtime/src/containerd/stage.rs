@@ -48,10 +48,19 @@ impl Session {
         let work =
             tokio::task::spawn_blocking(move || unpack::unpack(Chunks { source, chunk: Bytes::new() }, layer, &into));
         let mut stream = open(0);
+        let mut failed = None;
         while let Some(chunk) = stream.next().await {
-            // One that has ended says so below.
-            if chunks.send(chunk.map_err(Trouble::Source)?).await.is_err() {
-                break;
+            match chunk {
+                // One that has ended says so below.
+                Ok(chunk) => {
+                    if chunks.send(chunk).await.is_err() {
+                        break;
+                    }
+                }
+                Err(problem) => {
+                    failed = Some(problem);
+                    break;
+                }
             }
         }
         drop(chunks);
@@ -59,6 +68,10 @@ impl Session {
             let action = format!("unpack layer {}", self.wanted.layers[index].digest());
             inner.broken(action, problem.to_string(), Kind::Other)
         })?;
+        if let Some(problem) = failed {
+            inner.remove(&key).await?;
+            return Err(Trouble::Source(problem));
+        }
         match unpacked {
             Ok(unpacked) => {
                 self.check(index, &unpacked.diff_id())?;
