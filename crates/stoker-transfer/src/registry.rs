@@ -36,6 +36,8 @@ pub(crate) use self::token::encode;
 use self::token::{Asker, Denied, Key, Tokens};
 pub(crate) use self::walk::Walk;
 
+const REFUSED: &str = "it refuses the login (401)";
+
 /// How to speak to registries.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -113,7 +115,7 @@ impl Registry {
         &self.inner.settings
     }
 
-    /// Asks a host once, with one more try where it wants another proof of who we are.
+    /// Asks a host once, and again where it wants another proof of who we are.
     async fn ask(&self, question: &Question<'_>, host: &Host) -> Result<Response<Incoming>, Error> {
         let repository = question.image.repository();
         let address = host.address(repository, &question.path);
@@ -133,7 +135,9 @@ impl Registry {
         };
         let http = &self.inner.http;
         let mut response = http.send(ask.clone()).await.map_err(|e| self.failed(question, e))?;
-        if response.status() == StatusCode::UNAUTHORIZED {
+        let mut renewed = 0;
+        while response.status() == StatusCode::UNAUTHORIZED && renewed < slot.renewals() {
+            renewed += 1;
             let challenges = challenge::challenges(response.headers());
             http.discard(response).await;
             let asker = Asker { http, registry: &uri, trust: &host.trust, repository, login: question.login };
@@ -141,8 +145,14 @@ impl Registry {
                 .renew(ask.authorization.as_ref(), &challenges, &asker)
                 .await
                 .map_err(|denied| self.denied(question, denied))?;
-            ask.authorization = Some(header);
-            response = http.send(ask).await.map_err(|e| self.failed(question, e))?;
+            // A password that was good and is no longer: to say it once more does not help.
+            if ask.authorization.replace(header.clone()) == Some(header) {
+                return Err(self.denied(question, Denied::Why(REFUSED)));
+            }
+            response = http.send(ask.clone()).await.map_err(|e| self.failed(question, e))?;
+        }
+        if response.status() != StatusCode::UNAUTHORIZED {
+            slot.good();
         }
         self.check(question, response)
     }
@@ -153,7 +163,7 @@ impl Registry {
         let retry_after = || retry::retry_after(response.headers());
         match status.as_u16() {
             200 | 206 => Ok(response),
-            401 => Err(Error::Unauthorized { registry, what, why: "it refuses the login (401)" }),
+            401 => Err(Error::Unauthorized { registry, what, why: REFUSED }),
             403 => Err(Error::Unauthorized { registry, what, why: "the login may not pull it (403)" }),
             404 => Err(Error::NotFound { registry, what }),
             429 => Err(Error::RateLimited { registry, what, retry_after: retry_after() }),

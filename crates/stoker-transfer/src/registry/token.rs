@@ -4,6 +4,7 @@
 //! slot for each registry, repository and login: whoever finds a token used up renews it, the others wait and share.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::login::{Login, sensitive};
 /// A token's answer is a few kilobytes at most.
 const MOST_TOKEN_BYTES: usize = 64 * 1024;
 const LONGEST_SCOPE: usize = 1024;
+const MOST_RENEWALS: usize = 4;
 /// More slots than this are not kept: a token is cheap to get again.
 const MOST_SLOTS: usize = 1024;
 /// What the token specification says where the server says nothing.
@@ -54,12 +56,27 @@ struct Grant {
 
 /// The place of one proof; locked while it is renewed.
 #[derive(Debug, Default)]
-pub(crate) struct Slot(tokio::sync::Mutex<Option<Grant>>);
+pub(crate) struct Slot {
+    grant: tokio::sync::Mutex<Option<Grant>>,
+    /// Whether one was ever good.
+    let_in: AtomicBool,
+}
 
 impl Slot {
+    /// How often a refusal is answered with another proof. Who was let in before is refused for the sake of a token that is
+    /// used up, and those who share it may use up the next one too; for anybody else a second refusal is meant.
+    pub(crate) fn renewals(&self) -> usize {
+        if self.let_in.load(Ordering::Relaxed) { MOST_RENEWALS } else { 1 }
+    }
+
+    /// We were let in.
+    pub(crate) fn good(&self) {
+        self.let_in.store(true, Ordering::Relaxed);
+    }
+
     /// The header to try first.
     pub(crate) async fn current(&self) -> Option<HeaderValue> {
-        let grant = self.0.lock().await;
+        let grant = self.grant.lock().await;
         grant.as_ref().filter(|grant| grant.is_fresh()).map(|grant| grant.header.clone())
     }
 
@@ -70,7 +87,7 @@ impl Slot {
         challenges: &[Challenge],
         asker: &Asker<'_>,
     ) -> Result<HeaderValue, Denied> {
-        let mut slot = self.0.lock().await;
+        let mut slot = self.grant.lock().await;
         if let Some(grant) = slot.as_ref()
             && grant.is_fresh()
             && Some(&grant.header) != refused

@@ -172,3 +172,34 @@ async fn a_redirect_to_plain_http_elsewhere_is_not_followed() {
     assert!(error.to_string().contains("plain HTTP"), "{error}");
     assert_clean(&error);
 }
+
+#[tokio::test]
+async fn tokens_that_are_used_up_by_others_are_renewed_and_a_refusal_is_believed() {
+    let bench = Bench::new().await;
+    let layers: Vec<Bytes> = (0..6).map(|seed| testbed::noise(20_000, seed)).collect();
+    let pushed = bench.registry.push("team/many", "v1", &layers);
+    let image: Reference = format!("{}/team/many:v1", bench.registry.host()).parse().unwrap();
+    bench.registry.protect(bearer(Some("ada:hunter2"), 2));
+    let ada = Some(login("hunter2"));
+    bench.client.resolve(&image, ada.as_ref()).await.unwrap();
+    let blobs: Vec<_> = pushed
+        .layers
+        .iter()
+        .map(|layer| bench.spool.blob(Source::new(image.clone(), ada.clone()), descriptor(layer, 20_000)))
+        .collect();
+    for blob in &blobs {
+        blob.complete().await.unwrap();
+    }
+    let before = bench.registry.requests("/token").len();
+    bench.registry.protect(bearer(Some("ada:hunter2"), 0));
+    let error = bench.client.resolve(&image, None).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Unauthorized);
+    assert_eq!(bench.registry.requests("/token").len() - before, 1, "nobody was never let in");
+
+    bench.registry.protect(Auth::Basic { login: "ada:hunter2".into() });
+    bench.client.resolve(&bench.image(), ada.as_ref()).await.unwrap();
+    bench.registry.protect(Auth::Basic { login: "ada:rotated".into() });
+    let before = bench.registry.requests("team/app").len();
+    assert_eq!(bench.client.resolve(&bench.image(), ada.as_ref()).await.unwrap_err().kind(), Kind::Unauthorized);
+    assert_eq!(bench.registry.requests("team/app").len() - before, 1, "a password is not said twice");
+}

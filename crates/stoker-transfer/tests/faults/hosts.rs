@@ -94,7 +94,7 @@ async fn whatever_a_mirror_answers_the_registry_is_asked_next() {
 #[tokio::test]
 async fn a_mirror_that_hangs_is_left_after_the_stall_timeout() {
     let mut site = Site::new().await;
-    let hosts = Some(site.certs.path().to_owned());
+    let hosts = vec![site.certs.path().to_owned()];
     site.bench.set(Settings { stall_timeout: Duration::from_secs(1), hosts, ..settings() });
     site.mirror.fault(On::Blobs, usize::MAX, Fault::StallAfter(0));
     site.pull(None).await.unwrap();
