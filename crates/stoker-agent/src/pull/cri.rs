@@ -1,6 +1,8 @@
 //! By the runtime's own pull: it is asked by tag, so that pods which name the tag find it, and what it brought is compared
 //! with the digest that the job means.
 
+use std::time::Duration;
+
 use stoker_core::step::Failure;
 use stoker_core::{Order, Reason};
 use stoker_runtime::cri::{Auth, Sandbox};
@@ -10,7 +12,11 @@ use stoker_transfer::{Digest, Login};
 
 use super::failure::runtime_failure;
 use super::{Done, Origin, Tools, name_in_store};
+use crate::guard::{Need, unpacked};
 use crate::meter::Meter;
+
+/// How much longer than an attempt the runtime may take, should nobody stop it.
+const LONGER: Duration = Duration::from_secs(10);
 
 impl Tools {
     pub(super) async fn by_cri(
@@ -43,6 +49,10 @@ impl Tools {
             && let Ok(image) = self.registry.image_with(&from.reference, wanted, &self.platform, &from.logins).await
         {
             meter.sized(image.total_size(), 0);
+            // Which of its layers are there already, CRI does not say: they all count.
+            let unpacked = image.layers.iter().map(|layer| unpacked(layer.media_type().as_ref(), layer.size())).sum();
+            let images = image.total_size().saturating_add(unpacked);
+            self.guard.check(from.reference.name(), Need { spool: 0, images }).await?;
         }
         let name = name_in_store(&from.reference);
         self.pull_as_anyone(cri, order, from, &name).await?;
@@ -85,10 +95,12 @@ impl Tools {
         let told = &order.sandbox;
         let sandbox = (*told != Default::default())
             .then(|| Sandbox { labels: told.labels.clone(), annotations: told.annotations.clone() });
+        // The attempt as a whole ends before that, and says more about it.
+        let limit = order.timeout.saturating_add(LONGER);
         let mut refusal = None;
         for login in from.logins.candidates() {
             let auth = login.map(auth);
-            match cri.pull(name, auth.as_ref(), sandbox.as_ref(), order.timeout).await {
+            match cri.pull(name, auth.as_ref(), sandbox.as_ref(), limit).await {
                 Ok(_) => return Ok(()),
                 Err(problem) if matches!(problem.kind, Kind::Unauthorized | Kind::NotFound) => {
                     refusal.get_or_insert(problem);
