@@ -14,7 +14,8 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::{DIALECTS, Dialect, native};
 use stoker_controller::snapshot;
-use stoker_core::human;
+use stoker_core::world::State;
+use stoker_core::{Phase, human};
 
 use crate::cli::{Cluster, Get, Output};
 use crate::connect::{Connection, connect};
@@ -142,10 +143,11 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
                 let attempt = image.report.as_ref().map_or(0, |report| report.attempt);
                 line.extend([human::bytes(bytes.upstream), attempt.to_string()]);
             }
-            let sentence = if first && row.state != stoker_core::world::State::Succeeded {
-                why::sentence(row)
-            } else {
-                String::new()
+            let sentence = match &image.report {
+                _ if first && row.state != State::Succeeded => why::sentence(row),
+                // What a person should know although all is well.
+                Some(report) if report.phase == Phase::Succeeded => report.message.clone(),
+                _ => String::new(),
             };
             line.push(sentence);
             lines.push(line);
@@ -181,10 +183,18 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
             let ready = if stoker_api::node::to_core(node).ready { "Ready" } else { "NotReady" };
             let agent = if preheat.is_some() { text("/agent/version") } else { "none".into() };
             let free = free.map(human::bytes).unwrap_or_else(|| "-".into());
-            vec![name, ready.into(), text("/agent/runtime"), text("/agent/platform"), free, agent]
+            let mut row = vec![name, ready.into(), text("/agent/runtime"), text("/agent/platform"), free, agent];
+            if output == Output::Wide {
+                row.push(text("/agent/chosen"));
+            }
+            row
         })
         .collect();
-    out!("{}", table::render(&["NODE", "STATUS", "RUNTIME", "PLATFORM", "FREE DISK", "AGENT"], &rows));
+    let mut header = vec!["NODE", "STATUS", "RUNTIME", "PLATFORM", "FREE DISK", "AGENT"];
+    if output == Output::Wide {
+        header.push("WHY");
+    }
+    out!("{}", table::render(&header, &rows));
     Ok(())
 }
 
