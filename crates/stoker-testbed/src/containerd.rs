@@ -67,13 +67,22 @@ pub struct Options {
     pub certs: Option<PathBuf>,
     /// Its root is on a tmpfs of this many bytes.
     pub disk: Option<u64>,
+    /// Where containerd 2 looks for programs that judge images; `None`: nowhere.
+    pub verifiers: Option<PathBuf>,
     /// Whether the image for pods' sandboxes is imported at the start. It shares no layer with other images.
     pub sandbox: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { snapshotter: "overlayfs", discard_unpacked_layers: false, certs: None, disk: None, sandbox: true }
+        Self {
+            snapshotter: "overlayfs",
+            discard_unpacked_layers: false,
+            certs: None,
+            disk: None,
+            verifiers: None,
+            sandbox: true,
+        }
     }
 }
 

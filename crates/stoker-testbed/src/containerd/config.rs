@@ -31,7 +31,11 @@ state = {state:?}
     // unmounted with all else.
     let cri = match major {
         ..2 => one(&certs, &cni, snapshotter, *discard_unpacked_layers),
-        _ => two(&certs, &cni, snapshotter, *discard_unpacked_layers),
+        _ => {
+            let verifiers = options.verifiers.clone().unwrap_or_else(|| dir.join("verifiers"));
+            let two = two(&certs, &cni, snapshotter, *discard_unpacked_layers);
+            format!("{two}[plugins.\"io.containerd.image-verifier.v1.bindir\"]\n  bin_dir = {verifiers:?}\n")
+        }
     };
     format!("version = {}\n{base}{cri}", if major < 2 { 2 } else { 3 })
 }

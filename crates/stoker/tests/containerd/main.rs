@@ -11,7 +11,13 @@ mod bed;
 #[allow(dead_code)]
 mod up;
 
+mod by_cri;
+mod choosing;
+mod faults;
 mod kills;
 mod kinds;
+mod proxies;
 mod pulling;
+mod registries;
 mod sharing;
+mod wishes;

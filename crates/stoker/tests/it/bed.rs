@@ -50,11 +50,22 @@ impl Up {
 
     /// Writes all that it has to say, and as much as it can say, to a file.
     pub(crate) fn start_logging(nodes: u16, log: &Path) -> Self {
+        Self::start_in_env(nodes, &[], &[], log)
+    }
+
+    /// The same with more arguments and more of an environment.
+    pub(crate) fn start_in_env(nodes: u16, more: &[&str], env: &[(&str, String)], log: &Path) -> Self {
         let data = tempfile::tempdir().unwrap();
+        let more: Vec<String> = more.iter().map(|arg| arg.to_string()).collect();
         let mut command = stoker();
-        command.env("STOKER_LOG", "trace");
-        let child = Self::spawn(data.path(), nodes, &[], command, std::fs::File::create(log).unwrap().into());
-        Self { child, data, nodes, more: Vec::new() }
+        command.env("STOKER_LOG", "trace").envs(env.iter().map(|(name, value)| (name, value)));
+        let child = Self::spawn(data.path(), nodes, &more, command, std::fs::File::create(log).unwrap().into());
+        Self { child, data, nodes, more }
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Ends it as a power cut would, and starts it again on the same directory.
@@ -154,7 +165,7 @@ impl Up {
 
     /// Sends a signal and waits for the end.
     pub(crate) fn stop(mut self, signal: &str) -> std::process::ExitStatus {
-        let id = self.child.id().to_string();
+        let id = self.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
         self.child.wait().unwrap()
     }

@@ -1,0 +1,147 @@
+//! `--runtime cri`: the runtime pulls by itself, and what comes of it is told in the same words.
+
+use std::time::Duration;
+
+use serde_json::json;
+use stoker_testbed::containerd::{self, Version};
+use stoker_testbed::docker_registry::Options;
+use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
+
+use crate::bed::{Node, Registry, on_both};
+use crate::up::PATIENCE;
+use crate::wishes::{node, noise};
+
+/// A node that leaves its pulls to containerd.
+async fn leaves_it(version: Version, options: containerd::Options) -> Option<Node> {
+    node(version, options, &["--runtime", "cri"], &[]).await.map(|(node, _)| node)
+}
+
+/// Waits until containerd has said this: it keeps no other record of pulls that it dropped.
+async fn logs(node: &Node, words: &str) {
+    let heard = async {
+        while !node.containerd.log().contains(words) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, heard).await.expect("containerd did not say it");
+}
+
+async fn tags_digests_and_policies(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = leaves_it(version, Default::default()).await else { return };
+    let (first, second) = (noise(1, 300_000, 1), noise(1, 300_000, 2));
+    let name = registry.push("shop/web", "v1", &first).await;
+    node.pull(&name).await.exits(0).says("on all 1 nodes");
+    assert!(node.names().await.contains(&name));
+    let nodes = node.up.run(&["get", "nodes"]).await;
+    nodes.exits(0).says("cri: containerd");
+
+    // The tag moves. IfNotPresent is content; Always asks, and what is there is not fetched again.
+    registry.push("shop/web", "v1", &second).await;
+    let before = registry.link.received();
+    node.wish("content", &name, &[], json!({})).await;
+    assert_eq!(node.end("content").await["phase"], "Succeeded");
+    assert_eq!(registry.link.received(), before, "nobody was asked");
+    node.up.run(&["get", "content"]).await.exits(0).says(&first.digest()[..19]);
+    node.wish("always", &name, &[], json!({"policy": "Always"})).await;
+    let status = node.end("always").await;
+    assert!(status["digests"].to_string().contains(second.digest()), "{status:#}");
+    let before = registry.link.received();
+    node.wish("again", &name, &[], json!({"policy": "Always"})).await;
+    assert_eq!(node.end("again").await["phase"], "Succeeded");
+    assert!(registry.link.received() - before < 3_000, "{}", registry.link.received() - before);
+
+    let third = noise(1, 300_000, 3);
+    registry.push("shop/pinned", "v1", &third).await;
+    let pinned = format!("{}/shop/pinned@{}", registry.link.host(), third.digest());
+    node.pull(&pinned).await.exits(0);
+    assert!(node.names().await.contains(&pinned));
+}
+on_both!(quick tags_digests_and_policies);
+
+/// Each trouble has the reason that it has when we pull ourselves.
+async fn troubles_have_the_same_words(version: Version) {
+    let Some(mut open) = Registry::start(Default::default()).await else { return };
+    let accounts = vec![("ada".to_owned(), "hunter2".to_owned())];
+    let Some(private) = Registry::start(Options { accounts, tls: false }).await else { return };
+    let Some(node) = leaves_it(version, Default::default()).await else { return };
+    let secret = private.push("shop/secret", "v1", &noise(1, 100_000, 4)).await;
+    let host = private.link.host();
+    node.login("right", &host, "ada", "hunter2").await;
+    node.login("wrong", &host, "ada", "wrong").await;
+    let fails = async |name: &str, image: &str, secrets: &[&str], reason: &str| {
+        node.wish(name, image, secrets, json!({"retries": 0})).await;
+        let (told, message) = node.failure(name).await;
+        assert_eq!(told, reason, "{message}");
+        assert!(message.contains(image), "{message}");
+        assert!(!message.contains("hunter2"), "{message}");
+    };
+    fails("anonymous", &secret, &[], "Unauthorized").await;
+    fails("wrong", &secret, &["wrong"], "Unauthorized").await;
+    node.pull_with(&secret, &["wrong", "right"]).await.exits(0);
+    let name = open.push("shop/web", "v1", &noise(1, 1_000, 5)).await;
+    fails("gone", &name.replace(":v1", ":v9"), &[], "NotFound").await;
+    open.real.stop().unwrap();
+    open.link.down().await;
+    fails("down", &name, &[], "Unreachable").await;
+}
+on_both!(troubles_have_the_same_words);
+
+async fn a_disk_that_is_full(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let options = containerd::Options { disk: Some(24 << 20), sandbox: false, ..Default::default() };
+    let args = ["--runtime", "cri", "--max-disk", "95"];
+    let Some((node, _log)) = node(version, options, &args, &[]).await else { return };
+    // One that is seen to be too large before it is begun, and one that turns out to be.
+    let zeros = LayerBuilder::new().file("zeros", vec![0; 60_000_000]).build(Compression::Gzip).unwrap();
+    let cases = [("Disk", noise(1, 30_000_000, 6)), ("NoSpace", ImageBuilder::new().layer(&zeros).build())];
+    for (wanted, image) in cases {
+        let job = wanted.to_ascii_lowercase();
+        let name = registry.push(&format!("shop/{job}"), "v1", &image).await;
+        node.wish(&job, &name, &[], json!({"retries": 0})).await;
+        let (reason, message) = node.failure(&job).await;
+        assert_eq!(reason, wanted, "{message}");
+        assert!(message.contains(&name), "{message}");
+    }
+}
+on_both!(a_disk_that_is_full);
+
+/// containerd is killed in the middle: the agent says so, waits, and asks it again.
+async fn a_runtime_that_dies_is_waited_for(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = leaves_it(version, Default::default()).await else { return };
+    let image = noise(2, 6_000_000, 7);
+    let name = registry.push("shop/web", "v1", &image).await;
+    registry.link.pace(Some(4_000_000));
+    node.wish("patient", &name, &[], json!({"retries": 0})).await;
+    registry.link.wait_for_bytes(3_000_000).await.unwrap();
+    node.containerd.kill();
+    let report = node.report(|report| report.reason == "RuntimeUnavailable").await;
+    assert!(report.message.contains(&node.containerd.socket().display().to_string()), "{report:?}");
+    registry.link.pace(None);
+    node.containerd.restart().await.unwrap();
+    assert_eq!(node.end("patient").await["phase"], "Succeeded");
+    assert!(node.names().await.contains(&name));
+}
+on_both!(a_runtime_that_dies_is_waited_for);
+
+/// A pull that takes too long is given up, and one whose job is deleted is taken back: nothing more is fetched.
+async fn pulls_are_stopped(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = leaves_it(version, Default::default()).await else { return };
+    let name = registry.push("shop/web", "v1", &noise(1, 30_000_000, 8)).await;
+    registry.link.pace(Some(3_000_000));
+    node.wish("slow", &name, &[], json!({"timeout": "2s", "retries": 0})).await;
+    let (reason, message) = node.failure("slow").await;
+    assert_eq!(reason, "Timeout", "{message}");
+    assert!(message.contains(&name) && message.contains("2 s"), "{message}");
+
+    let before = registry.link.received();
+    node.wish("deleted", &name, &[], json!({})).await;
+    registry.link.wait_for_bytes(before + 3_000_000).await.unwrap();
+    node.up.run(&["delete", "deleted"]).await.exits(0);
+    logs(&node, "context canceled").await;
+    assert!(registry.link.received() < before + 25_000_000, "{}", registry.link.received());
+    assert!(!node.names().await.contains(&name));
+}
+on_both!(pulls_are_stopped);
