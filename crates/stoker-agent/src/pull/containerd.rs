@@ -39,7 +39,9 @@ impl Tools {
         let unpacked = packed.map(|(layer, _)| unpacked(layer.media_type().as_ref(), layer.size())).sum::<u64>();
         let spooled = self.spool.held().await.map_err(transfer_failure)?;
         let spooled = spooled.iter().filter(|(digest, _)| seen.contains(digest)).map(|(_, bytes)| bytes).sum::<u64>();
-        let need = Need { spool: lacks.saturating_sub(spooled), images: lacks.saturating_add(unpacked) };
+        // What an earlier attempt left on the disk is not needed once more.
+        let packed = lacks.saturating_sub(session.begun());
+        let need = Need { spool: lacks.saturating_sub(spooled), images: packed.saturating_add(unpacked) };
         self.guard.check(from.reference.name(), need).await?;
         let layers = image.layers.clone().into_iter().enumerate();
         let layers = layers.map(|(index, layer)| self.layer(&session, index, from, layer, meter));

@@ -67,6 +67,18 @@ impl Inner {
         }
     }
 
+    /// How much of a blob is there that nobody has finished.
+    pub(super) async fn begun(&self, blob: &Descriptor) -> Result<u64, Error> {
+        match self.content().status(self.ask(wire::StatusRequest { r#ref: unfinished(blob) })).await {
+            Ok(answer) => {
+                let offset = answer.into_inner().status.map_or(0, |status| status.offset);
+                Ok(u64::try_from(offset).unwrap_or(0))
+            }
+            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(0),
+            Err(status) => Err(self.failed(format!("look how far {} is", blob.digest()), &status)),
+        }
+    }
+
     /// A document of the store; `None` where it is not there, or too large to be one.
     pub(super) async fn read(&self, digest: &str) -> Result<Option<Bytes>, Error> {
         match self.info(digest).await? {

@@ -49,10 +49,10 @@ impl Inner {
 
     /// The bytes of the image if it is all there. Of an index one platform is enough: containerd unpacks no other.
     async fn ready(&self, root: &Descriptor) -> Result<Option<u64>, Error> {
-        let Some(bytes) = self.read(&root.digest().to_string()).await? else { return Ok(None) };
+        let Some(bytes) = self.read(root.digest().as_ref()).await? else { return Ok(None) };
         if let Ok(index) = serde_json::from_slice::<ImageIndex>(&bytes) {
             for entry in index.manifests().iter().take(MOST_ENTRIES) {
-                let Some(bytes) = self.read(&entry.digest().to_string()).await? else { continue };
+                let Some(bytes) = self.read(entry.digest().as_ref()).await? else { continue };
                 if let Some(size) = self.manifest_ready(&bytes).await? {
                     return Ok(Some(size));
                 }
@@ -64,7 +64,7 @@ impl Inner {
 
     async fn manifest_ready(&self, bytes: &[u8]) -> Result<Option<u64>, Error> {
         let Ok(manifest) = serde_json::from_slice::<ImageManifest>(bytes) else { return Ok(None) };
-        let Some(config) = self.read(&manifest.config().digest().to_string()).await? else { return Ok(None) };
+        let Some(config) = self.read(manifest.config().digest().as_ref()).await? else { return Ok(None) };
         let Ok(config) = serde_json::from_slice::<ImageConfiguration>(&config) else { return Ok(None) };
         let chain = chain_ids(config.rootfs().diff_ids());
         let unpacked = match chain.last() {

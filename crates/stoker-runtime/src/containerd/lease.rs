@@ -36,6 +36,16 @@ pub(super) struct Pulls {
     active: Arc<Mutex<BTreeSet<String>>>,
 }
 
+/// The lease of a pull, taken in hand.
+pub(super) struct Taken {
+    pub(super) lease: Lease,
+    /// Whether an earlier session had it.
+    pub(super) resumed: bool,
+    /// Those of the same pull that are too old to rely on.
+    pub(super) old: Vec<String>,
+    pub(super) active: Active,
+}
+
 /// One pull's hand on its lease.
 #[derive(Debug)]
 pub(super) struct Active {
@@ -61,16 +71,10 @@ impl Drop for Active {
 }
 
 impl Inner {
-    /// Takes the lease of a pull in hand; and those of the same pull that are too old to rely on.
-    pub(super) async fn take_lease(&self, pull: &str, now: Timestamp) -> Result<(Lease, Vec<String>, Active), Error> {
+    /// Takes the lease of a pull in hand, or makes it.
+    pub(super) async fn take_lease(&self, pull: &str, now: Timestamp) -> Result<Taken, Error> {
         let _turn = self.pulls.turn.lock().await;
         let active = self.pulls.take(pull);
-        let (lease, old) = self.lease(pull, now).await?;
-        Ok((lease, old, active))
-    }
-
-    /// The lease of a pull, and those of the same pull that are too old to rely on.
-    async fn lease(&self, pull: &str, now: Timestamp) -> Result<(Lease, Vec<String>), Error> {
         let mine = self.leases(&format!("labels.\"{PULL}\"==\"{pull}\"")).await?;
         let fresh = |lease: &&wire::Lease| {
             let expires = lease.labels.get(EXPIRES).and_then(|text| text.parse::<Timestamp>().ok());
@@ -78,13 +82,14 @@ impl Inner {
         };
         let kept = mine.iter().find(fresh).map(|lease| lease.id.clone());
         let old = mine.iter().map(|lease| lease.id.clone()).filter(|id| Some(id) != kept.as_ref()).collect();
+        let resumed = !mine.is_empty();
         let id = match kept {
             Some(id) => id,
             None => self.new_lease(pull, now).await?,
         };
         let header = AsciiMetadataValue::try_from(&id);
         let header = header.map_err(|_| self.broken("make a lease", "its name cannot be sent", Kind::Other))?;
-        Ok((Lease { id, header }, old))
+        Ok(Taken { lease: Lease { id, header }, resumed, old, active })
     }
 
     async fn new_lease(&self, pull: &str, now: Timestamp) -> Result<String, Error> {

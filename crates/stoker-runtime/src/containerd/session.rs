@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::chain::chain_ids;
 use super::content::{self, Feed, Open, Slow};
-use super::lease::{Active, Lease};
+use super::lease::{Active, Lease, Taken};
 use super::snapshot::named;
 use super::{Containerd, Labels};
 use crate::grpc::{Error, Kind};
@@ -88,6 +88,7 @@ pub struct Session {
     pub(super) diff_ids: Vec<String>,
     pub(super) chain: Vec<String>,
     layers: Vec<Layer>,
+    begun: u64,
     /// How many layers, from the base, are unpacked.
     height: watch::Sender<usize>,
 }
@@ -105,7 +106,7 @@ impl Containerd {
             return Err(wrong(format!("its configuration names {says} layers and its manifest has {has}")));
         }
         let chain = chain_ids(&diff_ids);
-        let (lease, old, active) = inner.take_lease(&wanted.pull, now).await?;
+        let Taken { lease, resumed, old, active } = inner.take_lease(&wanted.pull, now).await?;
         let mut height = chain.len();
         while height > 0 && !inner.hold_snapshot(&lease, &chain[height - 1]).await? {
             height -= 1;
@@ -120,7 +121,13 @@ impl Containerd {
             inner.end_lease(&old).await?;
         }
         let height = watch::Sender::new(height);
-        Ok(Session { containerd: self.clone(), wanted, lease, _active: active, diff_ids, chain, layers, height })
+        let containerd = self.clone();
+        let mut session =
+            Session { containerd, wanted, lease, _active: active, diff_ids, chain, layers, begun: 0, height };
+        if resumed {
+            session.begun = session.look_back().await?;
+        }
+        Ok(session)
     }
 }
 
@@ -138,6 +145,22 @@ impl Session {
     /// What is missing of each layer, the base first.
     pub fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// How many bytes of the missing blobs containerd has all the same, from an earlier session.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Counts those, and removes what that session had half unpacked: each layer is unpacked from its beginning.
+    async fn look_back(&self) -> Result<u64, Error> {
+        let (inner, mut begun) = (&self.containerd.inner, 0u64);
+        let missing = self.wanted.layers.iter().enumerate().filter(|(at, _)| self.layers[*at] == Layer::Missing);
+        for (at, layer) in missing {
+            inner.remove(&self.key("stage", at)).await?;
+            begun = begun.saturating_add(inner.begun(layer).await?);
+        }
+        Ok(begun)
     }
 
     /// Whether a layer's blob is still missing: another pull may have brought it since.
@@ -180,6 +203,10 @@ impl Session {
                 appeared = self.appears(index, &imported) => {
                     appeared?;
                     inner.remove(&self.key("stage", index)).await?;
+                    if inner.hold_snapshot(&self.lease, &self.chain[index]).await? {
+                        self.height.send_replace(index + 1);
+                        return Ok(());
+                    }
                 }
             }
         }
@@ -188,7 +215,7 @@ impl Session {
             Some(staged) => self.settle(index, staged).await?,
             None => self.apply(index).await?,
         }
-        inner.label_unpacked(&layer.digest().to_string(), &self.diff_ids[index]).await?;
+        inner.label_unpacked(layer.digest().as_ref(), &self.diff_ids[index]).await?;
         self.height.send_replace(index + 1);
         Ok(())
     }
@@ -201,7 +228,7 @@ impl Session {
                 return std::future::pending().await;
             }
             let layer = &self.wanted.layers[index];
-            let there = self.containerd.inner.info(&layer.digest().to_string()).await?.is_some();
+            let there = self.containerd.inner.info(layer.digest().as_ref()).await?.is_some();
             // Our own import may have been the one that ended meanwhile.
             if there && !imported.load(Ordering::Relaxed) && self.lacks(index).await.is_ok_and(|lacks| !lacks) {
                 return Ok(());

@@ -46,6 +46,25 @@ pub struct DeleteContentRequest {
     pub digest: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Status {
+    #[prost(string, tag = "3")]
+    pub r#ref: ::prost::alloc::string::String,
+    #[prost(int64, tag = "4")]
+    pub offset: i64,
+    #[prost(int64, tag = "5")]
+    pub total: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusRequest {
+    #[prost(string, tag = "1")]
+    pub r#ref: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub status: ::core::option::Option<Status>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadContentRequest {
     #[prost(string, tag = "1")]
     pub digest: ::prost::alloc::string::String,
@@ -300,6 +319,29 @@ pub mod content_client {
                     GrpcMethod::new("containerd.services.content.v1.Content", "Read"),
                 );
             self.inner.server_streaming(req, path, codec).await
+        }
+        pub async fn status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::StatusRequest>,
+        ) -> std::result::Result<tonic::Response<super::StatusResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/containerd.services.content.v1.Content/Status",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("containerd.services.content.v1.Content", "Status"),
+                );
+            self.inner.unary(req, path, codec).await
         }
         pub async fn write(
             &mut self,
