@@ -1,12 +1,12 @@
 //! A node: a containerd, a registry behind a link that counts, and `stoker up` on both.
 
-use std::collections::BTreeMap;
-use std::time::Duration;
-
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use kube::api::DynamicObject;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
 use serde_json::Value;
 use stoker_runtime::Cri;
-use stoker_runtime::cri::Listed;
 use stoker_testbed::containerd::{self, Containerd, Version};
 use stoker_testbed::docker_registry::{self, DockerRegistry};
 use stoker_testbed::image::Image;
@@ -117,6 +117,14 @@ impl Node {
         self.report(|report| report.phase == "Succeeded").await
     }
 
+    /// The reports from now on: none that comes while the test does something else is missed.
+    pub(crate) async fn watch(&self) -> Watch {
+        let api = self.up.api("NodePreheat").await;
+        let mut objects = watcher(api, watcher::Config::default()).default_backoff().applied_objects().boxed();
+        let now = reports(&objects.next().await.unwrap().unwrap());
+        Watch { objects, now }
+    }
+
     /// The same through CRI.
     pub(crate) async fn cri(&self) -> Cri {
         Cri::connect(self.containerd.socket()).await.unwrap()
@@ -133,7 +141,29 @@ pub(crate) struct Report {
     pub(crate) upstream: u64,
     /// There, whoever brought it.
     pub(crate) done: u64,
+    pub(crate) total: u64,
     pub(crate) attempt: u64,
+}
+
+/// The reports of a node, as they change.
+pub(crate) struct Watch {
+    objects: BoxStream<'static, watcher::Result<DynamicObject>>,
+    now: Vec<Report>,
+}
+
+impl Watch {
+    /// Waits until a report is as the test wants it.
+    pub(crate) async fn until(&mut self, wanted: impl Fn(&Report) -> bool) -> Report {
+        let found = async {
+            loop {
+                if let Some(report) = self.now.iter().find(|report| wanted(report)) {
+                    return report.clone();
+                }
+                self.now = reports(&self.objects.next().await.unwrap().unwrap());
+            }
+        };
+        tokio::time::timeout(crate::up::PATIENCE, found).await.expect("a report as wanted")
+    }
 }
 
 /// The reports of a NodePreheat.
@@ -146,89 +176,16 @@ pub(crate) fn reports(object: &DynamicObject) -> Vec<Report> {
         message: text(report, "message"),
         upstream: report["bytes"]["upstream"].as_u64().unwrap_or(0),
         done: report["bytes"]["done"].as_u64().unwrap_or(0),
+        total: report["bytes"]["total"].as_u64().unwrap_or(0),
         attempt: report["attempt"].as_u64().unwrap_or(0),
     };
     all.into_iter().flat_map(|all| all.values()).map(report).collect()
-}
-
-/// A containerd that pulls by itself when CRI asks it, as the kubelet does: what ours is compared with.
-pub(crate) struct Kubelet {
-    pub(crate) containerd: Containerd,
-    pub(crate) cri: Cri,
-}
-
-impl Kubelet {
-    /// `None`, said loudly, where there is no such containerd.
-    pub(crate) async fn start(version: Version, options: containerd::Options) -> Option<Self> {
-        let containerd = Containerd::start(version, options).await.unwrap()?;
-        let cri = Cri::connect(containerd.socket()).await.unwrap();
-        Some(Self { containerd, cri })
-    }
-
-    /// CRI PullImage.
-    pub(crate) async fn pull(&self, image: &str) {
-        self.cri.pull(image, None, None, Duration::from_secs(120)).await.unwrap();
-    }
-}
-
-/// Waits until CRI lists an image: it hears of records that others make a moment later.
-pub(crate) async fn listed(cri: &Cri, image: &str) -> Listed {
-    let look = async {
-        loop {
-            if let Some(found) = cri.find(image).await.unwrap().filter(|found| !found.digests.is_empty()) {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let mut found = tokio::time::timeout(crate::up::PATIENCE, look).await.expect("CRI lists it");
-    found.tags.sort();
-    found.digests.sort();
-    found
-}
-
-/// The records and contents of a containerd, each with its labels, but for those of its sandbox image.
-pub(crate) async fn inventory(containerd: &Containerd) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    let sandbox = contents(containerd, &[containerd::SANDBOX_IMAGE]).await;
-    for line in containerd.ctr_ok(&["images", "ls"]).await.unwrap().lines().skip(1) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if !sandbox.iter().any(|digest| line.contains(digest.as_str())) {
-            all.insert(format!("image {}", words[0]), words[1..].join(" "));
-        }
-    }
-    for line in containerd.ctr_ok(&["content", "ls"]).await.unwrap().lines().skip(1) {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let labels = words.last().copied().unwrap_or_default();
-        // An own content is what names where it is from.
-        if labels.contains("distribution.source") {
-            let mut labels: Vec<&str> = labels.split(',').collect();
-            labels.sort_unstable();
-            all.insert(format!("content {}", words[0]), labels.join(" "));
-        }
-    }
-    for line in containerd.ctr_ok(&["snapshots", "ls"]).await.unwrap().lines().skip(1) {
-        let key = line.split_whitespace().next().unwrap_or_default();
-        if key.starts_with("sha256:") {
-            let info = containerd.ctr_ok(&["snapshots", "info", key]).await.unwrap();
-            let info: Value = serde_json::from_str(&info).unwrap();
-            all.insert(format!("snapshot {key}"), format!("{} on {} {}", info["Kind"], info["Parent"], info["Labels"]));
-        }
-    }
-    all
 }
 
 /// Lets containerd's garbage collector run, and waits for it.
 pub(crate) async fn collect(containerd: &Containerd) {
     containerd.ctr_ok(&["leases", "create", "--id", "collect"]).await.unwrap();
     containerd.ctr_ok(&["leases", "rm", "--sync", "collect"]).await.unwrap();
-}
-
-/// The digests that records of these names have.
-async fn contents(containerd: &Containerd, names: &[&str]) -> Vec<String> {
-    let list = containerd.ctr_ok(&["images", "ls"]).await.unwrap();
-    let rows = list.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-    rows.filter(|row| names.contains(&row[0])).map(|row| row[2].to_owned()).collect()
 }
 
 /// The leases that are ours.

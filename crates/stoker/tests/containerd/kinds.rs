@@ -3,7 +3,8 @@
 use stoker_testbed::containerd::Version;
 use stoker_testbed::image::{Compression, Flavor, Image, ImageBuilder, Layer, LayerBuilder, tree};
 
-use crate::bed::{Kubelet, Node, Registry, inventory, leases, listed, on_both};
+use crate::bed::{Node, Registry, leases, on_both};
+use crate::kubelet::{Kubelet, inventory, listed};
 
 fn layers(count: u64, seed: u64, compression: Compression) -> Vec<Layer> {
     let layer = |at| LayerBuilder::new().file(&format!("dir/{at}"), "x").noise("noise", 40_000, seed * 100 + at);

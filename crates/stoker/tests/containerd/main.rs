@@ -7,17 +7,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bed;
+mod kubelet;
 #[path = "../it/bed.rs"]
 #[allow(dead_code)]
 mod up;
 
 mod by_cri;
 mod choosing;
+mod disks;
 mod faults;
 mod kills;
 mod kinds;
+mod others;
 mod proxies;
 mod pulling;
 mod registries;
 mod sharing;
+mod started;
 mod wishes;

@@ -4,7 +4,8 @@
 use stoker_testbed::containerd::{Options, Version};
 use stoker_testbed::image::{Compression, Image, ImageBuilder, Layer, LayerBuilder};
 
-use crate::bed::{Kubelet, Node, Registry, collect, leases, on_both};
+use crate::bed::{Node, Registry, collect, leases, on_both};
+use crate::kubelet::Kubelet;
 
 /// What documents and headers may have.
 const REST: u64 = 30_000;

@@ -1,0 +1,84 @@
+//! Disks that are full, or would be: said, waited for, and nothing is fetched again when there is room.
+
+use std::process::Command;
+
+use stoker_testbed::containerd::{Containerd, Options, Version};
+use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
+
+use crate::bed::{Node, Registry, leases, on_both};
+use crate::up::Up;
+
+const MIB: u64 = 1 << 20;
+
+fn image(length: u64) -> Image {
+    let layer = |seed| LayerBuilder::new().noise("noise", length / 2, seed).build(Compression::Gzip).unwrap();
+    ImageBuilder::new().layer(&layer(1)).layer(&layer(2)).build()
+}
+
+async fn a_full_disk_is_told_and_goes_on_when_there_is_room(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let options = Options { disk: Some(48 * MIB), ..Options::default() };
+    let Some(node) = Node::start_with(version, options, &[]).await else { return };
+    let ballast = node.containerd.root().join("ballast");
+    std::fs::write(&ballast, vec![1; 20 * MIB as usize]).unwrap();
+    let image = image(14 * MIB);
+    let name = registry.push("disks/full", "v1", &image).await;
+    let mut watch = node.watch().await;
+    node.begin("full", &name, &[]).await;
+    let report = watch.until(|report| report.reason == "NoSpace").await;
+    assert_eq!(report.phase, "Pulling", "{report:?}");
+    std::fs::remove_file(&ballast).unwrap();
+    watch.until(|report| report.phase == "Succeeded").await;
+    let (fetched, bytes) = (registry.link.received(), image.layer_bytes());
+    assert!(fetched <= bytes + bytes / 50 + MIB, "{fetched} of {bytes}");
+    node.containerd.mount(&name).await.unwrap();
+    assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+}
+on_both!(a_full_disk_is_told_and_goes_on_when_there_is_room);
+
+/// What a killed agent left on the disk is its own, and counts once.
+async fn a_killed_agent_is_not_stopped_by_what_it_left(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = small(version).await else { return };
+    let image = image(15 * MIB);
+    let name = registry.push("disks/killed", "v1", &image).await;
+    registry.link.stall_after(10 * MIB);
+    node.begin("killed", &name, &[]).await;
+    registry.link.wait_for_bytes(10 * MIB).await.unwrap();
+    node.up.kill_and_restart();
+    registry.link.let_go();
+    let mut watch = node.watch().await;
+    let report = watch.until(|report| report.phase == "Succeeded" || !report.reason.is_empty()).await;
+    assert_eq!((report.phase.as_str(), report.reason.as_str()), ("Succeeded", ""), "{report:?}");
+}
+on_both!(a_killed_agent_is_not_stopped_by_what_it_left);
+
+/// The limit of 80 % on a disk of 100 MiB.
+async fn small(version: Version) -> Option<Node> {
+    let options = Options { disk: Some(100 * MIB), ..Options::default() };
+    let containerd = Containerd::start(version, options).await.unwrap()?;
+    // The spool is on the same disk, and counts.
+    let data = tempfile::tempdir_in(containerd.root()).unwrap();
+    let endpoint = containerd.endpoint();
+    let up = Up::start_with(data, 1, &["--runtime", "containerd", "--runtime-endpoint", &endpoint]);
+    Some(Node { up, containerd })
+}
+
+async fn an_image_that_would_fill_the_disk_is_not_begun(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = small(version).await else { return };
+    // Twice packed and about twice that unpacked, of the 80 that are allowed.
+    let image = image(20 * MIB);
+    let name = registry.push("disks/guard", "v1", &image).await;
+    node.begin("guard", &name, &[]).await;
+    let report = node.report(|report| report.reason == "Disk").await;
+    assert!(report.message.contains("takes about 80") && report.message.contains("80 %"), "{report:?}");
+    assert!(registry.link.received() < 20_000, "nothing but documents came");
+    let grow = ["-o", "remount,size=200m"];
+    let grown = Command::new("mount").args(grow).arg(node.containerd.root()).status().unwrap();
+    assert!(grown.success());
+    node.done().await;
+    let (fetched, bytes) = (registry.link.received(), image.layer_bytes());
+    assert!(fetched <= bytes + 50_000, "{fetched} of {bytes}");
+}
+on_both!(an_image_that_would_fill_the_disk_is_not_begun);
