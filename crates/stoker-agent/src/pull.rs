@@ -146,8 +146,8 @@ impl Tools {
         let image = self.registry.image_with(reference, &digest, &self.platform, logins).await;
         let image = image.map_err(transfer_failure)?;
         match &self.runtime {
-            Runtime::Layout(store) => self.into_layout(store, order, from, &image, meter).await?,
-            Runtime::Containerd(containerd, _) => self.into_containerd(containerd, from, &image, meter).await?,
+            Runtime::Layout(store) => self.put_in_layout(store, order, from, &image, meter).await?,
+            Runtime::Containerd(containerd, _) => self.put_in_containerd(containerd, from, &image, meter).await?,
             Runtime::Cri(_) => {}
         }
         Ok(digest.to_string().into())

@@ -20,7 +20,7 @@ const MOST_CONFIG: u64 = 8 * 1024 * 1024;
 const ANEW: u32 = 3;
 
 impl Tools {
-    pub(super) async fn into_containerd(
+    pub(super) async fn put_in_containerd(
         &self,
         containerd: &Containerd,
         from: &Origin,

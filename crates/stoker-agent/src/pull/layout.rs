@@ -12,7 +12,7 @@ use crate::guard::Need;
 use crate::meter::Meter;
 
 impl Tools {
-    pub(super) async fn into_layout(
+    pub(super) async fn put_in_layout(
         &self,
         store: &Layout,
         order: &Order,
