@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::grpc::{self, socket};
+use crate::grpc::{self, Kind, socket};
 use crate::{Containerd, Cri, Layout, Runtime, containerd, layout};
 
 /// Where runtimes listen: containerd, that of k3s, of MicroK8s, CRI-O, cri-dockerd.
@@ -49,8 +49,8 @@ pub enum Error {
     #[error("a layout has no endpoint; leave --runtime-endpoint out, or choose another --runtime")]
     LayoutWithEndpoint,
     /// No usual socket is there.
-    #[error("no runtime is at the usual places ({}); name its socket with --runtime-endpoint", USUAL.join(", "))]
-    Nowhere,
+    #[error("no runtime is at the usual places ({0}); name its socket with --runtime-endpoint")]
+    Nowhere(String),
     /// It does not answer.
     #[error("{0}; is it running, and may this process use its socket?")]
     Silent(#[from] grpc::Error),
@@ -61,44 +61,68 @@ pub enum Error {
 
 /// Finds the runtime. `images` is where a layout would be.
 pub async fn choose(wish: Wish, endpoint: Option<&str>, images: &Path) -> Result<Choice, Error> {
-    let given = match endpoint {
-        None => None,
-        Some(text) => Some(socket(text).ok_or_else(|| Error::Endpoint(text.into()))?),
-    };
-    let usual = || USUAL.iter().map(PathBuf::from).find(|path| path.exists());
-    match (wish, given) {
-        (Wish::Layout, Some(_)) => Err(Error::LayoutWithEndpoint),
-        (Wish::Layout, None) => layout(images, "it was asked for".into()),
-        (Wish::Containerd, given) => {
-            let why = reason(given.is_some());
-            by_containerd(given.or_else(usual).ok_or(Error::Nowhere)?, why).await
+    let usual: Vec<PathBuf> = USUAL.iter().map(PathBuf::from).collect();
+    choose_among(wish, endpoint, images, &usual).await
+}
+
+async fn choose_among(wish: Wish, endpoint: Option<&str>, images: &Path, usual: &[PathBuf]) -> Result<Choice, Error> {
+    if let Some(text) = endpoint {
+        let path = socket(text).ok_or_else(|| Error::Endpoint(text.into()))?;
+        return match wish {
+            Wish::Layout => Err(Error::LayoutWithEndpoint),
+            Wish::Auto => what_answers(path, "it answers where it was said to be").await,
+            Wish::Containerd => by_containerd(path, "it was asked for").await,
+            Wish::Cri => by_cri(path, "it was asked for").await,
+        };
+    }
+    if wish == Wish::Layout {
+        return layout(images, "it was asked for".into());
+    }
+    // Others than the kubelet's runtime may have a usual place: Docker's containerd, which has no CRI, or one that was.
+    let mut silent: Option<grpc::Error> = None;
+    let mut unfit = Vec::new();
+    for path in usual.iter().filter(|path| path.exists()).cloned() {
+        let found = match wish {
+            Wish::Containerd => by_containerd(path.clone(), "it was asked for and answers at its usual place").await,
+            Wish::Cri => by_cri(path.clone(), "it was asked for and answers at its usual place").await,
+            _ => what_answers(path.clone(), "it answers at its usual place").await,
+        };
+        match found {
+            Err(Error::Silent(problem)) if problem.kind == Kind::Unsupported => unfit.push(path),
+            Err(Error::Silent(problem)) => {
+                silent.get_or_insert(problem);
+            }
+            found => return found,
         }
-        (Wish::Cri, given) => {
-            let why = reason(given.is_some());
-            let cri = Cri::connect(given.or_else(usual).ok_or(Error::Nowhere)?).await?;
-            Ok(Choice { why: format!("{why}, at {}", cri.socket().display()), runtime: Runtime::Cri(cri) })
+    }
+    match (silent, wish) {
+        (Some(problem), _) => Err(Error::Silent(problem)),
+        (None, Wish::Auto) => {
+            let unfit: String = unfit.iter().map(|path| format!("; {} speaks no CRI", path.display())).collect();
+            layout(images, format!("no runtime is at the usual places ({}){unfit}", listed(usual)))
         }
-        (Wish::Auto, given) => match given.clone().or_else(usual) {
-            Some(path) => what_answers(path, given.is_some()).await,
-            None => layout(images, format!("no runtime is at the usual places ({})", USUAL.join(", "))),
-        },
+        (None, _) => Err(Error::Nowhere(listed(usual))),
     }
 }
 
-fn reason(given: bool) -> String {
-    if given { "it was asked for".into() } else { "it was asked for and found at the usual place".into() }
+fn listed(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-async fn what_answers(path: PathBuf, given: bool) -> Result<Choice, Error> {
-    let why = if given { "it answers where it was said to be" } else { "it answers at its usual place" };
+async fn what_answers(path: PathBuf, why: &str) -> Result<Choice, Error> {
     let cri = Cri::connect(&path).await?;
     match cri.name() {
-        "containerd" => by_containerd(path, why.into()).await,
+        "containerd" => by_containerd(path, why).await,
         _ => Ok(Choice { why: format!("{why}, {}", path.display()), runtime: Runtime::Cri(cri) }),
     }
 }
 
-async fn by_containerd(path: PathBuf, why: String) -> Result<Choice, Error> {
+async fn by_cri(path: PathBuf, why: &str) -> Result<Choice, Error> {
+    let cri = Cri::connect(&path).await?;
+    Ok(Choice { why: format!("{why}, {}", path.display()), runtime: Runtime::Cri(cri) })
+}
+
+async fn by_containerd(path: PathBuf, why: &str) -> Result<Choice, Error> {
     let containerd = Containerd::connect(containerd::Settings::new(&path)).await?;
     let cri = Cri::connect(&path).await?;
     let mut why = format!("{why}, {}", path.display());
@@ -152,5 +176,25 @@ mod tests {
         assert!(problem.to_string().contains("no.sock"), "{problem}");
         let choice = choose(Wish::Layout, None, dir.path()).await.unwrap();
         assert_eq!(choice.runtime.describe(), "layout");
+    }
+
+    #[tokio::test]
+    async fn without_a_runtime_images_go_to_a_layout_and_it_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = dir.path().join("images");
+        let usual = ["a.sock", "b.sock"].map(|name| dir.path().join(name));
+        let choice = choose_among(Wish::Auto, None, &images, &usual).await.unwrap();
+        assert_eq!(choice.runtime.describe(), "layout");
+        assert!(choice.why.contains("a.sock") && choice.why.contains("images"), "{}", choice.why);
+        for wish in [Wish::Containerd, Wish::Cri] {
+            let problem = choose_among(wish, None, &images, &usual).await.unwrap_err().to_string();
+            assert!(problem.contains("b.sock") && problem.contains("--runtime-endpoint"), "{problem}");
+        }
+        // A socket that nobody serves any more may be one that is about to be served: a layout would be wrong.
+        drop(std::os::unix::net::UnixListener::bind(&usual[1]).unwrap());
+        for wish in [Wish::Auto, Wish::Containerd, Wish::Cri] {
+            let problem = choose_among(wish, None, &images, &usual).await.unwrap_err().to_string();
+            assert!(problem.contains("b.sock") && problem.contains("is it running"), "{problem}");
+        }
     }
 }

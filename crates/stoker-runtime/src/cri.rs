@@ -134,21 +134,7 @@ impl Cri {
         sandbox: Option<&Sandbox>,
         limit: Duration,
     ) -> Result<String, Error> {
-        let auth = auth.map(|auth| wire::AuthConfig {
-            username: auth.username.clone(),
-            password: auth.password.clone(),
-            identity_token: auth.identity_token.clone(),
-            registry_token: auth.registry_token.clone(),
-            ..Default::default()
-        });
-        let sandbox_config = sandbox.map(|sandbox| wire::PodSandboxConfig {
-            metadata: None,
-            labels: sandbox.labels.clone(),
-            annotations: sandbox.annotations.clone(),
-        });
-        let mut asked = spec(image);
-        asked.annotations = sandbox.map(|sandbox| sandbox.annotations.clone()).unwrap_or_default();
-        let message = wire::PullImageRequest { image: Some(asked), auth, sandbox_config };
+        let message = wanted(image, auth, sandbox);
         let answer = self.images().pull_image(grpc::within(message, limit)).await;
         Ok(answer.map_err(|status| self.failed(format!("pull {image}"), &status))?.into_inner().image_ref)
     }
@@ -192,6 +178,25 @@ fn spec(image: &str) -> wire::ImageSpec {
     wire::ImageSpec { image: image.into(), ..Default::default() }
 }
 
+/// What the kubelet would ask, as far as we know it.
+fn wanted(image: &str, auth: Option<&Auth>, sandbox: Option<&Sandbox>) -> wire::PullImageRequest {
+    let auth = auth.map(|auth| wire::AuthConfig {
+        username: auth.username.clone(),
+        password: auth.password.clone(),
+        identity_token: auth.identity_token.clone(),
+        registry_token: auth.registry_token.clone(),
+        ..Default::default()
+    });
+    let sandbox_config = sandbox.map(|sandbox| wire::PodSandboxConfig {
+        metadata: None,
+        labels: sandbox.labels.clone(),
+        annotations: sandbox.annotations.clone(),
+    });
+    let mut asked = spec(image);
+    asked.annotations = sandbox.map(|sandbox| sandbox.annotations.clone()).unwrap_or_default();
+    wire::PullImageRequest { image: Some(asked), auth, sandbox_config }
+}
+
 fn listed(image: wire::Image) -> Listed {
     let wire::Image { id, repo_tags, repo_digests, size, pinned, .. } = image;
     Listed { id, tags: repo_tags, digests: repo_digests, size, pinned }
@@ -202,5 +207,40 @@ impl Listed {
     pub fn digest_in(&self, repository: &str) -> Option<&str> {
         let digests = self.digests.iter().filter_map(|name| name.split_once('@'));
         digests.filter(|(name, _)| *name == repository).map(|(_, digest)| digest).next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pull_tells_who_asks_and_for_which_pod() {
+        let pairs = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
+        let sandbox = Sandbox { labels: pairs("label"), annotations: pairs("annotation") };
+        let auth = Auth { username: "ada".into(), password: "hunter2".into(), ..Auth::default() };
+        let request = wanted("reg.io/app:v1", Some(&auth), Some(&sandbox));
+        assert!(!format!("{request:?} {auth:?}").contains("hunter2"));
+        let told = request.auth.unwrap();
+        assert_eq!((told.username.as_str(), told.password.as_str()), ("ada", "hunter2"));
+        let pod = request.sandbox_config.unwrap();
+        assert_eq!((pod.labels, pod.annotations), (pairs("label"), pairs("annotation")));
+        let image = request.image.unwrap();
+        assert_eq!((image.image.as_str(), image.annotations), ("reg.io/app:v1", pairs("annotation")));
+        let plain = wanted("reg.io/app:v1", None, None);
+        assert!(plain.auth.is_none() && plain.sandbox_config.is_none());
+    }
+
+    #[test]
+    fn an_image_is_known_by_a_digest_in_each_repository() {
+        let listed = Listed {
+            id: "sha256:c".into(),
+            tags: vec!["reg.io/app:v1".into()],
+            digests: vec!["reg.io/other@sha256:a".into(), "reg.io/app@sha256:b".into()],
+            size: 1,
+            pinned: false,
+        };
+        assert_eq!(listed.digest_in("reg.io/app"), Some("sha256:b"));
+        assert_eq!(listed.digest_in("reg.io/ap"), None);
     }
 }

@@ -50,10 +50,14 @@ pub enum Kind {
     RateLimited,
     /// The registry cannot be reached from the runtime.
     Unreachable,
+    /// The registry failed.
+    Registry,
     /// The bytes are not those that the digest names.
     Corrupt,
     /// The image does not exist for this platform.
     PlatformMissing,
+    /// It does not know the question.
+    Unsupported,
     /// Anything else.
     Other,
 }
@@ -80,18 +84,19 @@ pub(crate) fn within<T>(message: T, limit: Duration) -> tonic::Request<T> {
 impl Kind {
     /// Runtimes put most of what happened into words; these are the ones of containerd 1.6 to 2.2 and CRI-O.
     pub(crate) fn of(status: &Status) -> Self {
-        let text = status.message().to_ascii_lowercase();
+        // With a space behind it, so that a number at the end is one too.
+        let text = format!("{} ", status.message().to_ascii_lowercase());
         let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
         match status.code() {
             _ if says(&["no space left on device", "disk quota exceeded"]) => Self::NoSpace,
-            _ if says(&["401 unauthorized", "403 forbidden", "insufficient_scope", "authorization failed"]) => {
-                Self::Unauthorized
-            }
-            _ if says(&["429 too many requests", "toomanyrequests"]) => Self::RateLimited,
+            _ if says(&[": 401 ", ": 403 ", "insufficient_scope", "authorization failed"]) => Self::Unauthorized,
+            _ if says(&[": 429 ", "toomanyrequests"]) => Self::RateLimited,
+            _ if says(&[": 500 ", ": 502 ", ": 503 ", ": 504 "]) => Self::Registry,
             _ if says(&["no match for platform"]) => Self::PlatformMissing,
             _ if says(&["unexpected commit digest", "failed size validation", "unexpected digest"]) => Self::Corrupt,
             Code::NotFound => Self::NotFound,
             Code::AlreadyExists => Self::Exists,
+            Code::Unimplemented => Self::Unsupported,
             // containerd says "ref layer-sha256:… locked for 5s (since …): unavailable".
             _ if says(&["locked for"]) => Self::Held,
             Code::DeadlineExceeded | Code::Cancelled => Self::Timeout,
@@ -156,12 +161,19 @@ mod tests {
             (Code::NotFound, "image \"x\": not found", Kind::NotFound),
             (Code::Unknown, not_found, Kind::NotFound),
             (Code::Unknown, "unexpected status from HEAD request to http://x: 401 Unauthorized", Kind::Unauthorized),
+            (Code::Unknown, "failed with status code [manifests v1]: 429", Kind::RateLimited),
+            (
+                Code::Unknown,
+                "unexpected status from HEAD request to http://x/v2/a/manifests/v1: 503 Service Unavailable",
+                Kind::Registry,
+            ),
             (Code::Unknown, "write /x: no space left on device", Kind::NoSpace),
             (Code::Unknown, refused, Kind::Unreachable),
             (Code::Unknown, "transport error", Kind::Unavailable),
             (Code::Internal, "h2 protocol error: error reading a body from connection", Kind::Unavailable),
             (Code::Unavailable, "ref layer-sha256:0 locked for 2s (since x): unavailable", Kind::Held),
             (Code::Unavailable, "connection refused", Kind::Unavailable),
+            (Code::Unimplemented, "unknown service runtime.v1.RuntimeService", Kind::Unsupported),
             (Code::AlreadyExists, "content sha256:0: already exists", Kind::Exists),
             (Code::FailedPrecondition, "unexpected commit digest sha256:1, expected sha256:0", Kind::Corrupt),
         ] {

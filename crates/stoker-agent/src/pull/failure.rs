@@ -16,9 +16,11 @@ pub(super) fn runtime_failure(problem: impl Into<stoker_runtime::Error>) -> Fail
         RuntimeKind::Timeout => (Reason::Timeout, true),
         RuntimeKind::RateLimited => (Reason::RateLimited, true),
         RuntimeKind::Unreachable => (Reason::Unreachable, true),
+        RuntimeKind::Registry => (Reason::RegistryError, true),
         RuntimeKind::Corrupt => (Reason::DigestMismatch, true),
         RuntimeKind::PlatformMissing => (Reason::PlatformMissing, false),
         RuntimeKind::Exists | RuntimeKind::Held | RuntimeKind::Other => (Reason::StoreError, true),
+        RuntimeKind::Unsupported => (Reason::StoreError, false),
     };
     Failure { reason, message: problem.to_string(), retryable, pause: None }
 }
