@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use stoker_controller::snapshot;
 use stoker_core::human;
 use stoker_core::world::State;
-use stoker_core::{JobId, Waiting, World};
+use stoker_core::{JobId, Reason, Waiting, World};
 
 use crate::cli::{Cluster, Why};
 use crate::connect::connect;
@@ -67,6 +67,10 @@ pub(crate) fn sentence(row: &Row) -> String {
 fn pulling(image: &ImageRow) -> String {
     match &image.report {
         None => format!("{}: ordered, the agent has not reported yet", image.image),
+        // No attempt has failed for it: the one that runs goes on.
+        Some(report) if report.reason == Some(Reason::RuntimeUnavailable) => {
+            format!("{}: waiting for the runtime, {}: {}", image.image, Reason::RuntimeUnavailable, report.message)
+        }
         Some(report) if report.reason.is_some() => {
             let reason = report.reason.map(|reason| reason.as_str()).unwrap_or_default();
             format!("attempt {} failed with {reason}, trying again: {}", report.attempt, report.message)
