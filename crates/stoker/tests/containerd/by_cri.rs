@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 use stoker_testbed::containerd::{self, Version};
 use stoker_testbed::docker_registry::Options;
-use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
+use stoker_testbed::image::{Compression, Flavor, Image, ImageBuilder, LayerBuilder};
+use stoker_testbed::registry::{self, Fault, On};
 
 use crate::bed::{Node, Registry, on_both};
 use crate::up::PATIENCE;
@@ -81,6 +82,17 @@ async fn troubles_have_the_same_words(version: Version) {
     node.pull_with(&secret, &["wrong", "right"]).await.exits(0);
     let name = open.push("shop/web", "v1", &noise(1, 1_000, 5)).await;
     fails("gone", &name.replace(":v1", ":v9"), &[], "NotFound").await;
+    let odd = registry::Registry::start().await.unwrap();
+    node.containerd.set_hosts(&odd.host(), &format!("[host.\"http://{}\"]", odd.host())).unwrap();
+    let far = Image::index(Flavor::Oci, &[ImageBuilder::new().architecture("s390x").build()]);
+    fails("far", &far.put(&odd, "shop/far", "v1"), &[], "PlatformMissing").await;
+    let corrupt = noise(1, 1_000, 10);
+    odd.fault(On::Path(corrupt.layers[0].digest.clone()), usize::MAX, Fault::CorruptAt(500));
+    fails("corrupt", &corrupt.put(&odd, "shop/corrupt", "v1"), &[], "DigestMismatch").await;
+    odd.fault(On::Path("busy".into()), usize::MAX, Fault::Status(429, None));
+    fails("busy", &noise(1, 1_000, 11).put(&odd, "shop/busy", "v1"), &[], "RateLimited").await;
+    odd.fault(On::Path("broken".into()), usize::MAX, Fault::Status(503, None));
+    fails("broken", &noise(1, 1_000, 12).put(&odd, "shop/broken", "v1"), &[], "RegistryError").await;
     open.real.stop().unwrap();
     open.link.down().await;
     fails("down", &name, &[], "Unreachable").await;
@@ -145,3 +157,19 @@ async fn pulls_are_stopped(version: Version) {
     assert!(!node.names().await.contains(&name));
 }
 on_both!(pulls_are_stopped);
+
+/// What a job says about its pods is told to the runtime. containerd 1.6 looks at nothing of it, 2.2 at one annotation, and
+/// says so.
+async fn annotations_of_pods_reach_the_runtime(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = leaves_it(version, Default::default()).await else { return };
+    let name = registry.push("shop/web", "v1", &noise(1, 1_000, 9)).await;
+    let annotations = json!({"io.containerd.cri.runtime-handler": "runc"});
+    let sandbox = json!({"labels": {"app": "web"}, "annotations": annotations});
+    node.wish("web", &name, &[], json!({"retries": 0, "sandbox": sandbox})).await;
+    assert_eq!(node.end("web").await["phase"], "Succeeded");
+    if version == Version::Two {
+        logs(&node, "io.containerd.cri.runtime-handler").await;
+    }
+}
+on_both!(annotations_of_pods_reach_the_runtime);

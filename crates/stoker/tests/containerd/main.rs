@@ -24,4 +24,5 @@ mod pulling;
 mod registries;
 mod sharing;
 mod started;
+mod telling;
 mod wishes;

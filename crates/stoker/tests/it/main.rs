@@ -13,3 +13,4 @@ mod metrics;
 mod mistakes;
 mod pages;
 mod pull;
+mod rotated;
