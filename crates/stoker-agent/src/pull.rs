@@ -123,7 +123,7 @@ impl Tools {
         let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), pace: pace.clone() };
         let brought = match &self.runtime {
             Runtime::Cri(cri) => self.by_cri(cri, order, &from, there, meter).await,
-            Runtime::Containerd(containerd, cri) => match &containerd.node().ineligible {
+            Runtime::Containerd(containerd, cri) => match containerd.node().ineligible() {
                 None => self.bring(order, &from, there, meter).await,
                 Some(why) => {
                     let done = self.by_cri(cri, order, &from, there, meter).await;

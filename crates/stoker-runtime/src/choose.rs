@@ -126,7 +126,7 @@ async fn by_containerd(path: PathBuf, why: &str) -> Result<Choice, Error> {
     let containerd = Containerd::connect(containerd::Settings::new(&path)).await?;
     let cri = Cri::connect(&path).await?;
     let mut why = format!("{why}, {}", path.display());
-    if let Some(ineligible) = &containerd.node().ineligible {
+    if let Some(ineligible) = containerd.node().ineligible() {
         why = format!("{why}; its images go by its own pull, because {ineligible}");
     }
     Ok(Choice { runtime: Runtime::Containerd(containerd, cri), why })

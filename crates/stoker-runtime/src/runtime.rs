@@ -61,7 +61,7 @@ impl Runtime {
             Self::Layout(_) => "layout".into(),
             Self::Containerd(containerd, _) => {
                 let node = containerd.node();
-                match &node.ineligible {
+                match node.ineligible() {
                     None => format!("containerd {} ({})", node.version, node.snapshotter),
                     Some(_) => format!("containerd {} ({}, by CRI)", node.version, node.snapshotter),
                 }

@@ -14,6 +14,7 @@ use introspection::introspection_client::IntrospectionClient;
 const KNOWN: &[&str] = &["overlayfs", "native"];
 /// What the directory of a snapshotter is called, where it does not say where it is.
 const SNAPSHOTTER: &str = "io.containerd.snapshotter.v1";
+const VERIFIER: &str = "io.containerd.image-verifier.v1";
 
 /// A containerd as it was found.
 #[derive(Debug, Clone, Default)]
@@ -26,8 +27,10 @@ pub struct Node {
     pub discards: bool,
     /// Where that snapshotter keeps its files.
     pub root: Option<PathBuf>,
-    /// Why images must go by its own pull, if they must.
-    pub ineligible: Option<String>,
+    /// Why images must go by its own pull, where its setup says so.
+    unfit: Option<String>,
+    /// Where it looks, at each pull, for programs that judge images, if it does.
+    verifiers: Option<PathBuf>,
     /// Whether layers are unpacked by us.
     pub direct: Direct,
     /// The directories of hosts.toml files that it is told to use, the first one first.
@@ -58,7 +61,8 @@ pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
         version: version.trim_start_matches('v').into(),
         discards: told.discards,
         root: plugin(&plugins, &snapshotter).and_then(root),
-        ineligible: ineligible(&snapshotter, &plugins, &told.verifiers),
+        unfit: unfit(&snapshotter, &plugins),
+        verifiers: plugins.iter().any(|plugin| plugin.r#type == VERIFIER).then_some(told.verifiers),
         hosts: told.hosts,
         direct: if direct { Direct::Yes } else { Direct::No },
         snapshotter,
@@ -84,14 +88,22 @@ fn root(plugin: &introspection::Plugin) -> Option<PathBuf> {
     plugin.exports.get("root").map(PathBuf::from)
 }
 
-/// Why images must go by containerd's own pull, if they must.
-fn ineligible(snapshotter: &str, plugins: &[introspection::Plugin], verifiers: &Path) -> Option<String> {
+impl Node {
+    /// Why images must go by its own pull, if they must. Programs that judge images may come at any time, so they are
+    /// looked for each time.
+    pub fn ineligible(&self) -> Option<String> {
+        self.unfit.clone().or_else(|| {
+            let verifiers = self.verifiers.as_deref().filter(|folder| holds_something(folder))?;
+            Some(format!("programs in {} judge images, and only its own pull asks them", verifiers.display()))
+        })
+    }
+}
+
+fn unfit(snapshotter: &str, plugins: &[introspection::Plugin]) -> Option<String> {
     if plugin(plugins, snapshotter).is_none_or(|plugin| plugin.init_err.is_some()) {
         Some(format!("its snapshotter {snapshotter} is not there"))
     } else if !KNOWN.contains(&snapshotter) {
         Some(format!("its snapshotter {snapshotter} wants to pull by itself"))
-    } else if has_verifiers(plugins, verifiers) {
-        Some(format!("programs in {} judge images, and only its own pull asks them", verifiers.display()))
     } else {
         None
     }
@@ -109,9 +121,8 @@ async fn plugins(inner: &Inner) -> Result<Vec<introspection::Plugin>, Error> {
     Ok(answer.map_err(|status| inner.failed("list its plugins", &status))?.into_inner().plugins)
 }
 
-fn has_verifiers(plugins: &[introspection::Plugin], folder: &Path) -> bool {
-    let there = plugins.iter().any(|plugin| plugin.r#type == "io.containerd.image-verifier.v1");
-    there && std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
+fn holds_something(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
 }
 
 #[cfg(test)]
@@ -124,18 +135,23 @@ mod tests {
 
     #[test]
     fn only_what_we_know_is_written_to_by_us() {
-        let dir = tempfile::tempdir().unwrap();
-        let judges = dir.path();
         let all = ["overlayfs", "native", "stargz"].map(|id| plugin(SNAPSHOTTER, id));
-        let says = |snapshotter: &str, plugins: &[introspection::Plugin]| ineligible(snapshotter, plugins, judges);
-        assert_eq!(says("overlayfs", &all), None);
-        assert_eq!(says("native", &all), None);
-        assert!(says("stargz", &all).unwrap().contains("snapshotter stargz wants to pull by itself"));
-        assert!(says("nydus", &all).unwrap().contains("snapshotter nydus is not there"));
-        let verified = [plugin(SNAPSHOTTER, "overlayfs"), plugin("io.containerd.image-verifier.v1", "bindir")];
-        assert_eq!(says("overlayfs", &verified), None, "nobody judges");
+        assert_eq!(unfit("overlayfs", &all), None);
+        assert_eq!(unfit("native", &all), None);
+        assert!(unfit("stargz", &all).unwrap().contains("snapshotter stargz wants to pull by itself"));
+        assert!(unfit("nydus", &all).unwrap().contains("snapshotter nydus is not there"));
+    }
+
+    #[test]
+    fn programs_that_judge_images_are_seen_when_they_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let judges = dir.path().join("bin");
+        let node = Node { verifiers: Some(judges.clone()), ..Node::default() };
+        assert_eq!(node.ineligible(), None, "there is no such directory");
+        std::fs::create_dir(&judges).unwrap();
+        assert_eq!(node.ineligible(), None, "nobody judges");
         std::fs::write(judges.join("judge"), "").unwrap();
-        assert!(says("overlayfs", &verified).unwrap().contains(&format!("{}", judges.display())));
-        assert_eq!(says("overlayfs", &all), None, "this containerd asks nobody");
+        assert!(node.ineligible().unwrap().contains(&format!("{}", judges.display())));
+        assert_eq!(Node::default().ineligible(), None, "this containerd asks nobody");
     }
 }

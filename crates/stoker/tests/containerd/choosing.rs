@@ -1,7 +1,7 @@
 //! Which runtime was chosen and why, where people look for it; and a containerd that must pull by itself.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Stdio;
 
 use kube::api::DynamicObject;
@@ -46,37 +46,44 @@ async fn the_snapshotter_of_the_node_is_used(version: Version) {
 }
 on_both!(the_snapshotter_of_the_node_is_used);
 
-/// A program judges images, and only containerd's own pull asks it: the pull is left to containerd, which is told.
+/// A program judges images, and only containerd's own pull asks it: the pull is left to containerd, from the moment that
+/// there is one, and that is told.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long"]
 async fn a_containerd_with_image_verifiers_pulls_by_itself() {
     let Some(registry) = Registry::start(Default::default()).await else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let judge = dir.path().join("judge");
-    // It lets in what is not called "bad".
+    let (programs, verifiers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let options = containerd::Options { verifiers: Some(verifiers.path().to_owned()), ..Default::default() };
+    let Some(node) = Node::start_with(Version::Two, options.clone(), &[]).await else { return };
+    let early = registry.push("shop/bad-early", "v1", &noise(1, 100_000, 1)).await;
+    node.pull(&early).await.exits(0);
+
+    // It lets in what is not called "bad". Made elsewhere, so that it is never seen half-made.
+    let judge = programs.path().join("judge");
     fs::write(&judge, "#!/bin/sh\ncat > /dev/null\ncase \"$*\" in *bad*) echo no; exit 1;; esac\necho yes\n").unwrap();
     fs::set_permissions(&judge, fs::Permissions::from_mode(0o755)).unwrap();
-    let options = containerd::Options { verifiers: Some(dir.path().to_owned()), ..Default::default() };
-    let Some(node) = Node::start_with(Version::Two, options, &[]).await else { return };
-    let because = format!("programs in {} judge images", dir.path().display());
-    node.up.run(&["get", "nodes"]).await.exits(0).says("(overlayfs, by CRI)");
-    node.up.run(&["get", "nodes", "-o", "wide"]).await.exits(0).says(&because);
-
-    let name = registry.push("shop/good", "v1", &noise(1, 100_000, 1)).await;
+    symlink(&judge, verifiers.path().join("judge")).unwrap();
+    let because = format!("programs in {} judge images", verifiers.path().display());
+    let name = registry.push("shop/good", "v1", &noise(1, 100_000, 2)).await;
     node.begin("good", &name, &[]).await;
     assert_eq!(node.end("good").await["phase"], "Succeeded");
     let told = format!("pulled by containerd itself: {because}");
     node.up.run(&["get", "good"]).await.exits(0).says(&told);
-    let object = node.up.wait("NodePreheat", "node-1", |object| !reports(object).is_empty()).await;
-    assert!(reports(&object)[0].message.contains(&told), "{:#}", object.data);
+    let noted = |object: &DynamicObject| reports(object).iter().any(|report| report.message.contains(&told));
+    node.up.wait("NodePreheat", "node-1", noted).await;
     assert!(node.names().await.contains(&name));
 
-    let bad = registry.push("shop/bad", "v1", &noise(1, 100_000, 2)).await;
+    let bad = registry.push("shop/bad", "v1", &noise(1, 100_000, 3)).await;
     node.wish("bad", &bad, &[], json!({"retries": 0})).await;
     let (reason, message) = node.failure("bad").await;
     assert_eq!(reason, "StoreError", "{message}");
-    assert!(message.contains(&bad) && message.contains("judge"), "{message}");
+    assert!(message.contains(&bad) && message.contains("verifier judge rejected"), "{message}");
     assert!(!node.names().await.contains(&bad));
+
+    // Who starts with such a containerd says so at once.
+    let Some(node) = Node::start_with(Version::Two, options, &[]).await else { return };
+    node.up.run(&["get", "nodes"]).await.exits(0).says("(overlayfs, by CRI)");
+    node.up.run(&["get", "nodes", "-o", "wide"]).await.exits(0).says(&because);
 }
 
 /// A socket where nobody listens, or one that is none, is an error that names it.
