@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kube::Client;
 use stoker_agent::Limits;
 use stoker_core::Clock;
-use stoker_runtime::{Choice, Runtime, Wish, choose};
+use stoker_runtime::{Choice, Containerd, Runtime, Wish, choose, containerd};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::{Platform, Proxy, Registry, Settings, Spool, SpoolSettings};
 
@@ -48,7 +48,12 @@ pub(crate) async fn agent(
     tracing::info!(node, "images go to {}: {why}", runtime.describe());
     let told = match &runtime {
         Runtime::Containerd(containerd, _) => containerd.node().hosts.clone(),
-        _ => Vec::new(),
+        // The digest of a tag is asked for by us, and must be that of the mirror that the runtime asks.
+        Runtime::Cri(cri) if cri.name() == "containerd" => {
+            let containerd = Containerd::connect(containerd::Settings::new(cri.socket())).await?;
+            containerd.node().hosts.clone()
+        }
+        Runtime::Cri(_) | Runtime::Layout(_) => Vec::new(),
     };
     let hosts = args.registry_hosts.clone().map_or(told, |dir| vec![dir]);
     let proxy = Proxy::from_env_like(|name| std::env::var(name).ok());

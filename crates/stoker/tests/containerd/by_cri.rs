@@ -17,10 +17,15 @@ async fn leaves_it(version: Version, options: containerd::Options) -> Option<Nod
     node(version, options, &["--runtime", "cri"], &[]).await.map(|(node, _)| node)
 }
 
-/// Waits until containerd has said this: it keeps no other record of pulls that it dropped.
-async fn logs(node: &Node, words: &str) {
+/// How often containerd has said this.
+fn said(node: &Node, words: &str) -> usize {
+    node.containerd.log().matches(words).count()
+}
+
+/// Waits until containerd has said this so often: it keeps no other record of pulls that it dropped.
+async fn logs(node: &Node, words: &str, times: usize) {
     let heard = async {
-        while !node.containerd.log().contains(words) {
+        while said(node, words) < times {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -52,7 +57,14 @@ async fn tags_digests_and_policies(version: Version) {
     assert_eq!(node.end("again").await["phase"], "Succeeded");
     assert!(registry.link.received() - before < 3_000, "{}", registry.link.received() - before);
 
+    // By a mirror: the digest is the one that the runtime gets, too.
     let third = noise(1, 300_000, 3);
+    registry.push("shop/mirrored", "v1", &third).await;
+    node.containerd.set_hosts("shop.example", &format!("[host.\"http://{}\"]", registry.link.host())).unwrap();
+    node.wish("mirrored", "shop.example/shop/mirrored:v1", &[], json!({"retries": 0})).await;
+    let status = node.end("mirrored").await;
+    assert!(status["digests"].to_string().contains(third.digest()), "{status:#}");
+
     registry.push("shop/pinned", "v1", &third).await;
     let pinned = format!("{}/shop/pinned@{}", registry.link.host(), third.digest());
     node.pull(&pinned).await.exits(0);
@@ -65,7 +77,7 @@ async fn troubles_have_the_same_words(version: Version) {
     let Some(mut open) = Registry::start(Default::default()).await else { return };
     let accounts = vec![("ada".to_owned(), "hunter2".to_owned())];
     let Some(private) = Registry::start(Options { accounts, tls: false }).await else { return };
-    let Some(node) = leaves_it(version, Default::default()).await else { return };
+    let Some((node, log)) = node(version, Default::default(), &["--runtime", "cri"], &[]).await else { return };
     let secret = private.push("shop/secret", "v1", &noise(1, 100_000, 4)).await;
     let host = private.link.host();
     node.login("right", &host, "ada", "hunter2").await;
@@ -96,6 +108,9 @@ async fn troubles_have_the_same_words(version: Version) {
     open.real.stop().unwrap();
     open.link.down().await;
     fails("down", &name, &[], "Unreachable").await;
+    let (log, encoded) = (std::fs::read_to_string(log.path()).unwrap(), "YWRhOmh1bnRlcjI=");
+    assert!(!log.contains("hunter2") && !log.contains(encoded), "{log}");
+    assert!(!node.containerd.log().contains("hunter2") && !node.every_object().await.contains("hunter2"));
 }
 on_both!(troubles_have_the_same_words);
 
@@ -148,11 +163,12 @@ async fn pulls_are_stopped(version: Version) {
     assert_eq!(reason, "Timeout", "{message}");
     assert!(message.contains(&name) && message.contains("2 s"), "{message}");
 
-    let before = registry.link.received();
+    logs(&node, "context canceled", 1).await;
+    let (before, canceled) = (registry.link.received(), said(&node, "context canceled"));
     node.wish("deleted", &name, &[], json!({})).await;
     registry.link.wait_for_bytes(before + 3_000_000).await.unwrap();
     node.up.run(&["delete", "deleted"]).await.exits(0);
-    logs(&node, "context canceled").await;
+    logs(&node, "context canceled", canceled + 1).await;
     assert!(registry.link.received() < before + 25_000_000, "{}", registry.link.received());
     assert!(!node.names().await.contains(&name));
 }
@@ -169,7 +185,7 @@ async fn annotations_of_pods_reach_the_runtime(version: Version) {
     node.wish("web", &name, &[], json!({"retries": 0, "sandbox": sandbox})).await;
     assert_eq!(node.end("web").await["phase"], "Succeeded");
     if version == Version::Two {
-        logs(&node, "io.containerd.cri.runtime-handler").await;
+        logs(&node, "io.containerd.cri.runtime-handler", 1).await;
     }
 }
 on_both!(annotations_of_pods_reach_the_runtime);
