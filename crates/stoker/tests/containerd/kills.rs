@@ -4,7 +4,7 @@
 use stoker_testbed::containerd::Version;
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
 
-use crate::bed::{Node, Registry, leases, on_both};
+use crate::bed::{Node, Registry, collect, leases, on_both};
 
 const MIB: u64 = 1 << 20;
 
@@ -89,6 +89,26 @@ async fn kills_while_unpacking_lose_nothing(version: Version) {
 }
 on_both!(kills_while_unpacking_lose_nothing);
 
+async fn a_garbage_collector_in_the_middle_takes_nothing(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = Node::start(version).await else { return };
+    let image = image(24 * MIB);
+    let name = registry.push("kills/collected", "v1", &image).await;
+    registry.link.stall_after(16 * MIB);
+    node.begin("collected", &name, &[]).await;
+    registry.link.wait_for_bytes(16 * MIB).await.unwrap();
+    collect(&node.containerd).await;
+    node.up.kill_and_restart();
+    collect(&node.containerd).await;
+    registry.link.let_go();
+    node.done().await;
+    collect(&node.containerd).await;
+    let (fetched, most) = (registry.link.received(), most(&image, 1));
+    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    node.containerd.mount(&name).await.unwrap();
+}
+on_both!(a_garbage_collector_in_the_middle_takes_nothing);
+
 async fn a_deleted_job_leaves_nothing_behind(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(mut node) = Node::start(version).await else { return };
@@ -122,5 +142,11 @@ async fn a_deleted_job_leaves_nothing_behind(version: Version) {
         tokio::time::timeout(crate::up::PATIENCE, swept(&node)).await.expect("swept");
         registry.link.let_go();
     }
+    // One of an earlier life whose order nobody remembers goes too; those of others stay.
+    node.containerd.ctr_ok(&["leases", "create", "--id", "stoker-old", "stoker.dev/pull=0123456789"]).await.unwrap();
+    node.containerd.ctr_ok(&["leases", "create", "--id", "theirs", "else=1"]).await.unwrap();
+    node.up.kill_and_restart();
+    tokio::time::timeout(crate::up::PATIENCE, swept(&node)).await.expect("swept");
+    assert!(node.containerd.ctr_ok(&["leases", "ls"]).await.unwrap().contains("theirs"));
 }
 on_both!(a_deleted_job_leaves_nothing_behind);

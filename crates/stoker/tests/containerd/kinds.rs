@@ -1,10 +1,11 @@
 //! Every kind of image comes, and looks as if containerd had pulled it itself: records, contents, labels, CRI's list.
 
+use serde_json::json;
 use stoker_testbed::containerd::Version;
-use stoker_testbed::image::{Compression, Flavor, Image, ImageBuilder, Layer, LayerBuilder, tree};
+use stoker_testbed::image::{Compression, Flavor, Image, ImageBuilder, Layer, LayerBuilder};
 
-use crate::bed::{Node, Registry, leases, on_both};
-use crate::kubelet::{Kubelet, inventory, listed};
+use crate::bed::{Node, Registry, collect, leases, on_both};
+use crate::kubelet::{Kubelet, inventory, listed, listed_as};
 
 fn layers(count: u64, seed: u64, compression: Compression) -> Vec<Layer> {
     let layer = |at| LayerBuilder::new().file(&format!("dir/{at}"), "x").noise("noise", 40_000, seed * 100 + at);
@@ -32,6 +33,7 @@ async fn images_look_as_if_containerd_had_pulled_them(version: Version) {
         ("list", Image::index(Flavor::Docker, &[own(Flavor::Docker, 9), other(10)])),
     ];
     let cri = node.cri().await;
+    let mut names = Vec::new();
     for (kind, image) in kinds {
         let name = registry.push(&format!("kinds/{kind}"), "v1", &image).await;
         let before = registry.link.received();
@@ -45,15 +47,29 @@ async fn images_look_as_if_containerd_had_pulled_them(version: Version) {
         assert!((bytes..bytes + 20_000).contains(&fetched), "{kind}: {fetched} of {bytes}");
         kubelet.pull(&name).await;
         assert_eq!(listed(&cri, &name).await, listed(&kubelet.cri, &name).await, "{kind}");
-        let (ours, theirs) = (node.containerd.mount(&name).await, kubelet.containerd.mount(&name).await);
-        assert_eq!(tree(&ours.unwrap()).unwrap(), tree(&theirs.unwrap()).unwrap(), "{kind}");
+        names.push(name);
     }
+    // What the garbage collector leaves is what the records hold.
+    collect(&node.containerd).await;
+    collect(&kubelet.containerd).await;
     let (ours, theirs) = (inventory(&node.containerd).await, inventory(&kubelet.containerd).await);
     for (name, labels) in &theirs {
         assert_eq!(ours.get(name), Some(labels), "{name}");
     }
     assert_eq!(ours.len(), theirs.len(), "{ours:#?} {theirs:#?}");
     assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+    // And when they go, all goes.
+    for (cri, containerd) in [(&cri, &node.containerd), (&kubelet.cri, &kubelet.containerd)] {
+        for name in &names {
+            cri.remove(name).await.unwrap();
+        }
+        collect(containerd).await;
+    }
+    let ours = inventory(&node.containerd).await;
+    assert_eq!(ours, inventory(&kubelet.containerd).await);
+    assert!(!ours.keys().any(|key| key.starts_with("content")), "{ours:#?}");
+    let snapshots = node.containerd.ctr_ok(&["snapshots", "ls"]).await.unwrap();
+    assert!(!snapshots.contains("stoker"), "{snapshots}");
 }
 on_both!(images_look_as_if_containerd_had_pulled_them);
 
@@ -80,6 +96,29 @@ async fn a_digest_reference_is_found_again(version: Version) {
     assert!(node.names().await.contains(&tag));
 }
 on_both!(quick a_digest_reference_is_found_again);
+
+async fn a_tag_that_moves_is_followed(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = Node::start(version).await else { return };
+    let Some(kubelet) = Kubelet::start(version, Default::default()).await else { return };
+    let [old, new] = [1, 2].map(|seed| image(Flavor::Oci, &layers(2, seed, Compression::Gzip)));
+    let cri = node.cri().await;
+    for (job, image) in [("old", &old), ("new", &new)] {
+        let name = registry.push("kinds/moving", "latest", image).await;
+        let manifest = json!({
+            "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": job},
+            "spec": {"images": [{"image": name}], "pull": {"policy": "Always"}},
+        });
+        node.up.create(&manifest.to_string()).await;
+        node.up.wait("Preheat", job, |object| object.data["status"]["phase"] == "Succeeded").await;
+        kubelet.pull(&name).await;
+        let theirs = listed(&kubelet.cri, &name).await;
+        assert!(theirs.digests[0].ends_with(image.digest()));
+        listed_as(&cri, &name, &theirs).await;
+        assert_eq!(inventory(&node.containerd).await, inventory(&kubelet.containerd).await);
+    }
+}
+on_both!(a_tag_that_moves_is_followed);
 
 async fn a_large_image_comes_once(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };

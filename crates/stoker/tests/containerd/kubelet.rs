@@ -44,6 +44,18 @@ pub(crate) async fn listed(cri: &Cri, image: &str) -> Listed {
     found
 }
 
+/// Waits until CRI lists it like this.
+pub(crate) async fn listed_as(cri: &Cri, image: &str, wanted: &Listed) {
+    let look = async {
+        while listed(cri, image).await != *wanted {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    if tokio::time::timeout(crate::up::PATIENCE, look).await.is_err() {
+        panic!("listed as {:?} and not as {wanted:?}", listed(cri, image).await);
+    }
+}
+
 /// The records and contents of a containerd, each with its labels, but for those of its sandbox image.
 pub(crate) async fn inventory(containerd: &Containerd) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
