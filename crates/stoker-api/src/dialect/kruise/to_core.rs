@@ -9,7 +9,7 @@ use stoker_core::select::{Operator, Requirement, Selector};
 
 use super::types::{CompletionType, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
 use crate::dialect::{NotReadable, Summary, created, part};
-use crate::labels::{self, LabelSelector};
+use crate::labels;
 use crate::{image, native};
 
 /// How long an image of a job that does not end is taken to be fresh.
@@ -32,7 +32,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             ..image(&spec.image)
         }],
         names: Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect()),
-        selector: node_selector(selector),
+        selector: node_selector(&selector),
         parallelism: parallelism(&spec.parallelism),
         pull: Pull {
             policy: native::to_core::policy(spec.image_pull_policy),
@@ -79,8 +79,8 @@ pub fn summary(object: &DynamicObject) -> Summary {
 }
 
 /// Virtual kubelets have no images; upstream leaves them out.
-fn node_selector(NodeSelector { match_labels, match_expressions, .. }: NodeSelector) -> Selector {
-    let mut selector = labels::to_core(&LabelSelector { match_labels, match_expressions });
+fn node_selector(selector: &NodeSelector) -> Selector {
+    let mut selector = labels::to_core(&selector.labels);
     let values = ["virtual-kubelet".to_string()].into();
     selector.0.push(Requirement { key: "type".into(), operator: Operator::NotIn, values });
     selector

@@ -1,14 +1,12 @@
 //! ImagePullJob v1alpha1 on the wire, with upstream's defaults and refusals as schema rules.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use kube_derive::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::labels::Expression;
+use crate::labels::LabelSelector;
 use crate::native::{PullPolicy as ImagePullPolicy, SandboxSpec};
 
 /// An image that nodes pull before they need it.
@@ -90,14 +88,9 @@ pub struct NodeSelector {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5000), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub names: Vec<String>,
-    /// Labels that must have exactly these values.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
-    pub match_labels: BTreeMap<String, String>,
-    /// Conditions that must all hold.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "atomic"))]
-    pub match_expressions: Vec<Expression>,
+    /// By label.
+    #[serde(flatten)]
+    pub labels: LabelSelector,
 }
 
 /// Time-out and retries of a pull.
