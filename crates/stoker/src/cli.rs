@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use stoker_api::labels::{self, LabelSelector};
 use stoker_api::{Amount, Span};
+use stoker_core::Reference;
 use stoker_runtime::Wish;
+
+use crate::install;
 
 /// Puts container images on the nodes that will need them, before they need them.
 #[derive(Parser)]
@@ -76,6 +79,8 @@ pub(crate) enum Command {
     Delete(Delete),
     Controller(Controller),
     Agent(Agent),
+    Install(Install),
+    Uninstall(Uninstall),
     /// Print the CustomResourceDefinitions, for `kubectl apply -f -`
     Crds,
     /// Print a completion script for a shell, e.g. `source <(stoker completions bash)`
@@ -285,6 +290,76 @@ pub(crate) struct Agent {
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+}
+
+/// Print everything that a cluster needs to run Stoker, for `kubectl apply -f -`
+#[derive(Args)]
+#[command(
+    after_help = "Writes nothing to the cluster. Where one can be reached, its version is checked, and that no CRD of\n\
+    somebody else would be replaced; --offline leaves that out.\n\n\
+    Examples:\n  \
+    stoker install --image registry.example/stoker:v1 | kubectl apply -f -\n  \
+    stoker install --image registry.example/stoker:v1 --dialects kruise | kubectl apply -f -\n  \
+    stoker install --runtime-endpoint unix:///run/k3s/containerd/containerd.sock \\\n      \
+    --runtime-root /var/lib/rancher/k3s/agent/containerd \\\n      \
+    --runtime-config /var/lib/rancher/k3s/agent/etc/containerd | kubectl apply -f -"
+)]
+pub(crate) struct Install {
+    /// The image of controller and agents, as `cargo xtask image` makes it
+    #[arg(long, value_name = "REFERENCE", default_value = concat!("registry.stoker.dev/stoker:v", env!("CARGO_PKG_VERSION")))]
+    pub(crate) image: Reference,
+    /// APIs of other projects to serve, with their CRDs, e.g. kruise [default: none]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
+    pub(crate) dialects: Vec<String>,
+    /// How many controllers run; one leads, others stand by
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=10))]
+    pub(crate) replicas: u8,
+    /// Do not look at any cluster
+    #[arg(long)]
+    pub(crate) offline: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArgs,
+}
+
+/// What agents find where on a node. A directory may hold `$(NODE_NAME)`; then the one above it is mounted
+#[derive(Args)]
+pub(crate) struct HostArgs {
+    /// The runtime's socket on nodes [default: what answers in /run/containerd]
+    #[arg(long, value_name = "SOCKET", value_parser = install::socket, help_heading = "Node")]
+    pub(crate) runtime_endpoint: Option<String>,
+    /// Where the runtime keeps images and snapshots
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/containerd", value_parser = install::directory, help_heading = "Node")]
+    pub(crate) runtime_root: String,
+    /// Where the runtime's own settings are, certs.d among them
+    #[arg(long, value_name = "DIR", default_value = "/etc/containerd", value_parser = install::directory, help_heading = "Node")]
+    pub(crate) runtime_config: String,
+    /// Where agents keep their ledger, and layers while they come
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/stoker", value_parser = install::directory, help_heading = "Node")]
+    pub(crate) data: String,
+    /// Another directory that agents must see, such as one of CAs; may be given more than once
+    #[arg(long = "host-dir", value_name = "DIR", value_parser = install::directory, help_heading = "Node")]
+    pub(crate) host_dirs: Vec<String>,
+    /// Where agents serve metrics and probes, on the node's own network
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7480", help_heading = "Node")]
+    pub(crate) agent_metrics: SocketAddr,
+    /// The kubelet's CredentialProviderConfig
+    #[arg(long, value_name = "FILE", requires = "credential_provider_bin_dir", value_parser = install::directory, help_heading = "Node")]
+    pub(crate) credential_provider_config: Option<String>,
+    /// Where its programs are
+    #[arg(long, value_name = "DIR", requires = "credential_provider_config", value_parser = install::directory, help_heading = "Node")]
+    pub(crate) credential_provider_bin_dir: Option<String>,
+}
+
+/// Remove everything that `stoker install` made from a cluster; images stay on nodes
+#[derive(Args)]
+#[command(after_help = "Refused while there are jobs, or pods of others in Stoker's namespace, unless --yes is given.")]
+pub(crate) struct Uninstall {
+    /// Also where jobs are lost by it, and whatever else is in Stoker's namespace
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Give up on an object that is not gone after this
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = str::parse::<Span>)]
+    pub(crate) timeout: Span,
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod delete;
 mod demo;
 mod follow;
 mod get;
+mod install;
 mod jobs;
 mod logs;
 mod metrics;
@@ -53,6 +54,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Get(args) => get::run(&cli.cluster, args).await,
         Command::Why(args) => why::run(&cli.cluster, args).await,
         Command::Delete(args) => delete::run(&cli.cluster, args).await,
+        Command::Install(args) => install::run(&cli.cluster, args).await,
+        Command::Uninstall(args) => install::uninstall(&cli.cluster, args).await,
         Command::Crds => roles::crds(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "stoker", &mut std::io::stdout());

@@ -1,0 +1,157 @@
+//! Who may do what: service accounts of controller and agents with the rights for exactly the requests that they make,
+//! and roles for people. A rule here without such a request is a mistake, and so is a wildcard.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde_json::{Value, json};
+use stoker_api::native;
+
+use super::manifests::{Document, merged, metadata};
+
+/// The service account, and the name of everything else of the controller.
+pub(super) const CONTROLLER: &str = "stoker-controller";
+/// The same of the agents.
+pub(super) const AGENT: &str = "stoker-agent";
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
+const NODE_PREHEATS: &str = "nodepreheats";
+
+/// Accounts, roles and bindings. `definitions` are the CRDs that are installed with them.
+pub(super) fn all(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+    let mut documents = controller(namespace, definitions);
+    documents.extend(agent(namespace));
+    documents.extend(people(definitions));
+    documents
+}
+
+fn controller(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+    let mut rules = vec![
+        rule("", &["nodes"], &["list", "watch"]),
+        // RBAC knows no types of Secrets; the controller asks for the two that hold logins of registries alone.
+        rule("", &["secrets"], &["list", "watch"]),
+        rule("", &["events"], &["create"]),
+        rule(native::GROUP, &[NODE_PREHEATS], &["list", "patch", "watch"]),
+    ];
+    for (group, plural) in jobs(definitions) {
+        rules.push(rule(group, &[plural], &["delete", "list", "watch"]));
+        rules.push(rule(group, &[&format!("{plural}/status")], &["patch"]));
+    }
+    let own = vec![
+        rule("coordination.k8s.io", &["leases"], &["create"]),
+        named(rule("coordination.k8s.io", &["leases"], &["get", "list", "update", "watch"]), CONTROLLER),
+        rule("", &["secrets"], &["create", "delete"]),
+    ];
+    vec![
+        account(namespace, CONTROLLER, "controller"),
+        Document::new(
+            "The controller sees nodes, jobs and logins of registries, writes orders, and says in jobs what came of them.",
+            cluster_role(CONTROLLER, "controller", rules),
+        ),
+        cluster_binding(namespace, CONTROLLER, "controller"),
+        Document::new(
+            "In its own namespace it holds the Lease that only one controller has, and makes copies of logins for agents.",
+            role(namespace, CONTROLLER, "controller", own),
+        ),
+        binding(namespace, CONTROLLER, "controller"),
+    ]
+}
+
+fn agent(namespace: &str) -> Vec<Document> {
+    let rules = vec![
+        rule("", &["nodes"], &["get"]),
+        rule(native::GROUP, &[NODE_PREHEATS], &["create", "get", "list", "watch"]),
+        rule(native::GROUP, &[&format!("{NODE_PREHEATS}/status")], &["patch"]),
+    ];
+    vec![
+        account(namespace, AGENT, "agent"),
+        Document::new(
+            "An agent makes the NodePreheat of its node and says there what came of its orders. That it is the one of its own \
+             node, and no other, is what the ValidatingAdmissionPolicy below sees to.",
+            cluster_role(AGENT, "agent", rules),
+        ),
+        cluster_binding(namespace, AGENT, "agent"),
+        Document::new(
+            "Copies of logins are read by name, which only the orders of a node say; they cannot be listed.",
+            role(namespace, AGENT, "agent", vec![rule("", &["secrets"], &["get"])]),
+        ),
+        binding(namespace, AGENT, "agent"),
+    ]
+}
+
+/// Roles that Kubernetes adds to its own `view` and `edit`, and one for the nodes' side, which is nobody's namespace.
+fn people(definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+    const READ: &[&str] = &["get", "list", "watch"];
+    const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
+    let rules = |verbs| jobs(definitions).map(|(group, plural)| rule(group, &[plural], verbs)).collect::<Vec<_>>();
+    let aggregated = |name: &str, to: &str, rules| {
+        let mut role = cluster_role(name, "access", rules);
+        let labels = role["metadata"]["labels"].take();
+        role["metadata"]["labels"] = merged(labels, json!({ format!("{RBAC}/aggregate-to-{to}"): "true" }));
+        role
+    };
+    vec![
+        Document::new("Who may view a namespace sees its jobs.", aggregated("stoker-view", "view", rules(READ))),
+        Document::new("Who may edit a namespace makes jobs in it.", aggregated("stoker-edit", "edit", rules(WRITE))),
+        Document::new(
+            "What `stoker get` and `stoker why` also look at. Bound to nobody: bind it to people who may see all nodes.",
+            cluster_role(
+                "stoker-nodes-view",
+                "access",
+                vec![rule("", &["nodes"], READ), rule(native::GROUP, &[NODE_PREHEATS], READ)],
+            ),
+        ),
+    ]
+}
+
+/// Group and plural of every kind that is a job.
+fn jobs(definitions: &[CustomResourceDefinition]) -> impl Iterator<Item = (&str, &str)> {
+    let all =
+        definitions.iter().map(|definition| (definition.spec.group.as_str(), definition.spec.names.plural.as_str()));
+    all.filter(|(group, plural)| (*group, *plural) != (native::GROUP, NODE_PREHEATS))
+}
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
+}
+
+/// The same for one object. Lists and watches of it must select it by name.
+fn named(rule: Value, name: &str) -> Value {
+    merged(rule, json!({ "resourceNames": [name] }))
+}
+
+fn account(namespace: &str, name: &str, component: &str) -> Document {
+    Document::new(
+        "Who it is for the API server.",
+        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(name, Some(namespace), component) }),
+    )
+}
+
+fn cluster_role(name: &str, component: &str, rules: Vec<Value>) -> Value {
+    json!({ "apiVersion": RBAC_V1, "kind": "ClusterRole", "metadata": metadata(name, None, component), "rules": rules })
+}
+
+fn role(namespace: &str, name: &str, component: &str, rules: Vec<Value>) -> Value {
+    let metadata = metadata(name, Some(namespace), component);
+    json!({ "apiVersion": RBAC_V1, "kind": "Role", "metadata": metadata, "rules": rules })
+}
+
+fn cluster_binding(namespace: &str, name: &str, component: &str) -> Document {
+    bound("ClusterRole", metadata(name, None, component), namespace, name)
+}
+
+fn binding(namespace: &str, name: &str, component: &str) -> Document {
+    bound("Role", metadata(name, Some(namespace), component), namespace, name)
+}
+
+fn bound(kind: &str, metadata: Value, namespace: &str, name: &str) -> Document {
+    Document::new(
+        "Gives it to the account.",
+        json!({
+            "apiVersion": RBAC_V1,
+            "kind": format!("{kind}Binding"),
+            "metadata": metadata,
+            "roleRef": { "apiGroup": RBAC, "kind": kind, "name": name },
+            "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": namespace }],
+        }),
+    )
+}

@@ -1,0 +1,52 @@
+//! The kinds of object that an installation is made of, in the order in which they go: whatever works stops first, then
+//! what it worked on, then what it was allowed, and at last the namespace. A row more is all that a new kind needs.
+
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Resource;
+use kube::core::ApiResource;
+
+/// When the objects of a kind go. Those of one stage go together; a stage begins when the one before is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stage {
+    /// While an agent runs it makes its NodePreheat anew, and a controller its Lease.
+    Workloads,
+    /// With their objects.
+    Definitions,
+    /// Accounts, roles, policies.
+    Rights,
+    /// With whatever is still in it.
+    Namespace,
+}
+
+/// One kind.
+pub(super) struct Kind {
+    pub(super) stage: Stage,
+    pub(super) resource: ApiResource,
+}
+
+/// Every kind, in its order.
+pub(super) fn all() -> Vec<Kind> {
+    vec![
+        kind::<Deployment>(Stage::Workloads),
+        kind::<DaemonSet>(Stage::Workloads),
+        kind::<CustomResourceDefinition>(Stage::Definitions),
+        kind::<PodDisruptionBudget>(Stage::Rights),
+        kind::<ValidatingAdmissionPolicyBinding>(Stage::Rights),
+        kind::<ValidatingAdmissionPolicy>(Stage::Rights),
+        kind::<ClusterRoleBinding>(Stage::Rights),
+        kind::<ClusterRole>(Stage::Rights),
+        kind::<RoleBinding>(Stage::Rights),
+        kind::<Role>(Stage::Rights),
+        kind::<ServiceAccount>(Stage::Rights),
+        kind::<Namespace>(Stage::Namespace),
+    ]
+}
+
+fn kind<K: Resource<DynamicType = ()>>(stage: Stage) -> Kind {
+    Kind { stage, resource: ApiResource::erase::<K>(&()) }
+}

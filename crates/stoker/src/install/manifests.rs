@@ -1,0 +1,116 @@
+//! Every object of an installation, in the order in which a cluster wants them. Settings in, objects and their YAML out;
+//! the same settings give the same text, byte for byte.
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+
+use super::{access, policy, workloads};
+use crate::cli::Install;
+
+/// By this label what is ours is found again.
+pub(super) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "stoker");
+/// The same, for people who look at everything that belongs together.
+pub(super) const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "stoker");
+/// Which part an object belongs to: an upgrade applies them one after the other.
+pub(super) const COMPONENT: &str = "app.kubernetes.io/component";
+/// The prefix of the files of our own CRDs; others have that of their dialect.
+const OWN: &str = "stoker";
+
+/// An object, and what it is for.
+pub(super) struct Document {
+    pub(super) about: &'static str,
+    pub(super) object: Value,
+}
+
+impl Document {
+    pub(super) fn new(about: &'static str, object: Value) -> Self {
+        Self { about, object }
+    }
+}
+
+/// Metadata of an object of ours; cluster-scoped where there is no namespace.
+pub(super) fn metadata(name: &str, namespace: Option<&str>, component: &str) -> Value {
+    let mut metadata = json!({ "name": name, "labels": labels(component) });
+    if let Some(namespace) = namespace {
+        metadata["namespace"] = namespace.into();
+    }
+    metadata
+}
+
+/// The labels of everything that is installed.
+pub(super) fn labels(component: &str) -> Value {
+    json!({
+        "app.kubernetes.io/name": "stoker",
+        COMPONENT: component,
+        PART_OF.0: PART_OF.1,
+        MANAGED_BY.0: MANAGED_BY.1,
+    })
+}
+
+/// Everything.
+pub(super) fn all(namespace: &str, args: &Install) -> anyhow::Result<Vec<Document>> {
+    let definitions = definitions(&args.dialects);
+    let mut documents = vec![Document::new(
+        "Where Stoker's own objects are. Agents need what the Pod Security levels below `privileged` forbid.",
+        json!({
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": namespace,
+                "labels": merged(labels("namespace"), json!({ "pod-security.kubernetes.io/enforce": "privileged" })),
+            },
+        }),
+    )];
+    for definition in &definitions {
+        let object = serde_json::to_value(definition).context("a CRD cannot be written as JSON")?;
+        documents.push(Document::new("A kind of object that Stoker serves.", object));
+    }
+    documents.extend(access::all(namespace, &definitions));
+    documents.extend(policy::all(namespace));
+    documents.extend(workloads::all(namespace, args));
+    Ok(documents)
+}
+
+/// Our own CRDs and those of the dialects, labelled.
+pub(super) fn definitions(dialects: &[String]) -> Vec<CustomResourceDefinition> {
+    let wanted = |file: &str| dialect_of(file) == OWN || dialects.iter().any(|dialect| dialect == dialect_of(file));
+    let definitions = stoker_api::crds().into_iter().filter(|(file, _)| wanted(file)).map(|(_, definition)| definition);
+    let labelled = definitions.map(|mut definition| {
+        let labels = labels("api");
+        let labels = labels.as_object().into_iter().flatten();
+        let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_string())));
+        definition.labels_mut().extend(labels);
+        definition
+    });
+    labelled.collect()
+}
+
+/// The names of all dialects that have CRDs.
+pub(super) fn dialects() -> BTreeSet<&'static str> {
+    stoker_api::crds().into_iter().map(|(file, _)| dialect_of(file)).filter(|dialect| *dialect != OWN).collect()
+}
+
+fn dialect_of(file: &str) -> &str {
+    file.split_once('-').map_or(file, |(dialect, _)| dialect)
+}
+
+/// Both maps in one.
+pub(super) fn merged(mut one: Value, more: Value) -> Value {
+    if let (Some(one), Value::Object(more)) = (one.as_object_mut(), more) {
+        one.extend(more);
+    }
+    one
+}
+
+/// All documents as one text.
+pub(super) fn yaml(documents: &[Document]) -> anyhow::Result<String> {
+    let mut text = String::new();
+    for Document { about, object } in documents {
+        text += &format!("---\n# {about}\n{}\n", serde_saphyr::to_string(object)?.trim_end());
+    }
+    Ok(text)
+}

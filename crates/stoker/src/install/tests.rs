@@ -1,0 +1,173 @@
+//! Everything that is installed, as the types of Kubernetes read it, and for a person to judge.
+
+use std::collections::BTreeSet;
+
+use clap::Parser as _;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::serde::Serialize;
+use k8s_openapi::serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{kinds, manifests};
+use crate::cli::{Cli, Command, Install};
+
+fn install(args: &[&str]) -> Install {
+    let said = ["stoker", "install", "--image", "registry.example/stoker:v1"].iter().chain(args);
+    match Cli::try_parse_from(said).unwrap().command {
+        Command::Install(args) => args,
+        _ => panic!("not an install"),
+    }
+}
+
+/// Every object, as somebody who reads the YAML gets it.
+fn objects(args: &[&str]) -> Vec<Value> {
+    let documents = manifests::all(stoker_api::NAMESPACE, &install(args)).unwrap();
+    let text = manifests::yaml(&documents).unwrap();
+    let read: Vec<Value> = text.split("---\n").skip(1).map(|part| serde_saphyr::from_str(part).unwrap()).collect();
+    assert_eq!(read, documents.into_iter().map(|document| document.object).collect::<Vec<_>>(), "YAML says the same");
+    read
+}
+
+fn kind(object: &Value) -> &str {
+    object["kind"].as_str().unwrap()
+}
+
+/// Nothing is lost on the way through the type: no field is misspelt.
+fn is<K: DeserializeOwned + Serialize>(object: &Value) {
+    let typed: K = serde_json::from_value(object.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&typed).unwrap(), *object);
+}
+
+#[test]
+fn the_whole_of_it_reads_well() {
+    let documents = manifests::all(stoker_api::NAMESPACE, &install(&[])).unwrap();
+    // The CRDs are a page of their own: deploy/crds.
+    let own: Vec<_> =
+        documents.into_iter().filter(|document| kind(&document.object) != "CustomResourceDefinition").collect();
+    insta::assert_snapshot!(manifests::yaml(&own).unwrap());
+}
+
+#[test]
+fn every_object_is_what_it_says_it_is_and_can_be_found_again() {
+    let removed: BTreeSet<String> = kinds::all().into_iter().map(|kind| kind.resource.kind).collect();
+    let provider =
+        ["--credential-provider-config", "/etc/c/config.json", "--credential-provider-bin-dir", "/etc/c/bin"];
+    for args in [&[][..], &["--dialects", "kruise"], &provider] {
+        for object in objects(args) {
+            match kind(&object) {
+                "Namespace" => is::<Namespace>(&object),
+                "CustomResourceDefinition" => is::<CustomResourceDefinition>(&object),
+                "ServiceAccount" => is::<ServiceAccount>(&object),
+                "ClusterRole" => is::<ClusterRole>(&object),
+                "ClusterRoleBinding" => is::<ClusterRoleBinding>(&object),
+                "Role" => is::<Role>(&object),
+                "RoleBinding" => is::<RoleBinding>(&object),
+                "ValidatingAdmissionPolicy" => is::<ValidatingAdmissionPolicy>(&object),
+                "ValidatingAdmissionPolicyBinding" => is::<ValidatingAdmissionPolicyBinding>(&object),
+                "PodDisruptionBudget" => is::<PodDisruptionBudget>(&object),
+                "Deployment" => is::<Deployment>(&object),
+                "DaemonSet" => is::<DaemonSet>(&object),
+                other => panic!("{other}"),
+            }
+            assert!(removed.contains(kind(&object)), "uninstall knows no {}", kind(&object));
+            for (key, value) in [manifests::MANAGED_BY, manifests::PART_OF] {
+                assert_eq!(object["metadata"]["labels"][key], value, "{object}");
+            }
+        }
+    }
+}
+
+#[test]
+fn crds_of_a_dialect_come_with_it_alone() {
+    let names = |args: &[&str]| -> Vec<String> {
+        let all = objects(args).into_iter().filter(|object| kind(object) == "CustomResourceDefinition");
+        all.map(|object| object["metadata"]["name"].as_str().unwrap().to_string()).collect()
+    };
+    assert_eq!(names(&[]), ["preheats.stoker.dev", "nodepreheats.stoker.dev"]);
+    let with = names(&["--dialects", "kruise"]);
+    assert_eq!(with, ["preheats.stoker.dev", "nodepreheats.stoker.dev", "imagepulljobs.apps.kruise.io"]);
+    let groups = |args: &[&str]| rules(args).into_iter().flat_map(|(_, rule)| rule.api_groups.unwrap_or_default());
+    assert!(!groups(&[]).any(|group| group == "apps.kruise.io"), "without it the controller may not see them");
+    assert!(groups(&["--dialects", "kruise"]).any(|group| group == "apps.kruise.io"));
+    let said = ["stoker", "install", "--dialects", "nobody"];
+    let refused = Cli::try_parse_from(said).err().unwrap().to_string();
+    assert!(refused.contains("this version serves kruise"), "{refused}");
+}
+
+/// Every rule, with kind and name of its role.
+fn rules(args: &[&str]) -> Vec<(String, PolicyRule)> {
+    let roles = objects(args).into_iter().filter(|object| matches!(kind(object), "Role" | "ClusterRole"));
+    let rules = roles.flat_map(|role| {
+        let name = format!("{} {}", kind(&role), role["metadata"]["name"].as_str().unwrap());
+        let rules: Vec<PolicyRule> = serde_json::from_value(role["rules"].clone()).unwrap();
+        rules.into_iter().map(move |rule| (name.clone(), rule))
+    });
+    rules.collect()
+}
+
+#[test]
+fn nobody_may_more_than_they_do() {
+    let may = |role: &str, resource: &str| -> Vec<String> {
+        let rules = rules(&["--dialects", "kruise"]);
+        let rules = rules.into_iter().filter(|(name, _)| name == role).map(|(_, rule)| rule);
+        let rules =
+            rules.filter(|rule| rule.resources.as_ref().is_some_and(|all| all.iter().any(|one| one == resource)));
+        rules.flat_map(|rule| rule.verbs).collect()
+    };
+    for (name, rule) in rules(&["--dialects", "kruise"]) {
+        let said: Vec<String> =
+            [rule.api_groups, rule.resources, Some(rule.verbs)].into_iter().flatten().flatten().collect();
+        assert!(!said.iter().any(|word| word.contains('*')), "{name}: {said:?}");
+        assert!(!said.iter().any(|word| ["bind", "escalate", "impersonate"].contains(&word.as_str())), "{name}");
+        assert!(rule.non_resource_urls.is_none(), "{name}");
+    }
+    let cases: [(&str, &str, &[&str]); 14] = [
+        ("ClusterRole stoker-agent", "secrets", &[]),
+        ("Role stoker-agent", "secrets", &["get"]),
+        ("ClusterRole stoker-agent", "nodes", &["get"]),
+        ("ClusterRole stoker-agent", "nodepreheats", &["create", "get", "list", "watch"]),
+        ("ClusterRole stoker-agent", "nodepreheats/status", &["patch"]),
+        ("ClusterRole stoker-agent", "preheats", &[]),
+        ("ClusterRole stoker-controller", "secrets", &["list", "watch"]),
+        ("Role stoker-controller", "secrets", &["create", "delete"]),
+        ("ClusterRole stoker-controller", "nodepreheats", &["list", "patch", "watch"]),
+        ("ClusterRole stoker-controller", "nodepreheats/status", &[]),
+        ("ClusterRole stoker-controller", "nodes", &["list", "watch"]),
+        ("ClusterRole stoker-controller", "imagepulljobs/status", &["patch"]),
+        ("ClusterRole stoker-view", "preheats", &["get", "list", "watch"]),
+        ("ClusterRole stoker-edit", "nodepreheats", &[]),
+    ];
+    for (role, resource, verbs) in cases {
+        assert_eq!(may(role, resource), verbs, "{role}: {resource}");
+    }
+}
+
+#[test]
+fn what_runs_understands_its_arguments() {
+    let more = [
+        "--runtime-endpoint",
+        "/x/y.sock",
+        "--credential-provider-config",
+        "/c/f",
+        "--credential-provider-bin-dir",
+        "/c",
+    ];
+    for args in [&[][..], &more] {
+        let workloads = objects(args).into_iter().filter(|object| matches!(kind(object), "Deployment" | "DaemonSet"));
+        for object in workloads {
+            let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
+            let args = args.iter().map(|arg| arg.as_str().unwrap().replace("$(NODE_NAME)", "n1"));
+            let command = Cli::try_parse_from(["stoker".to_string()].into_iter().chain(args)).unwrap().command;
+            match (kind(&object), command) {
+                ("Deployment", Command::Controller(args)) => assert_eq!(args.metrics.unwrap().port(), 8080),
+                ("DaemonSet", Command::Agent(args)) => assert_eq!(args.node, "n1"),
+                (kind, _) => panic!("{kind} runs another command"),
+            }
+        }
+    }
+}

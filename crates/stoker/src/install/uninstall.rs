@@ -1,0 +1,213 @@
+//! `stoker uninstall`: whatever `stoker install` made goes, and what was made from it; each stage is waited for before the
+//! next begins. What is ours is found by its labels, so that an installation of another version goes as well.
+//!
+//! Never touches CRDs of others and their objects, nor images on nodes.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::ApiResource;
+use kube::runtime::wait::{await_condition, conditions::is_deleted};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+use stoker_api::native::{GROUP, NodePreheat};
+use stoker_api::{DIALECTS, NAMESPACE};
+
+use super::check::is_ours;
+use super::kinds::{self, Stage};
+use super::manifests::{MANAGED_BY, PART_OF};
+use crate::cli::{Cluster, Uninstall};
+use crate::connect::connect;
+use crate::jobs;
+use crate::out::outln;
+
+/// An object that is to go.
+struct Found {
+    stage: Stage,
+    resource: ApiResource,
+    object: DynamicObject,
+}
+
+/// What is there of an installation.
+#[derive(Default)]
+struct Survey {
+    found: Vec<Found>,
+    /// Kinds that this API server does not have, and so no objects of them either.
+    lacking: Vec<String>,
+    /// What would be lost besides, for people.
+    held: Vec<String>,
+}
+
+/// Removes Stoker from the cluster.
+pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<ExitCode> {
+    super::namespace(cluster)?;
+    let client = connect(cluster).await?.client;
+    let survey = survey(&client).await?;
+    if !survey.held.is_empty() && !args.yes {
+        bail!("nothing was deleted, because this would go as well: {}. Give --yes if it may", survey.held.join("; "));
+    }
+    if !survey.lacking.is_empty() {
+        outln!("this API server has no {}: nothing to delete there", survey.lacking.join(", "));
+    }
+    let stages: BTreeSet<Stage> = survey.found.iter().map(|found| found.stage).collect();
+    for stage in stages {
+        if stage == Stage::Definitions {
+            drop_finalizers(&client).await?;
+        }
+        let going = survey.found.iter().filter(|found| found.stage == stage);
+        try_join_all(going.map(|found| delete(&client, found, args.timeout.0))).await?;
+    }
+    match survey.found.is_empty() {
+        true => outln!("nothing of Stoker is here"),
+        false => outln!("Stoker is gone. Images stay on the nodes, and so does {} with agents' ledgers", data(&survey)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn survey(client: &Client) -> anyhow::Result<Survey> {
+    let mut survey = Survey::default();
+    let labels = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
+    for kinds::Kind { stage, resource } in kinds::all() {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        // CRDs of earlier installations have other labels, and are ours all the same.
+        let selected = match stage {
+            Stage::Definitions => ListParams::default(),
+            _ => ListParams::default().labels(&labels),
+        };
+        let mut objects = match api.list(&selected).await {
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 501) => {
+                survey.lacking.push(resource.kind);
+                continue;
+            }
+            objects => objects.map_err(jobs::explain)?.items,
+        };
+        if stage == Stage::Definitions {
+            objects.retain(|object| definition(object).is_some_and(|definition| is_ours(&definition)));
+            for object in &objects {
+                survey.held.extend(jobs_of(client, object).await?);
+            }
+        }
+        if stage == Stage::Namespace && objects.iter().any(|object| object.name_any() == NAMESPACE) {
+            survey.held.extend(strangers(client).await?);
+        }
+        survey.found.extend(objects.into_iter().map(|object| Found { stage, resource: resource.clone(), object }));
+    }
+    Ok(survey)
+}
+
+fn definition(object: &DynamicObject) -> Option<CustomResourceDefinition> {
+    object.clone().try_parse().ok()
+}
+
+/// Jobs that go with their CRD.
+async fn jobs_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Option<String>> {
+    let names = definition(object).map(|definition| (definition.spec.group, definition.spec.names.plural));
+    let dialect = DIALECTS.iter().find(|dialect| {
+        let resource = (dialect.resource)();
+        names.as_ref().is_some_and(|(group, plural)| *group == resource.group && *plural == resource.plural)
+    });
+    let Some(dialect) = dialect else { return Ok(None) };
+    let found = match jobs::api(client, dialect, None).list(&ListParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+        found => found.map_err(jobs::explain)?.items,
+    };
+    let names = found.iter().map(|job| format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()));
+    Ok(some_of(&format!("{}s", dialect.kind), names.collect()))
+}
+
+/// Pods in our namespace that are not ours.
+async fn strangers(client: &Client) -> anyhow::Result<Option<String>> {
+    let others = ListParams::default().labels(&format!("{}!={}", PART_OF.0, PART_OF.1));
+    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE).list(&others).await.map_err(jobs::explain)?;
+    Ok(some_of(&format!("other pods in namespace {NAMESPACE}"), pods.items.iter().map(|pod| pod.name_any()).collect()))
+}
+
+/// `3 Preheats (a/b, c/d, …)`.
+fn some_of(what: &str, names: Vec<String>) -> Option<String> {
+    const SHOWN: usize = 3;
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
+    (!names.is_empty()).then(|| format!("{} {what} ({shown}{more})", names.len()))
+}
+
+/// Whoever would take our finalizers off is gone by now. This version sets none; another may have.
+async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
+    let own = ApiResource::erase::<NodePreheat>(&());
+    for resource in DIALECTS.iter().map(|dialect| (dialect.resource)()).chain([own]) {
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let objects = match all.list(&ListParams::default()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            objects => objects.map_err(jobs::explain)?.items,
+        };
+        for object in objects {
+            let ours = |finalizer: &String| finalizer.split('/').next() == Some(GROUP);
+            if !object.finalizers().iter().any(ours) {
+                continue;
+            }
+            let rest: Vec<&String> = object.finalizers().iter().filter(|finalizer| !ours(finalizer)).collect();
+            // With the version that was read: others have finalizers in the same list.
+            let version = object.resource_version();
+            let patch = json!({ "metadata": { "finalizers": rest, "resourceVersion": version } });
+            let api: Api<DynamicObject> = match object.namespace() {
+                Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+                None => all.clone(),
+            };
+            match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                result => {
+                    result.map_err(jobs::explain).with_context(|| {
+                        format!("the finalizers of {} {} cannot be removed", resource.kind, object.name_any())
+                    })?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Deletes one object with what depends on it, and waits until it is gone.
+async fn delete(client: &Client, found: &Found, patience: Duration) -> anyhow::Result<()> {
+    let Found { resource, object, .. } = found;
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    };
+    let what = format!("{} {name}", resource.kind);
+    match api.delete(&name, &DeleteParams::foreground()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        result => result.map_err(jobs::explain).with_context(|| format!("cannot delete {what}"))?,
+    };
+    let gone = await_condition(api.clone(), &name, is_deleted(&uid));
+    match tokio::time::timeout(patience, gone).await {
+        Ok(Ok(_)) => {
+            outln!("{what} deleted");
+            Ok(())
+        }
+        Ok(Err(problem)) => Err(anyhow!("{what} is being deleted, but cannot be watched: {problem}")),
+        Err(_) => {
+            let held = api.get_opt(&name).await.ok().flatten();
+            let held = held.map(|object| object.finalizers().join(", ")).filter(|held| !held.is_empty());
+            let held = held.map(|held| format!(" (held by {held})")).unwrap_or_default();
+            bail!(
+                "{what} is still there after {} s{held}; look with `kubectl describe`, then run `stoker uninstall` again",
+                patience.as_secs()
+            )
+        }
+    }
+}
+
+/// Where agents keep their data, as the DaemonSet says it.
+fn data(survey: &Survey) -> String {
+    let agents = survey.found.iter().filter(|found| found.resource.kind == "DaemonSet");
+    let args =
+        agents.filter_map(|found| found.object.data.pointer("/spec/template/spec/containers/0/args")?.as_array());
+    let mut data = args.flatten().filter_map(|arg| arg.as_str()?.strip_prefix("--data="));
+    data.next().unwrap_or("/var/lib/stoker").into()
+}

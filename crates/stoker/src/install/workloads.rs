@@ -1,0 +1,182 @@
+//! What runs: the controller's Deployment with the budget that keeps one of it, and the agents' DaemonSet. Settings in,
+//! objects out.
+
+use serde_json::{Value, json};
+
+use super::access::{AGENT, CONTROLLER};
+use super::host;
+use super::manifests::{COMPONENT, Document, PART_OF, labels, merged, metadata};
+use crate::cli::{HostArgs, Install};
+
+/// Inside the controllers' pods, which have a network of their own.
+const CONTROLLER_PORT: u16 = 8080;
+/// The image has a user of this number.
+const NOBODY: u32 = 65532;
+/// What unpacking layers needs: overlay's attributes and whiteouts, and files of any owner and mode.
+const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD", "SETFCAP", "SYS_ADMIN"];
+
+/// Deployment, its budget, DaemonSet.
+pub(super) fn all(namespace: &str, args: &Install) -> Vec<Document> {
+    vec![
+        Document::new("When nodes are drained, one controller at a time goes.", budget(namespace)),
+        Document::new("One controller leads, the others stand by.", controller(namespace, args)),
+        Document::new(
+            "One agent on every node, whatever its taints. It is root and may write where containerd keeps snapshots: layers are \
+             unpacked by it. It shares the node's network (mirrors on loopback, the node's DNS) and sees its processes, because \
+             containerd 2 says only on its command line where its settings are.",
+            agent(namespace, args),
+        ),
+    ]
+}
+
+/// What selects the pods of a part; may never change once it is installed.
+fn selector(component: &str) -> Value {
+    json!({ PART_OF.0: PART_OF.1, COMPONENT: component })
+}
+
+fn versioned(name: &str, namespace: &str, component: &str) -> Value {
+    let mut metadata = metadata(name, Some(namespace), component);
+    metadata["labels"]["app.kubernetes.io/version"] = env!("CARGO_PKG_VERSION").into();
+    metadata
+}
+
+fn budget(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": metadata(CONTROLLER, Some(namespace), "controller"),
+        "spec": { "maxUnavailable": 1, "selector": { "matchLabels": selector("controller") } },
+    })
+}
+
+fn controller(namespace: &str, args: &Install) -> Value {
+    let apart = json!({
+        "weight": 100,
+        "podAffinityTerm": {
+            "topologyKey": "kubernetes.io/hostname",
+            "labelSelector": { "matchLabels": selector("controller") },
+        },
+    });
+    let container = json!({
+        "name": "controller",
+        "image": args.image.name(),
+        "args": ["controller", format!("--metrics=0.0.0.0:{CONTROLLER_PORT}")],
+        "ports": [{ "name": "metrics", "containerPort": CONTROLLER_PORT, "protocol": "TCP" }],
+        "livenessProbe": probe("/healthz", json!({ "port": "metrics" })),
+        "readinessProbe": probe("/readyz", json!({ "port": "metrics" })),
+        "resources": { "requests": { "cpu": "100m", "memory": "128Mi" }, "limits": { "memory": "512Mi" } },
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "readOnlyRootFilesystem": true,
+        },
+    });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": versioned(CONTROLLER, namespace, "controller"),
+        "spec": {
+            "replicas": args.replicas,
+            "selector": { "matchLabels": selector("controller") },
+            "template": {
+                "metadata": { "labels": labels("controller") },
+                "spec": {
+                    "affinity": { "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [apart] } },
+                    "containers": [container],
+                    "enableServiceLinks": false,
+                    "nodeSelector": { "kubernetes.io/os": "linux" },
+                    "securityContext": {
+                        "runAsGroup": NOBODY,
+                        "runAsNonRoot": true,
+                        "runAsUser": NOBODY,
+                        "seccompProfile": { "type": "RuntimeDefault" },
+                    },
+                    "serviceAccountName": CONTROLLER,
+                },
+            },
+        },
+    })
+}
+
+fn agent(namespace: &str, args: &Install) -> Value {
+    let (volumes, mounts) = host::volumes(&args.host);
+    let at = json!({ "host": probed(&args.host), "port": args.host.agent_metrics.port() });
+    let container = json!({
+        "name": "agent",
+        "image": args.image.name(),
+        "args": agent_args(&args.host),
+        "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } }],
+        "livenessProbe": probe("/healthz", at.clone()),
+        "readinessProbe": probe("/readyz", at),
+        "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "512Mi" } },
+        "securityContext": {
+            "capabilities": { "drop": ["ALL"], "add": CAPABILITIES },
+            "readOnlyRootFilesystem": true,
+            "runAsUser": 0,
+            // Where SELinux is in force, a pod of another type may touch neither the socket nor the snapshots.
+            "seLinuxOptions": { "type": "spc_t" },
+        },
+        "volumeMounts": mounts,
+    });
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": versioned(AGENT, namespace, "agent"),
+        "spec": {
+            "selector": { "matchLabels": selector("agent") },
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } },
+            "template": {
+                "metadata": { "labels": labels("agent") },
+                "spec": {
+                    "containers": [container],
+                    // The node's own resolver, as its runtime has it.
+                    "dnsPolicy": "Default",
+                    "enableServiceLinks": false,
+                    "hostNetwork": true,
+                    "hostPID": true,
+                    "nodeSelector": { "kubernetes.io/os": "linux" },
+                    "priorityClassName": "system-node-critical",
+                    "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } },
+                    "serviceAccountName": AGENT,
+                    "tolerations": [{ "operator": "Exists" }],
+                    "volumes": volumes,
+                },
+            },
+        },
+    })
+}
+
+fn agent_args(host: &HostArgs) -> Vec<String> {
+    let mut args = vec![
+        "agent".into(),
+        "--node=$(NODE_NAME)".into(),
+        "--runtime=auto".into(),
+        format!("--data={}", host.data),
+        format!("--metrics={}", host.agent_metrics),
+    ];
+    args.extend(host.runtime_endpoint.iter().map(|socket| format!("--runtime-endpoint={socket}")));
+    let config = host.credential_provider_config.iter();
+    args.extend(config.map(|file| format!("--credential-provider-config={file}")));
+    let programs = host.credential_provider_bin_dir.iter();
+    args.extend(programs.map(|dir| format!("--credential-provider-bin-dir={dir}")));
+    args
+}
+
+/// Where the kubelet asks: it is on the node's network as the agent is, so loopback will do.
+fn probed(host: &HostArgs) -> String {
+    match host.agent_metrics.ip() {
+        ip if !ip.is_unspecified() => ip.to_string(),
+        ip if ip.is_ipv6() => "::1".into(),
+        _ => "127.0.0.1".into(),
+    }
+}
+
+/// Three times without an answer in a minute, and it counts.
+fn probe(path: &str, at: Value) -> Value {
+    json!({
+        "httpGet": merged(json!({ "path": path, "scheme": "HTTP" }), at),
+        "failureThreshold": 3,
+        "periodSeconds": 20,
+        "timeoutSeconds": 5,
+    })
+}
