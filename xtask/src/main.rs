@@ -1,8 +1,11 @@
-//! The project's chores: `cargo xtask test | gen | check | bench`. Links none of the product's crates: it runs them.
+//! The project's chores: `cargo xtask test | gen | check | bench | cluster`. Links none of the product's crates: it runs them.
 
 mod bench;
+mod built;
+mod cluster;
 mod containerd;
 mod generate;
+mod packages;
 mod shell;
 mod test;
 mod walls;
@@ -19,12 +22,16 @@ Usage: cargo xtask COMMAND
   gen [--check]    write what is generated (deploy/, the gRPC code); with --check only say whether it is up to date
   check            what the compiler does not see: the walls between crates
   ci               everything that must pass before a change lands
-  bench [NAME]     measure; without a name everything";
+  bench [NAME]     measure; without a name everything
+  cluster COMMAND  a real Kubernetes cluster on this machine: up, down, status, kubeconfig, exec, stop, start. Needs root
+                   and Go; ends with code 3 where one is missing";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args.as_slice() {
+        // It has codes of its own.
+        ["cluster", rest @ ..] => return cluster::main(rest),
         ["test"] => test::run(false),
         ["test", "--all"] => test::run(true),
         ["gen"] => generate::run(false),

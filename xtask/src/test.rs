@@ -1,15 +1,12 @@
 //! Runs the tests and counts: passed, failed, and skipped, which a test says in a line that begins with `SKIPPED: `. Before
 //! that the real programs come that tests use: Debian's packages, and for all tests a containerd 2.2.
 
-use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, bail};
 
-use crate::{containerd, shell};
+use crate::{containerd, packages, shell};
 
 /// Programs that tests use, each with the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -20,8 +17,6 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("runc", "runc"),
     ("skopeo", "skopeo"),
 ];
-/// What Debian's packages ask whether their daemons may start.
-const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 #[derive(Default)]
 struct Counts {
@@ -33,7 +28,10 @@ struct Counts {
 
 /// The quick tests, or all.
 pub(crate) fn run(all: bool) -> anyhow::Result<()> {
-    install();
+    let missing = packages::install(PROGRAMS);
+    if !missing.is_empty() {
+        println!("not installed, tests that need them are skipped: {}", missing.join(", "));
+    }
     let mut args = vec!["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"];
     if all {
         args.push("--include-ignored");
@@ -87,58 +85,6 @@ impl Counts {
                     _ => {}
                 }
             }
-        }
-    }
-}
-
-/// Debian packages that are missing, when this is Debian and we are root. Tests that miss one say so.
-fn install() {
-    let missing: Vec<&str> =
-        PROGRAMS.iter().filter(|(program, _)| !shell::is_there(program)).map(|(_, package)| *package).collect();
-    if missing.is_empty() {
-        return;
-    }
-    let root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
-    if !root || !shell::is_there("apt-get") {
-        println!("not installed, tests that need them are skipped: {}", missing.join(", "));
-        return;
-    }
-    println!("installing {}", missing.join(", "));
-    let apt = |args: &[&str]| {
-        let status = Command::new("apt-get").args(args).env("DEBIAN_FRONTEND", "noninteractive").status();
-        status.is_ok_and(|status| status.success())
-    };
-    let _quiet = Quiet::new();
-    let packages: Vec<&str> = ["install", "-y", "-qq", "--no-install-recommends"].into_iter().chain(missing).collect();
-    if !(apt(&["update", "-qq"]) && apt(&packages)) {
-        println!("apt-get failed; tests that need these programs are skipped");
-    }
-}
-
-/// As long as it lives, packages that are installed do not start their daemons: tests have instances of their own.
-struct Quiet {
-    ours: bool,
-}
-
-impl Quiet {
-    fn new() -> Self {
-        // A machine with a policy of its own keeps it.
-        if Path::new(POLICY).exists() {
-            return Self { ours: false };
-        }
-        let written = fs::write(POLICY, "#!/bin/sh\nexit 101\n")
-            .and_then(|()| fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755)));
-        if let Err(problem) = written {
-            println!("cannot write {POLICY} ({problem}); daemons of new packages may start");
-        }
-        Self { ours: true }
-    }
-}
-
-impl Drop for Quiet {
-    fn drop(&mut self) {
-        if self.ours {
-            let _ = fs::remove_file(POLICY);
         }
     }
 }

@@ -1,0 +1,162 @@
+//! A real Kubernetes cluster on this machine, for tests: `cargo xtask cluster up | down | status | …`.
+//!
+//! Arguments come in; a running cluster, its kubeconfig, or nothing of it at all goes out. It needs root and Go, and where
+//! one is missing it says so in a line that begins with `SKIPPED: ` and ends with a code of its own. It changes nothing that
+//! it does not put back: see `site` for how, and `journal` for what.
+
+mod control;
+mod down;
+mod images;
+mod journal;
+mod keys;
+mod kubernetes;
+mod network;
+mod node;
+mod options;
+mod place;
+mod process;
+mod site;
+mod up;
+mod wait;
+
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, bail};
+
+use self::journal::Journal;
+use self::options::{Options, Order};
+use self::place::{CONTROL, Place};
+use self::site::Site;
+use crate::shell;
+
+/// What ended without having been tried, because this machine cannot: not a failure, and no success.
+const SKIPPED: u8 = 3;
+
+/// Does what the arguments say, and tells how it went.
+pub(crate) fn main(args: &[&str]) -> ExitCode {
+    match Options::parse(args).and_then(run) {
+        Ok(code) => code,
+        Err(problem) => {
+            eprintln!("error: {problem:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: Options) -> anyhow::Result<ExitCode> {
+    if !shell::is_root() {
+        return Ok(skip("a cluster needs root, for namespaces, mounts and cgroups"));
+    }
+    let place = match options.dir {
+        Some(dir) => Place::new(dir)?,
+        None => Place::new(crate::built::cache()?.join("cluster"))?,
+    };
+    match options.order {
+        Order::Up { nodes } => match up::run(place, nodes)? {
+            None => Ok(ExitCode::SUCCESS),
+            Some(lack) => Ok(skip(&lack)),
+        },
+        Order::Down => take_down(&place),
+        Order::Status => status(open(place)?),
+        Order::Kubeconfig => {
+            println!("{}", open(place)?.place.kubeconfig().display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Order::Exec { machine, command } => exec(&open(place)?, machine.as_deref(), &command),
+        Order::Stop { part } => stop(&open(place)?, &part),
+        Order::Start { part } => {
+            let _lock = site::lock(&place)?;
+            open(place)?.restart(&part)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn skip(lack: &str) -> ExitCode {
+    println!("SKIPPED: {lack}");
+    ExitCode::from(SKIPPED)
+}
+
+fn open(place: Place) -> anyhow::Result<Site> {
+    match Journal::open(&place.journal())? {
+        Some(journal) => Ok(Site { place, journal }),
+        None => bail!("no cluster in {}; `cargo xtask cluster up` makes one", place.dir().display()),
+    }
+}
+
+fn take_down(place: &Place) -> anyhow::Result<ExitCode> {
+    if !place.dir().exists() {
+        println!("no cluster in {}", place.dir().display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let _lock = site::lock(place)?;
+    down::run(place)?;
+    println!("the cluster is down");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn status(site: Site) -> anyhow::Result<ExitCode> {
+    let mut whole = site.journal.nodes().is_some();
+    for part in site.journal.parts() {
+        // What was noted is nsenter or unshare, which lives as long as its child; that one is worth knowing.
+        let process = part.process.lives().then(|| part.process.child()).flatten();
+        whole &= process.is_some();
+        match process {
+            Some(process) => println!("{:<28} lives, process {}", part.name, process.pid),
+            None => println!("{:<28} does not live; see {}", part.name, site.place.log(&part.name).display()),
+        }
+    }
+    match control::kubectl(&site, &kubernetes::folder()?, &["get", "nodes", "--output=wide"]) {
+        Ok(nodes) => print!("{nodes}"),
+        Err(problem) => {
+            whole = false;
+            println!("the nodes are not known: {problem:#}");
+        }
+    }
+    if site.journal.nodes().is_none() {
+        println!("it did not come up as a whole; `cargo xtask cluster up` makes it anew");
+    }
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Becomes the command: in the network of the control plane, or as a process of a node.
+fn exec(site: &Site, machine: Option<&str>, command: &[String]) -> anyhow::Result<ExitCode> {
+    let mut inside = match machine {
+        Some(machine) => site.inside(machine)?,
+        None => site.in_network(CONTROL)?,
+    };
+    let programs = [kubernetes::folder()?];
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&old)))?;
+    // Proxies of the caller do not know this network.
+    for proxy in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
+        inside.env_remove(proxy);
+    }
+    let problem = inside.args(command).env("PATH", path).env("KUBECONFIG", site.place.kubeconfig()).exec();
+    Err(problem).context("cannot run nsenter")
+}
+
+/// Ends a part as a crash would. Ending a machine is pulling a node's plug.
+fn stop(site: &Site, name: &str) -> anyhow::Result<ExitCode> {
+    let part = site.journal.part(name)?;
+    let Some(process) = part.process.lives().then(|| part.process.child()).flatten() else {
+        println!("{name} does not run");
+        return Ok(ExitCode::SUCCESS);
+    };
+    process::signal("KILL", &[process])?;
+    let outer = part.process;
+    wait::until(&format!("the end of {name}"), up::WAIT, &site.place.log(name), || {
+        Ok(match outer.lives() {
+            true => wait::Look::NotYet(format!("process {} lives", process.pid)),
+            false => wait::Look::Ready,
+        })
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a program of this machine can make namespaces, which some containers forbid even to root.
+fn can_unshare() -> bool {
+    let tried = Command::new("unshare").args(["--fork", "--pid", "--mount-proc", "--net", "--uts", "true"]).output();
+    tried.is_ok_and(|output| output.status.success())
+}

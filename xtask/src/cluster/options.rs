@@ -1,0 +1,107 @@
+//! The arguments of `cargo xtask cluster`. Words come in, an order goes out, or a sentence that says what is wrong.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+
+use super::place::MOST_NODES;
+
+/// How it is used.
+const USAGE: &str = "\
+Usage: cargo xtask cluster COMMAND [--dir DIR]
+
+  up [--nodes N]               2 when not said; odd ones have Debian's containerd, even ones 2.2
+  down                         removes every process, namespace, cgroup and file of it
+  status                       which parts live; fails when one does not
+  kubeconfig                   prints the path of the administrator's
+  exec [--node NAME] -- CMD    runs CMD in the control plane's network, with KUBECONFIG set and kubectl on the PATH;
+                               with --node inside of that node
+  stop PART | start PART       ends a part as a crash would (its name as in `status`), starts it again";
+
+/// What to do, and where.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) dir: Option<PathBuf>,
+    pub(crate) order: Order,
+}
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Order {
+    Up { nodes: Option<usize> },
+    Down,
+    Status,
+    Kubeconfig,
+    Exec { machine: Option<String>, command: Vec<String> },
+    Stop { part: String },
+    Start { part: String },
+}
+
+impl Options {
+    /// Reads the words after `cluster`.
+    pub(crate) fn parse(args: &[&str]) -> anyhow::Result<Self> {
+        let (ours, command) = match args.iter().position(|word| *word == "--") {
+            Some(end) => (&args[..end], args[end + 1..].iter().map(|word| word.to_string()).collect()),
+            None => (args, Vec::new()),
+        };
+        let (mut dir, mut nodes, mut machine, mut names) = (None, None, None, Vec::new());
+        let mut words = ours.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} needs a value\n\n{USAGE}"));
+            match *word {
+                "--dir" => dir = Some(PathBuf::from(value()?)),
+                "--nodes" => nodes = Some(count(value()?)?),
+                "--node" => machine = Some(value()?.to_string()),
+                option if option.starts_with('-') => bail!("unknown option {option}\n\n{USAGE}"),
+                name => names.push(name),
+            }
+        }
+        let order = match names.as_slice() {
+            ["up"] => Order::Up { nodes: nodes.take() },
+            ["down"] => Order::Down,
+            ["status"] => Order::Status,
+            ["kubeconfig"] => Order::Kubeconfig,
+            ["exec"] if !command.is_empty() => Order::Exec { machine: machine.take(), command: command.clone() },
+            ["exec"] => bail!("exec needs a command after `--`\n\n{USAGE}"),
+            ["stop", part] => Order::Stop { part: part.to_string() },
+            ["start", part] => Order::Start { part: part.to_string() },
+            _ => bail!("unknown: cluster {}\n\n{USAGE}", names.join(" ")),
+        };
+        if nodes.is_some() || machine.is_some() || (!command.is_empty() && !matches!(order, Order::Exec { .. })) {
+            bail!("this command does not take all of these\n\n{USAGE}");
+        }
+        Ok(Self { dir, order })
+    }
+}
+
+fn count(word: &str) -> anyhow::Result<usize> {
+    match word.parse() {
+        Ok(count) if (1..=MOST_NODES).contains(&count) => Ok(count),
+        _ => bail!("--nodes {word}: give a number from 1 to {MOST_NODES}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_orders() {
+        let parse = |text: &str| Options::parse(&text.split(' ').collect::<Vec<_>>());
+        let order = |text: &str| parse(text).unwrap().order;
+        assert_eq!(order("up"), Order::Up { nodes: None });
+        assert_eq!(parse("up --nodes 3 --dir /x").unwrap().dir, Some(PathBuf::from("/x")));
+        assert_eq!(order("up --nodes 3"), Order::Up { nodes: Some(3) });
+        let command = vec!["ls".to_string(), "--nodes".to_string()];
+        assert_eq!(order("exec -- ls --nodes"), Order::Exec { machine: None, command: command.clone() });
+        assert_eq!(order("exec --node n1 -- ls --nodes"), Order::Exec { machine: Some("n1".to_string()), command });
+        assert_eq!(order("stop n1/kubelet"), Order::Stop { part: "n1/kubelet".to_string() });
+        for wrong in ["up --nodes 0", "up --nodes 51", "up --nodes", "down --nodes 2", "exec", "exec --", "status -- x"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["", "fly", "up up", "up --node n1", "--help", "stop"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! A cluster's folder with its journal and its machines. A machine is a process that is the first of namespaces of its own
+//! (network, processes, mounts, host name), as a container is. Names and commands come in, running processes go out.
+//!
+//! Why so: the kernel takes a namespace's processes with their first one, and mounts and interfaces with the last process,
+//! whatever crashed. So there is nothing in the namespaces of this machine that could be left behind, and nothing of it is
+//! changed but cgroups and a few settings, which the journal lists.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use super::journal::{Journal, Part, Record};
+use super::place::{OWN_FOLDERS, Place};
+use super::process::{Process, VARIABLE};
+use super::wait::{self, Look};
+
+/// A PATH that has what the parts run, wherever xtask was called from.
+pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const WAIT: Duration = Duration::from_secs(30);
+
+/// The first process of a machine: mounts what the machine has as its own, says so, and then adopts orphans for ever.
+/// $1: the machine's folder; $2: its name; the rest: pairs of a folder below it and what that covers.
+const FIRST: &str = r#"
+set -e
+own=$1 name=$2
+shift 2
+mount --make-rshared /
+if [ $# -gt 0 ]; then
+  mount -t overlay -o "lowerdir=/etc,upperdir=$own/etc,workdir=$own/etc.work" overlay /etc
+fi
+while [ $# -gt 0 ]; do
+  mount --bind "$own/$1" "$2"
+  shift 2
+done
+hostname "$name"
+: > "$own/ready"
+while :; do sleep infinity & wait $!; done
+"#;
+
+/// The folder, the journal, and the right to change both.
+pub(crate) struct Site {
+    pub(crate) place: Place,
+    pub(crate) journal: Journal,
+}
+
+/// Held by the one who changes a cluster.
+pub(crate) struct Lock {
+    _file: File,
+}
+
+/// Waits for whoever changes this cluster now.
+pub(crate) fn lock(place: &Place) -> anyhow::Result<Lock> {
+    let path = place.dir().join("lock");
+    loop {
+        fs::create_dir_all(place.dir()).with_context(|| format!("cannot make {}", place.dir().display()))?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        // A `down` may have removed the folder while we waited: then what we hold is no one's lock.
+        let (held, named) = (file.metadata()?, fs::metadata(&path));
+        if named.is_ok_and(|named| named.ino() == held.ino() && named.dev() == held.dev()) {
+            return Ok(Lock { _file: file });
+        }
+    }
+}
+
+impl Site {
+    /// Starts a machine; with `own` it has its own /etc, /run, /var/lib and /var/log, as a node does.
+    pub(crate) fn start_machine(&mut self, name: &str, own: bool) -> anyhow::Result<()> {
+        let folder = self.place.machine(name);
+        let mut words: Vec<String> = vec![folder.display().to_string(), name.to_string()];
+        for below in ["etc", "etc.work"].into_iter().chain(OWN_FOLDERS.map(|(below, _)| below)) {
+            fs::create_dir_all(folder.join(below)).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        if own {
+            words.extend(OWN_FOLDERS.iter().flat_map(|(below, covers)| [below.to_string(), covers.to_string()]));
+        }
+        let mut command = Command::new("unshare");
+        // `slave`: mounts of this machine come and go in ours too, so that nobody waits for us to let go of one.
+        command.args(["--fork", "--kill-child", "--pid", "--mount-proc", "--mount", "--propagation", "slave"]);
+        command.args(["--net", "--uts", "sh", "-c", FIRST, "sh"]).args(words);
+        let process = self.spawn(name, command, PATH)?;
+        self.journal.add(Record::Part(Part {
+            name: name.to_string(),
+            process,
+            command: Vec::new(),
+            path: PATH.to_string(),
+        }))?;
+        let (ready, log) = (folder.join("ready"), self.place.log(name));
+        wait::until(&format!("machine {name}"), WAIT, &log, || {
+            Ok(match (ready.exists(), process.lives()) {
+                (true, true) => Look::Ready,
+                (_, false) => Look::Failed("its first process ended".to_string()),
+                (false, true) => Look::NotYet("its mounts are not made".to_string()),
+            })
+        })
+    }
+
+    /// Starts a program in a machine, under the name `machine/program`.
+    pub(crate) fn start(&mut self, machine: &str, program: &str, path: &str, command: &[String]) -> anyhow::Result<()> {
+        let name = format!("{machine}/{program}");
+        let mut inside = self.inside(machine)?;
+        inside.args(command);
+        let process = self.spawn(&name, inside, path)?;
+        let (command, path) = (command.to_vec(), path.to_string());
+        self.journal.add(Record::Part(Part { name, process, command, path }))
+    }
+
+    /// Starts a part again, as it was started before.
+    pub(crate) fn restart(&mut self, name: &str) -> anyhow::Result<()> {
+        let Part { command, path, process, .. } = self.journal.part(name)?.clone();
+        if process.lives() {
+            println!("{name} runs already");
+            return Ok(());
+        }
+        match name.split_once('/') {
+            Some((machine, program)) => self.start(machine, program, &path, &command),
+            None => bail!("{name} is a machine, and lost everything when it stopped; make the cluster anew"),
+        }
+    }
+
+    fn spawn(&self, name: &str, mut command: Command, path: &str) -> anyhow::Result<Process> {
+        let Some(mark) = self.journal.mark() else { bail!("the journal has no mark") };
+        let log = self.place.log(name);
+        fs::create_dir_all(self.place.dir().join("logs"))?;
+        let log = OpenOptions::new().create(true).append(true).open(&log);
+        let log = log.with_context(|| format!("cannot write the log of {name}"))?;
+        // Nothing of the caller's environment: its proxies and credentials are not the cluster's.
+        command.env_clear().env(VARIABLE, mark).env("PATH", path).env("HOME", "/root");
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        // Not of the caller's group: its Ctrl-C is not for them.
+        let child = command.process_group(0).spawn().with_context(|| format!("cannot start {name}"))?;
+        Process::of(child.id()).with_context(|| format!("{name} ended at once{}", wait::end_of(&self.place.log(name))))
+    }
+
+    /// The first process of a machine.
+    pub(crate) fn first(&self, machine: &str) -> anyhow::Result<Process> {
+        let outer = self.journal.part(machine)?.process;
+        outer.lives().then(|| outer.child()).flatten().with_context(|| format!("the machine {machine} does not run"))
+    }
+
+    /// A command that runs what is appended inside of a machine.
+    pub(crate) fn inside(&self, machine: &str) -> anyhow::Result<Command> {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--target={}", self.first(machine)?.pid));
+        command.args(["--net", "--mount", "--pid", "--uts", "--"]);
+        Ok(command)
+    }
+
+    /// A command that runs what is appended in this machine, but in the network of a machine of the cluster.
+    pub(crate) fn in_network(&self, machine: &str) -> anyhow::Result<Command> {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--target={}", self.first(machine)?.pid)).args(["--net", "--"]);
+        Ok(command)
+    }
+}
+
+/// Runs a command that must succeed, for what it prints.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Writes a file and the folders above it.
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,131 @@
+//! Brings a cluster up, step by step, each noted in the journal before it is done. What is half there from before is taken
+//! down first.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::journal::{Journal, Record};
+use super::place::{CONTROL, Node, Place};
+use super::site::{self, Site};
+use super::{can_unshare, control, down, images, keys, kubernetes, network, node};
+use crate::{containerd, packages};
+
+/// How many nodes there are when nobody says: one of each containerd.
+const NODES: usize = 2;
+/// For a process to end.
+pub(crate) const WAIT: Duration = Duration::from_secs(30);
+
+/// Programs of Debian, each with its package.
+const PACKAGES: &[(&str, &str)] = &[
+    ("/bin/busybox", "busybox-static"),
+    ("/usr/lib/cni/bridge", "containernetworking-plugins"),
+    ("containerd", "containerd"),
+    ("docker-registry", "docker-registry"),
+    ("etcd", "etcd-server"),
+    ("hostname", "hostname"),
+    ("ip", "iproute2"),
+    ("kill", "procps"),
+    ("mount", "mount"),
+    ("nsenter", "util-linux"),
+    ("openssl", "openssl"),
+    ("runc", "runc"),
+    ("skopeo", "skopeo"),
+];
+
+/// Brings it up; gives what this machine lacks for it, if it does.
+pub(crate) fn run(place: Place, nodes: Option<usize>) -> anyhow::Result<Option<String>> {
+    let lock = site::lock(&place)?;
+    if let Some(journal) = Journal::open(&place.journal())? {
+        let has = journal.nodes();
+        let whole = has.is_some() && journal.parts().iter().all(|part| part.process.lives());
+        match (whole, has, nodes) {
+            (true, Some(has), Some(wants)) if has != wants => {
+                bail!("a cluster with {has} nodes is up; `cargo xtask cluster down` first, for one with {wants}")
+            }
+            (true, Some(has), _) => {
+                println!("the cluster is up already, with {has} nodes");
+                return Ok(None);
+            }
+            _ => println!("what is left of a cluster is taken down first"),
+        }
+        down::run(&place)?;
+        // The lock went with the folder.
+        drop(lock);
+        return run(place, nodes);
+    }
+    let strange = fs::read_dir(place.dir())?.flatten().find(|entry| entry.file_name() != "lock");
+    if let Some(entry) = strange {
+        bail!("{} is not ours to use: {} is in it", place.dir().display(), entry.path().display());
+    }
+    let begun = Instant::now();
+    let tools = match tools() {
+        Ok(tools) => tools,
+        Err(lack) => {
+            down::run(&place)?;
+            return Ok(Some(format!("{lack:#}")));
+        }
+    };
+    let built = begun.elapsed();
+    let journal = Journal::begin(&place.journal())?;
+    let mut site = Site { place, journal };
+    let nodes = nodes.unwrap_or(NODES);
+    bring_up(&mut site, nodes, &tools).with_context(|| {
+        let logs = site.place.dir().join("logs");
+        format!("the cluster did not come up (logs: {}; `cargo xtask cluster down` removes all)", logs.display())
+    })?;
+    let (programs, all) = (built.as_secs(), begun.elapsed().as_secs());
+    println!("the cluster is up with {nodes} nodes, after {all} s (of which its programs took {programs} s)");
+    println!("try: cargo xtask cluster exec -- kubectl get nodes");
+    Ok(None)
+}
+
+struct Tools {
+    kubernetes: PathBuf,
+    containerd_2: PathBuf,
+}
+
+/// Everything that must be on the machine first. An error here is a lack of the machine.
+fn tools() -> anyhow::Result<Tools> {
+    let missing = packages::install(PACKAGES);
+    if !missing.is_empty() {
+        bail!("a cluster needs the Debian packages {}", missing.join(", "));
+    }
+    if !can_unshare() {
+        bail!("a cluster needs namespaces of its own, and this machine does not allow them");
+    }
+    let containerd_2 = containerd::find_or_build().context("a cluster needs containerd 2")?;
+    let kubernetes = kubernetes::find_or_build().context("a cluster needs Kubernetes")?;
+    Ok(Tools { kubernetes, containerd_2 })
+}
+
+fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> {
+    let mark = site.journal.mark().context("the journal has no mark")?;
+    let cgroup = format!("stoker-cluster-{}", mark.get(..8).unwrap_or(mark));
+    site.journal.add(Record::Cgroup(cgroup.clone()))?;
+    for (path, _) in down::CHANGED {
+        if let Some(was) = down::setting(path) {
+            site.journal.add(Record::Setting { path: path.to_string(), was })?;
+        }
+    }
+    keys::make(&site.place, nodes)?;
+
+    println!("starting the control plane");
+    site.start_machine(CONTROL, false)?;
+    network::control(site)?;
+    control::start(site, &tools.kubernetes)?;
+    images::push(site)?;
+    control::wait(site, &tools.kubernetes)?;
+
+    println!("starting {nodes} nodes");
+    for number in Node::all(nodes) {
+        node::configure(&site.place, number, &cgroup)?;
+        site.start_machine(&number.name(), true)?;
+        network::node(site, number)?;
+        node::start(site, number, &tools.kubernetes, &tools.containerd_2)?;
+    }
+    control::wait_for_nodes(site, &tools.kubernetes, nodes)?;
+    site.journal.add(Record::Up(nodes))
+}
