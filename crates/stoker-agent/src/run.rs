@@ -36,7 +36,7 @@ use crate::pull::{Done, Tools};
 use crate::register::register;
 use crate::report::{Said, until};
 use crate::secrets::Secrets;
-use crate::sweep::{Broom, Keep, sweep};
+use crate::sweep::{self, Broom, Keep};
 use crate::truth::{self, Seen};
 
 /// No answer after this long is as good as a broken connection.
@@ -235,14 +235,14 @@ impl Agent {
                 let questions = truth::questions(&self.orders, &self.tasks);
                 looking = Some(truth::look(self.settings.runtime.clone(), questions).boxed());
             }
-            if sweeping.is_none() && self.broom.take(self.attempts.len() == self.running.len()) {
-                sweeping = Some(sweep(self.tools.clone(), self.keep()).boxed());
+            if sweeping.is_none() && self.broom.take(self.attempts.len() == self.running.len(), now) {
+                sweeping = Some(sweep::sweep(self.tools.clone(), self.keep()).boxed());
             }
             if writing.is_none() {
                 writing = self.next_write(&api, now);
             }
             let due = self.write_due(now).filter(|_| writing.is_none());
-            let nap = until([due, step.wake, self.next_look(now)].into_iter().flatten().min(), now);
+            let nap = until([due, step.wake, self.next_look(now), self.broom.wake()].into_iter().flatten().min(), now);
             tokio::select! {
                 event = watch.try_next() => match event {
                     Ok(None) => return Err(Error::WatchEnded(node)),
@@ -373,11 +373,7 @@ impl Agent {
 
     /// What orders in hand still need.
     fn keep(&self) -> Keep {
-        let ended = |key: &Key| self.tasks.get(key).is_some_and(|task| task.state == TaskState::Ended);
-        Keep {
-            pulls: self.orders.keys().map(Key::to_string).collect(),
-            spool: self.orders.keys().any(|key| !ended(key)),
-        }
+        Keep::of(self.orders.keys().map(|key| (key, self.tasks.get(key))))
     }
 
     fn forget_all(&mut self) {
@@ -398,6 +394,7 @@ impl Agent {
                 self.tasks.remove(&key);
                 self.broom.call();
                 if let Some(running) = self.running.remove(&key) {
+                    self.broom.call_twice(now);
                     tracing::info!(node = self.settings.node, order = %key, "taken back, stopping");
                     running.abort.abort();
                 }
@@ -480,6 +477,9 @@ impl Agent {
                 step::fail(order, task, failure, self.salt, now)
             }
         };
+        if task.report.ended() && sweep::gives_way(&task.report) {
+            self.broom.call();
+        }
         self.tasks.insert(key, task);
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tonic::metadata::AsciiMetadataValue;
@@ -18,6 +19,8 @@ use wire::leases_client::LeasesClient;
 const PULL: &str = "stoker.dev/pull";
 /// containerd's label for the time after which it ignores a lease.
 const EXPIRES: &str = "containerd.io/gc.expire";
+/// How long containerd may take to collect garbage.
+const COLLECT: Duration = Duration::from_secs(300);
 const LIFE: SignedDuration = SignedDuration::from_hours(24);
 
 /// A lease of ours.
@@ -122,9 +125,17 @@ impl Inner {
         }
     }
 
-    /// Lets go. What nothing else needs is collected then.
+    /// Lets go. What nothing else needs is collected when containerd next does so.
     pub(super) async fn end_lease(&self, id: &str) -> Result<(), Error> {
-        let request = self.ask(wire::DeleteRequest { id: id.into(), sync: false });
+        self.delete_lease(self.ask(wire::DeleteRequest { id: id.into(), sync: false })).await
+    }
+
+    /// Lets go, and has all that nothing else needs collected at once: otherwise that could take days.
+    async fn clear_lease(&self, id: &str) -> Result<(), Error> {
+        self.delete_lease(self.ask_within(wire::DeleteRequest { id: id.into(), sync: true }, COLLECT)).await
+    }
+
+    async fn delete_lease(&self, request: tonic::Request<wire::DeleteRequest>) -> Result<(), Error> {
         match LeasesClient::new(self.channel.clone()).delete(request).await {
             Err(status) if Kind::of(&status) != Kind::NotFound => Err(self.failed("end a lease", &status)),
             _ => Ok(()),
@@ -140,7 +151,7 @@ impl Containerd {
         for lease in self.inner.leases(&format!("labels.\"{PULL}\"")).await? {
             let kept = lease.labels.get(PULL).is_some_and(|pull| wanted(pull) || self.inner.pulls.is_active(pull));
             if !kept {
-                self.inner.end_lease(&lease.id).await?;
+                self.inner.clear_lease(&lease.id).await?;
             }
         }
         Ok(())

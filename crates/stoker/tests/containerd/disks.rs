@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use serde_json::json;
 use stoker_testbed::containerd::{Containerd, Options, Version};
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
 
@@ -35,6 +36,29 @@ async fn a_full_disk_is_told_and_goes_on_when_there_is_room(version: Version) {
     assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
 }
 on_both!(a_full_disk_is_told_and_goes_on_when_there_is_room);
+
+async fn an_order_that_is_given_up_frees_the_disk(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let options = Options { disk: Some(48 * MIB), ..Options::default() };
+    let Some(node) = Node::start_with(version, options, &[]).await else { return };
+    let name = registry.push("disks/given-up", "v1", &image(40 * MIB)).await;
+    let manifest = json!({
+        "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "given-up"},
+        "spec": {"images": [{"image": name}], "pull": {"retries": 0}},
+    });
+    let free = async || stoker_runtime::space::of(node.containerd.root()).await.unwrap().free;
+    let before = free().await;
+    node.up.create(&manifest.to_string()).await;
+    let report = node.report(|report| report.phase == "Failed").await;
+    assert_eq!(report.reason, "NoSpace");
+    let freed = async {
+        while free().await + 3 * MIB < before {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(crate::up::PATIENCE, freed).await.expect("the disk is as it was");
+}
+on_both!(an_order_that_is_given_up_frees_the_disk);
 
 /// What a killed agent left on the disk is its own, and counts once.
 async fn a_killed_agent_is_not_stopped_by_what_it_left(version: Version) {

@@ -1,7 +1,7 @@
 //! Killed in the middle: the agent, containerd, each while fetching and while unpacking. The image comes all the same, and
 //! what was fetched is not fetched again.
 
-use stoker_testbed::containerd::Version;
+use stoker_testbed::containerd::{Containerd, Version};
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
 
 use crate::bed::{Node, Registry, collect, leases, on_both};
@@ -22,6 +22,13 @@ fn image(size: u64) -> Image {
 fn most(image: &Image, kills: u64) -> u64 {
     let bytes = image.layer_bytes();
     bytes + bytes / 50 + kills * MIB
+}
+
+/// Whether nothing of an unfinished pull is there.
+async fn clean(containerd: &Containerd) -> bool {
+    let snapshots = containerd.ctr_ok(&["snapshots", "ls"]).await.unwrap();
+    let writes = containerd.ctr_ok(&["content", "active"]).await.unwrap();
+    !snapshots.contains("stoker") && !writes.contains("sha256:")
 }
 
 async fn a_killed_agent_goes_on(version: Version) {
@@ -121,6 +128,10 @@ async fn a_deleted_job_leaves_nothing_behind(version: Version) {
         let spool = node.up.data().join("nodes/node-1/spool");
         while std::fs::read_dir(&spool).unwrap().next().is_some() {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        // What containerd made for a request that nobody waits for goes with its next collection.
+        while !clean(&node.containerd).await {
+            collect(&node.containerd).await;
         }
     };
     // While the agent runs; and by the next life of one that was killed before it could.
