@@ -71,7 +71,7 @@ fn agent(namespace: &str) -> Vec<Document> {
         ),
         cluster_binding(namespace, AGENT, "agent"),
         Document::new(
-            "Copies of logins are read by name, which only the orders of a node say; they cannot be listed.",
+            "Copies of logins for registries are read by the names in orders; they cannot be listed.",
             role(namespace, AGENT, "agent", vec![rule("", &["secrets"], &["get"])]),
         ),
         binding(namespace, AGENT, "agent"),

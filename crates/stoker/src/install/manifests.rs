@@ -110,7 +110,23 @@ pub(super) fn merged(mut one: Value, more: Value) -> Value {
 pub(super) fn yaml(documents: &[Document]) -> anyhow::Result<String> {
     let mut text = String::new();
     for Document { about, object } in documents {
-        text += &format!("---\n# {about}\n{}\n", serde_saphyr::to_string(object)?.trim_end());
+        text += &format!("---\n{}{}\n", comment(about), serde_saphyr::to_string(object)?.trim_end());
     }
     Ok(text)
+}
+
+/// Lines that people can read.
+fn comment(text: &str) -> String {
+    const WIDTH: usize = 100;
+    let mut lines = String::from("#");
+    let mut used = 1;
+    for word in text.split_whitespace() {
+        if used + 1 + word.len() > WIDTH {
+            lines += "\n#";
+            used = 1;
+        }
+        lines = lines + " " + word;
+        used += 1 + word.len();
+    }
+    lines + "\n"
 }

@@ -79,3 +79,76 @@ pub(super) fn all(namespace: &str) -> Vec<Document> {
         Document::new("Puts the policy in force.", binding),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube_cel::cel::{Context, Program, Value as Answer};
+    use serde_json::Value;
+
+    fn evaluate(context: &Context<'_>, expression: &str) -> Result<Answer, String> {
+        Program::compile(expression).unwrap().execute(context).map_err(|problem| problem.to_string())
+    }
+
+    /// The messages of the rules that do not hold; one that cannot be computed refuses as well.
+    fn refusals(request: Value, object: Value, old: Value) -> Vec<usize> {
+        let mut context = Context::default();
+        for (name, value) in [("request", request), ("object", object), ("oldObject", old)] {
+            context.add_variable(name, value).unwrap();
+        }
+        let Ok(Answer::String(node)) = evaluate(&context, NODE) else { panic!("the node of the request") };
+        context.add_variable("variables", json!({ "node": node.as_str() })).unwrap();
+        let broken = |(_, (rule, _)): &(usize, &(&str, &str))| evaluate(&context, rule) != Ok(Answer::Bool(true));
+        RULES.iter().enumerate().filter(broken).map(|(index, _)| index).collect()
+    }
+
+    fn request(node: Option<&str>, operation: &str, subresource: &str) -> Value {
+        let node = node.map(|node| json!({ "authentication.kubernetes.io/node-name": [node] }));
+        let user = node.map_or(json!({}), |node| json!({ "extra": node }));
+        json!({ "userInfo": user, "operation": operation, "subResource": subresource })
+    }
+
+    fn preheat(name: &str, spec: Value) -> Value {
+        let owner = json!({ "apiVersion": "v1", "kind": "Node", "name": name, "uid": "u" });
+        json!({ "metadata": { "name": name, "ownerReferences": [owner] }, "spec": spec })
+    }
+
+    #[test]
+    fn an_agent_makes_and_reports_for_its_own_node_alone() {
+        let ordered = || preheat("n1", json!({ "epoch": 3, "orders": { "k": { "image": "a" } } }));
+        let fresh = |name| preheat(name, json!({ "orders": {} }));
+        let altered = |pointer: &str, value: Value| {
+            let mut object = fresh("n1");
+            *object.pointer_mut(pointer).unwrap() = value;
+            object
+        };
+        let create = || request(Some("n1"), "CREATE", "");
+        let mut held = fresh("n1");
+        held["metadata"]["finalizers"] = json!(["x/y"]);
+        let cases = [
+            ("its own", create(), fresh("n1"), Value::Null, vec![]),
+            ("its own, without a spec", create(), altered("/spec", json!({})), Value::Null, vec![]),
+            ("another's", create(), fresh("n2"), Value::Null, vec![1, 3]),
+            ("with orders", create(), ordered(), Value::Null, vec![2]),
+            ("with a bandwidth", create(), preheat("n1", json!({ "bandwidth": "1Mi" })), Value::Null, vec![2]),
+            (
+                "of another owner",
+                create(),
+                altered("/metadata/ownerReferences/0/name", "n2".into()),
+                Value::Null,
+                vec![3],
+            ),
+            ("of no Node", create(), altered("/metadata/ownerReferences/0/kind", "Pod".into()), Value::Null, vec![3]),
+            ("of nobody", create(), altered("/metadata/ownerReferences", json!([])), Value::Null, vec![3]),
+            ("that would never go", create(), held, Value::Null, vec![3]),
+            ("its status", request(Some("n1"), "UPDATE", "status"), ordered(), ordered(), vec![]),
+            ("its spec", request(Some("n1"), "UPDATE", ""), fresh("n1"), ordered(), vec![4]),
+            ("its metadata", request(Some("n1"), "UPDATE", ""), ordered(), ordered(), vec![4]),
+            ("another's status", request(Some("n2"), "UPDATE", "status"), ordered(), ordered(), vec![1]),
+            ("from no node", request(None, "CREATE", ""), fresh("n1"), Value::Null, vec![0, 1, 3]),
+        ];
+        for (what, request, object, old, refused) in cases {
+            assert_eq!(refusals(request, object, old), refused, "{what}");
+        }
+    }
+}

@@ -62,8 +62,8 @@ fn controller(namespace: &str, args: &Install) -> Value {
         "image": args.image.name(),
         "args": ["controller", format!("--metrics=0.0.0.0:{CONTROLLER_PORT}")],
         "ports": [{ "name": "metrics", "containerPort": CONTROLLER_PORT, "protocol": "TCP" }],
-        "livenessProbe": probe("/healthz", json!({ "port": "metrics" })),
-        "readinessProbe": probe("/readyz", json!({ "port": "metrics" })),
+        "livenessProbe": probe("/healthz", 20, json!({ "port": "metrics" })),
+        "readinessProbe": probe("/readyz", 5, json!({ "port": "metrics" })),
         "resources": { "requests": { "cpu": "100m", "memory": "128Mi" }, "limits": { "memory": "512Mi" } },
         "securityContext": {
             "allowPrivilegeEscalation": false,
@@ -106,8 +106,8 @@ fn agent(namespace: &str, args: &Install) -> Value {
         "image": args.image.name(),
         "args": agent_args(&args.host),
         "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } }],
-        "livenessProbe": probe("/healthz", at.clone()),
-        "readinessProbe": probe("/readyz", at),
+        "livenessProbe": probe("/healthz", 20, at.clone()),
+        "readinessProbe": probe("/readyz", 5, at),
         "resources": { "requests": { "cpu": "50m", "memory": "64Mi" }, "limits": { "memory": "512Mi" } },
         "securityContext": {
             "capabilities": { "drop": ["ALL"], "add": CAPABILITIES },
@@ -171,12 +171,12 @@ fn probed(host: &HostArgs) -> String {
     }
 }
 
-/// Three times without an answer in a minute, and it counts.
-fn probe(path: &str, at: Value) -> Value {
+/// Three times without a good answer, and it counts.
+fn probe(path: &str, seconds: u32, at: Value) -> Value {
     json!({
         "httpGet": merged(json!({ "path": path, "scheme": "HTTP" }), at),
         "failureThreshold": 3,
-        "periodSeconds": 20,
+        "periodSeconds": seconds,
         "timeoutSeconds": 5,
     })
 }

@@ -5,6 +5,7 @@
 mod bed;
 mod credentials;
 mod demo;
+mod install;
 mod jobs;
 mod kruise;
 mod kubectl;
