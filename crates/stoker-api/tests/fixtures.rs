@@ -46,7 +46,7 @@ fn walk(manifest: &str) -> String {
         }));
         world.apply(Event::Orders(name.into(), Default::default()));
     }
-    world.apply(Event::Job(job.clone()));
+    world.apply(Event::Job(Box::new(job.clone())));
     let plan = world.plan(now);
     let write = (dialect.project)(&object, &plan.outcomes[0], now);
     let Some(Write::Status(_, patch)) = write else { panic!("no status") };

@@ -50,7 +50,7 @@ fn complain(broken: &[String]) {
 /// The job of an object of a dialect; one that cannot be read is logged, and the others go on.
 pub(crate) fn job(dialect: &Dialect, object: &DynamicObject) -> Option<Event> {
     match (dialect.job)(object) {
-        Ok(job) => Some(Event::Job(job)),
+        Ok(job) => Some(Event::Job(Box::new(job))),
         Err(problem) => {
             tracing::warn!("a job cannot be read and is left out: {problem}");
             None

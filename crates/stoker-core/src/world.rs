@@ -35,7 +35,7 @@ pub use view::{NodeView, State};
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A job is there, or has changed.
-    Job(Job),
+    Job(Box<Job>),
     /// A job is gone.
     JobGone(JobId),
     /// A node is there, or has changed.
@@ -146,7 +146,7 @@ impl World {
     /// Takes one fact.
     pub fn apply(&mut self, event: Event) {
         match event {
-            Event::Job(job) => self.set_job(job),
+            Event::Job(job) => self.set_job(*job),
             Event::JobGone(id) => self.drop_job(&id),
             Event::Node(node) => {
                 let at = self.slot(&node.name);

@@ -174,7 +174,7 @@ fn a_restart_before_the_status_was_written_finds_the_start_in_the_orders() {
     scene.job(job("web", &[WEB]));
     scene.plan();
     let mut restarted = stoker_core::World::new();
-    restarted.apply(Event::Job(job("web", &[WEB])));
+    restarted.apply(Event::Job(Box::new(job("web", &[WEB]))));
     restarted.apply(Event::Node(crate::build::node("n1")));
     restarted.apply(Event::Orders("n1".into(), scene.world.orders("n1").unwrap().clone()));
     let plan = restarted.plan(at(30));

@@ -262,7 +262,7 @@ proptest! {
             (job.suspend, job.parallelism) = (false, job.parallelism.max(1));
             job.names = None;
             sim.jobs.insert(name, job.clone());
-            sim.world.apply(Event::Job(job));
+            sim.world.apply(Event::Job(Box::new(job)));
         }
         let settled = |sim: &Sim| sim.jobs.values().all(|job| match job.completion {
             Completion::Once { .. } => job.ended.is_some(),

@@ -67,7 +67,7 @@ impl Scene {
             self.images.insert(key(&image.written), image.written.clone());
         }
         self.jobs.insert(job.id.name().into(), job.clone());
-        self.world.apply(Event::Job(job));
+        self.world.apply(Event::Job(Box::new(job)));
     }
 
     pub(crate) fn edit(&mut self, name: &str, edit: impl FnOnce(&mut Job)) {

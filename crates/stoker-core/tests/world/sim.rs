@@ -179,7 +179,7 @@ impl Sim {
 
     fn put_job(&mut self, name: &'static str, job: Job) {
         self.jobs.insert(name, job.clone());
-        self.tell(Event::Job(job));
+        self.tell(Event::Job(Box::new(job)));
     }
 
     pub(crate) fn plan(&mut self) -> Plan {

@@ -135,7 +135,7 @@ impl Fleet {
             world.apply(Event::Reports(name.clone(), self.reports(node, None)));
         }
         for number in 0..self.jobs {
-            world.apply(Event::Job(job(number, self.began)));
+            world.apply(Event::Job(Box::new(job(number, self.began))));
         }
         world
     }
