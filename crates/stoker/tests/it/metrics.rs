@@ -36,7 +36,18 @@ impl Metered {
     fn start(nodes: &str) -> Self {
         let data = tempfile::tempdir().unwrap();
         let mut command = stoker();
-        command.args(["up", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--nodes", nodes, "--data"]);
+        command.args([
+            "up",
+            "--max-disk",
+            "99",
+            "--listen",
+            "127.0.0.1:0",
+            "--metrics",
+            "127.0.0.1:0",
+            "--nodes",
+            nodes,
+            "--data",
+        ]);
         let mut child = command.arg(data.path()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let addr =
