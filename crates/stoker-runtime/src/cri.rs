@@ -83,8 +83,12 @@ impl Cri {
     }
 
     async fn ask_version(&self) -> Result<wire::VersionResponse, Error> {
-        let request = grpc::within(wire::VersionRequest { version: "v1".into() }, ANSWER);
-        let answer = RuntimeServiceClient::new(self.channel.clone()).version(request).await;
+        let answer = grpc::once_started(|| {
+            let mut client = RuntimeServiceClient::new(self.channel.clone());
+            let request = grpc::within(wire::VersionRequest { version: "v1".into() }, ANSWER);
+            async move { client.version(request).await }
+        })
+        .await;
         Ok(answer.map_err(|status| self.failed("say its version", &status))?.into_inner())
     }
 

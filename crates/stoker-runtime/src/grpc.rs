@@ -12,6 +12,10 @@ use tonic::{Code, Status};
 /// How long a runtime may take to accept a connection on its socket.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// How long a runtime may be starting, and how often to look whether it still is.
+const STARTING: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_millis(100);
+
 /// How long a question that needs no work may take. One that does has a limit of its own.
 pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 
@@ -44,6 +48,8 @@ pub enum Kind {
     NoSpace,
     /// The runtime is not there, or is going down: it may come back.
     Unavailable,
+    /// The runtime is there and will answer in a moment.
+    Starting,
     /// It took too long.
     Timeout,
     /// The registry asked for patience.
@@ -74,6 +80,23 @@ pub(crate) fn channel(socket: &Path) -> Result<Channel, tonic::transport::Error>
     Ok(endpoint.connect_timeout(CONNECT).initial_stream_window_size(1 << 20).connect_lazy())
 }
 
+/// Asks, and asks again while the runtime is starting.
+pub(crate) async fn once_started<T, F>(ask: impl Fn() -> F) -> Result<T, Status>
+where
+    F: Future<Output = Result<T, Status>>,
+{
+    let mut waited = Duration::ZERO;
+    loop {
+        match ask().await {
+            Err(status) if Kind::of(&status) == Kind::Starting && waited < STARTING => {
+                tokio::time::sleep(SOON).await;
+                waited += SOON;
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// A deadline for a question.
 pub(crate) fn within<T>(message: T, limit: Duration) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
@@ -94,6 +117,8 @@ impl Kind {
             _ if says(&[": 500 ", ": 502 ", ": 503 ", ": 504 "]) => Self::Registry,
             _ if says(&["no match for platform"]) => Self::PlatformMissing,
             _ if says(&["unexpected commit digest", "failed size validation", "unexpected digest"]) => Self::Corrupt,
+            // containerd's CRI, for a moment after the start of containerd.
+            _ if says(&["server is not initialized yet"]) => Self::Starting,
             Code::NotFound => Self::NotFound,
             Code::AlreadyExists => Self::Exists,
             Code::Unimplemented => Self::Unsupported,
@@ -170,6 +195,7 @@ mod tests {
             (Code::Unknown, "write /x: no space left on device", Kind::NoSpace),
             (Code::Unknown, refused, Kind::Unreachable),
             (Code::Unknown, "transport error", Kind::Unavailable),
+            (Code::Unknown, "server is not initialized yet", Kind::Starting),
             (Code::Internal, "h2 protocol error: error reading a body from connection", Kind::Unavailable),
             (Code::Unavailable, "ref layer-sha256:0 locked for 2s (since x): unavailable", Kind::Held),
             (Code::Unavailable, "connection refused", Kind::Unavailable),

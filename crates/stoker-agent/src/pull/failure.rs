@@ -12,7 +12,7 @@ pub(super) fn runtime_failure(problem: impl Into<stoker_runtime::Error>) -> Fail
         RuntimeKind::NotFound => (Reason::NotFound, true),
         RuntimeKind::Unauthorized => (Reason::Unauthorized, false),
         RuntimeKind::NoSpace => (Reason::NoSpace, true),
-        RuntimeKind::Unavailable => (Reason::RuntimeUnavailable, true),
+        RuntimeKind::Unavailable | RuntimeKind::Starting => (Reason::RuntimeUnavailable, true),
         RuntimeKind::Timeout => (Reason::Timeout, true),
         RuntimeKind::RateLimited => (Reason::RateLimited, true),
         RuntimeKind::Unreachable => (Reason::Unreachable, true),

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use toml::{Table, Value};
 
 use super::Inner;
-use crate::grpc::{Error, Kind};
+use crate::grpc::{self, Error, Kind};
 use crate::wire::cri;
 
 /// Where containerd's file is, unless it was told otherwise.
@@ -73,11 +73,15 @@ struct OneInside {
 
 /// What CRI says; nothing where it does not speak of images, as from containerd 2 on.
 async fn by_cri(inner: &Inner) -> Result<Option<Told>, Error> {
-    let mut client = cri::runtime_service_client::RuntimeServiceClient::new(inner.channel.clone());
-    match client.status(inner.ask(cri::StatusRequest { verbose: true })).await {
+    let answer = grpc::once_started(|| {
+        let mut client = cri::runtime_service_client::RuntimeServiceClient::new(inner.channel.clone());
+        let request = inner.ask(cri::StatusRequest { verbose: true });
+        async move { client.status(request).await }
+    });
+    match answer.await {
         Ok(answer) => Ok(answer.into_inner().info.get("config").and_then(|config| of_one(config))),
         Err(status) if Kind::of(&status) == Kind::Unavailable => Err(inner.failed("say its settings", &status)),
-        // One without CRI, or with one that is not ready yet.
+        // One without CRI.
         Err(_) => Ok(None),
     }
 }
