@@ -89,6 +89,8 @@ mod tests {
         assert_eq!(of("1", "34"), Some((1, 34)));
         assert_eq!(of("1", "29+"), Some((1, 29)));
         assert_eq!(of("", ""), None);
-        assert!((1, 9) < OLDEST && (1, 29) < OLDEST && OLDEST <= (1, 30) && OLDEST < (2, 0));
+        for (version, too_old) in [((1, 9), true), ((1, 29), true), ((1, 30), false), ((2, 0), false)] {
+            assert_eq!(version < OLDEST, too_old, "{version:?}");
+        }
     }
 }
