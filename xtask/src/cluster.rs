@@ -4,6 +4,7 @@
 //! one is missing it says so in a line that begins with `SKIPPED: ` and ends with a code of its own. It changes nothing that
 //! it does not put back: see `site` for how, and `journal` for what.
 
+mod cgroup;
 mod control;
 mod down;
 mod images;

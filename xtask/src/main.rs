@@ -1,10 +1,11 @@
-//! The project's chores: `cargo xtask test | gen | check | bench | cluster`. Links none of the product's crates: it runs them.
+//! The project's chores: `cargo xtask test | gen | check | image | bench | cluster`. Links none of the product's crates: it runs them.
 
 mod bench;
 mod built;
 mod cluster;
 mod containerd;
 mod generate;
+mod image;
 mod packages;
 mod shell;
 mod test;
@@ -22,6 +23,8 @@ Usage: cargo xtask COMMAND
   gen [--check]    write what is generated (deploy/, the gRPC code); with --check only say whether it is up to date
   check            what the compiler does not see: the walls between crates
   ci               everything that must pass before a change lands
+  image [--push REFERENCE [--insecure]] [--profile NAME]
+                   the image of controller and agents, as an OCI layout in target/image; pushed by skopeo
   bench [NAME]     measure; without a name everything
   cluster COMMAND  a real Kubernetes cluster on this machine: up, down, status, kubeconfig, exec, stop, start. Needs root
                    and Go; ends with code 3 where one is missing";
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         ["gen", "--check"] => generate::run(true),
         ["check"] => walls::check(),
         ["ci"] => ci(),
+        ["image", rest @ ..] => image::Wish::parse(rest).and_then(|wish| image::run(&wish)),
         ["bench"] => bench::run(None),
         ["bench", name] => bench::run(Some(name)),
         ["help" | "--help" | "-h"] => {

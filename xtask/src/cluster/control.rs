@@ -52,6 +52,8 @@ fn commands(place: &Place, programs: &Path, registry: &str) -> Vec<(&'static str
         format!("--client-ca-file={}", key("ca.crt")),
         format!("--tls-cert-file={}", key("apiserver.crt")),
         format!("--tls-private-key-file={}", key("apiserver.key")),
+        // Nobody resolves the names of nodes here.
+        "--kubelet-preferred-address-types=InternalIP".to_string(),
         format!("--kubelet-client-certificate={}", key("apiserver-to-kubelet.crt")),
         format!("--kubelet-client-key={}", key("apiserver-to-kubelet.key")),
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local".to_string(),

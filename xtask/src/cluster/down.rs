@@ -2,21 +2,23 @@
 //! the folder is gone, too.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::cgroup;
 use super::journal::{Journal, Record};
 use super::place::Place;
 use super::process::{self, Process};
 
-const CGROUPS: &str = "/sys/fs/cgroup";
 const SETTINGS: &str = "/proc/sys";
 /// Killed processes are gone in milliseconds, on a loaded machine in seconds.
 const WAIT: Duration = Duration::from_secs(60);
+/// For parents that are slow to look after their dead children.
+const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Kernel settings that kubelets change for the whole machine, with the values they write.
@@ -42,19 +44,34 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
         let _ = fs::remove_dir(place.dir());
         return Ok(());
     };
-    let cgroups = || {
-        journal.records.iter().filter_map(|record| match record {
-            Record::Cgroup(name) => Some(hierarchies(name)),
+    let cgroups: Vec<&str> = journal
+        .records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Cgroup(name) => Some(name.as_str()),
             _ => None,
         })
-    };
-    let everyone = || -> Vec<Process> {
-        let marked = journal.mark().map(process::marked).unwrap_or_default();
-        marked.into_iter().chain(cgroups().flatten().flat_map(|cgroup| inhabitants(&cgroup))).collect()
-    };
+        .collect();
     let deadline = Instant::now() + WAIT;
+    kill(journal.mark(), &cgroups, deadline)?;
+    for name in cgroups {
+        cgroup::remove(name, deadline)?;
+    }
+    for record in &journal.records {
+        if let Record::Setting { path, was } = record {
+            restore(path, was)?;
+        }
+    }
+    remove(place)
+}
+
+/// Ends everyone: who carries the mark, and who is in a cgroup of containers.
+fn kill(mark: Option<&str>, cgroups: &[&str], deadline: Instant) -> anyhow::Result<()> {
+    let mut killed: Vec<Process> = Vec::new();
     loop {
-        let alive = everyone();
+        let marked = mark.map(process::marked).unwrap_or_default();
+        let alive: Vec<Process> =
+            marked.into_iter().chain(cgroups.iter().flat_map(|name| cgroup::inhabitants(name))).collect();
         if alive.is_empty() {
             break;
         }
@@ -63,17 +80,15 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
             let numbers: Vec<String> = alive.iter().map(|process| process.pid.to_string()).collect();
             bail!("these processes could not be killed within {} s: {}", WAIT.as_secs(), numbers.join(", "));
         }
+        killed.extend(alive);
         thread::sleep(PAUSE);
     }
-    for cgroup in cgroups().flatten() {
-        remove_cgroup(&cgroup, deadline)?;
+    // The dead are listed until their parent, often this machine's first process, has looked at them: only politeness.
+    let patience = Instant::now() + PATIENCE;
+    while killed.iter().any(|process| process.is_listed()) && Instant::now() < patience {
+        thread::sleep(PAUSE);
     }
-    for record in &journal.records {
-        if let Record::Setting { path, was } = record {
-            restore(path, was)?;
-        }
-    }
-    remove(place)
+    Ok(())
 }
 
 /// Puts a setting back if it is what kubelets make of it; what somebody else wrote since stays.
@@ -84,38 +99,6 @@ fn restore(path: &str, was: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     fs::write(Path::new(SETTINGS).join(path), was).with_context(|| format!("cannot set {path} to {was} again"))
-}
-
-/// A cgroup in every hierarchy that has it: version 2 is one, version 1 has one a controller.
-fn hierarchies(name: &str) -> Vec<PathBuf> {
-    let roots = fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|entry| entry.path());
-    let all = roots.chain([PathBuf::from(CGROUPS)]).map(|root| root.join(name));
-    all.filter(|cgroup| cgroup.is_dir() && !cgroup.is_symlink()).collect()
-}
-
-fn below(cgroup: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(cgroup).into_iter().flatten().flatten();
-    entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
-}
-
-fn inhabitants(cgroup: &Path) -> Vec<Process> {
-    let own = process::listed(&fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default());
-    own.into_iter().chain(below(cgroup).iter().flat_map(|cgroup| inhabitants(cgroup))).collect()
-}
-
-fn remove_cgroup(cgroup: &Path, deadline: Instant) -> anyhow::Result<()> {
-    for inner in below(cgroup) {
-        remove_cgroup(&inner, deadline)?;
-    }
-    // It is busy for a moment after its last process ended.
-    loop {
-        match fs::remove_dir(cgroup) {
-            Ok(()) => return Ok(()),
-            Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(_) if Instant::now() < deadline => thread::sleep(PAUSE),
-            Err(problem) => return Err(problem).with_context(|| format!("cannot remove {}", cgroup.display())),
-        }
-    }
 }
 
 /// Removes the folder, the journal last, so that a `down` that is killed can be repeated.
@@ -185,14 +168,13 @@ mod tests {
         let _lock = super::super::site::lock(&place).unwrap();
         let journal = Journal::begin(&place.journal()).unwrap();
         fs::create_dir_all(place.machine("n1").join("etc")).unwrap();
-        let mut command = Command::new("sleep");
-        let mut child = command.arg("600").env(process::VARIABLE, journal.mark().unwrap()).spawn().unwrap();
-        while process::marked(journal.mark().unwrap()).is_empty() {
-            assert!(child.try_wait().unwrap().is_none());
-            thread::yield_now();
-        }
+        // An orphan, as the processes of a cluster are: its first parent is gone.
+        let mark = journal.mark().unwrap();
+        let parent = Command::new("sh").args(["-c", "sleep 600 &"]).env(process::VARIABLE, mark).status();
+        assert!(parent.unwrap().success());
+        assert_eq!(process::marked(mark).len(), 1);
         run(&place).unwrap();
-        assert!(!child.wait().unwrap().success());
+        assert_eq!(process::marked(mark), []);
         assert!(!place.dir().exists());
     }
 }

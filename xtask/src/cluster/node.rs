@@ -81,7 +81,7 @@ fn kubelet(place: &Place, node: Node, cgroup: &str) -> String {
         "authorization": {"mode": "Webhook"},
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         // Containers below one cgroup of ours, and no other: `down` finds it by its name.
-        "cgroupDriver": "cgroupfs", "cgroupRoot": format!("/{cgroup}/{}", node.name()), "cgroupsPerQOS": false,
+        "cgroupDriver": "cgroupfs", "cgroupRoot": format!("/{cgroup}/{}", node.name()), "cgroupsPerQOS": true,
         "enforceNodeAllocatable": [], "failCgroupV1": false, "failSwapOn": false,
         // The disk is the developer's: how full it is says nothing about the test.
         "localStorageCapacityIsolation": false, "imageGCHighThresholdPercent": 100,

@@ -34,6 +34,11 @@ impl Process {
         stat(self.pid).is_some_and(|stat| stat.start == self.start && !stat.dead)
     }
 
+    /// Whether it is still listed: it runs, or it ended and its parent has not looked yet.
+    pub(crate) fn is_listed(self) -> bool {
+        stat(self.pid).is_some_and(|stat| stat.start == self.start)
+    }
+
     /// Its first child that runs.
     pub(crate) fn child(self) -> Option<Self> {
         all().into_iter().find_map(|pid| {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use super::journal::{Journal, Record};
 use super::place::{CONTROL, Node, Place};
 use super::site::{self, Site};
-use super::{can_unshare, control, down, images, keys, kubernetes, network, node};
+use super::{can_unshare, cgroup, control, down, images, keys, kubernetes, network, node};
 use crate::{containerd, packages};
 
 /// How many nodes there are when nobody says: one of each containerd.
@@ -103,8 +103,8 @@ fn tools() -> anyhow::Result<Tools> {
 
 fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> {
     let mark = site.journal.mark().context("the journal has no mark")?;
-    let cgroup = format!("stoker-cluster-{}", mark.get(..8).unwrap_or(mark));
-    site.journal.add(Record::Cgroup(cgroup.clone()))?;
+    let containers = format!("stoker-cluster-{}", mark.get(..8).unwrap_or(mark));
+    site.journal.add(Record::Cgroup(containers.clone()))?;
     for (path, _) in down::CHANGED {
         if let Some(was) = down::setting(path) {
             site.journal.add(Record::Setting { path: path.to_string(), was })?;
@@ -121,7 +121,8 @@ fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> 
 
     println!("starting {nodes} nodes");
     for number in Node::all(nodes) {
-        node::configure(&site.place, number, &cgroup)?;
+        cgroup::make(&containers, &number.name())?;
+        node::configure(&site.place, number, &containers)?;
         site.start_machine(&number.name(), true)?;
         network::node(site, number)?;
         node::start(site, number, &tools.kubernetes, &tools.containerd_2)?;

@@ -1,0 +1,278 @@
+//! The image of controller and agents: the binary and the libraries that it links, as an OCI layout in `target/image`.
+//!
+//! No container engine is needed. The same binary on the same machine gives the same digest. CA certificates are not in
+//! it: the binary has its own.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use crate::shell;
+
+/// The name of the image inside the layout.
+const NAME: &str = "stoker";
+/// Who it runs as, unless the pod says otherwise: agents must be root, the controller must not.
+const USER: u32 = 65532;
+/// Without it a name would be asked of DNS before /etc/hosts is looked at.
+const RESOLVE: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
+
+/// Where the image goes, if anywhere.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    /// `registry/name:tag`.
+    push: Option<String>,
+    /// The registry speaks plain HTTP, or has a certificate of its own.
+    insecure: bool,
+    /// The profile it is built with.
+    profile: String,
+}
+
+impl Wish {
+    /// Reads `[--profile NAME] [--push REFERENCE [--insecure]]`.
+    pub(crate) fn parse(args: &[&str]) -> anyhow::Result<Self> {
+        let mut wish = Self { profile: "release".into(), ..Self::default() };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            let value = |args: &mut std::slice::Iter<'_, &str>| {
+                args.next().map(|value| value.to_string()).with_context(|| format!("{arg} wants a value"))
+            };
+            match *arg {
+                "--push" => wish.push = Some(value(&mut args)?),
+                "--profile" => wish.profile = value(&mut args)?,
+                "--insecure" => wish.insecure = true,
+                other => bail!("unknown argument {other}; image takes --push REFERENCE, --insecure and --profile NAME"),
+            }
+        }
+        if wish.insecure && wish.push.is_none() {
+            bail!("--insecure is about the registry of --push REFERENCE; give that too");
+        }
+        Ok(wish)
+    }
+}
+
+/// Builds the binary, makes the image, and pushes it where that is asked.
+pub(crate) fn run(wish: &Wish) -> anyhow::Result<()> {
+    let binary = build(&wish.profile)?;
+    let (layout, root) = (shell::root().join("target/image"), shell::root().join("target/image-root"));
+    // What is left of another binary would stay in the layout for ever.
+    for folder in [&layout, &root] {
+        let _ = fs::remove_dir_all(folder);
+    }
+    fill(&root, &binary, &libraries(&binary)?)?;
+    let digest = pack(&root, &layout)?;
+    fs::remove_dir_all(&root)?;
+    println!("oci:{}:{NAME} is {digest}", layout.display());
+    match &wish.push {
+        Some(reference) => push(&layout, reference, wish.insecure),
+        None => Ok(()),
+    }
+}
+
+/// The path of the binary, as cargo says it.
+fn build(profile: &str) -> anyhow::Result<PathBuf> {
+    let mut cargo = shell::cargo_command(&["build", "--locked", "--package", "stoker", "--bin", "stoker"]);
+    cargo.args(["--profile", profile, "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = cargo.output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("stoker could not be built");
+    }
+    let messages = String::from_utf8(output.stdout).context("cargo printed no text")?;
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let binary = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+    binary.context("cargo does not say where the binary is")
+}
+
+/// What the loader of this machine would load for it, itself included, by absolute paths.
+fn libraries(binary: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let output = Command::new("ldd").arg(binary).output().context("cannot run ldd; is this a Linux with glibc?")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    if ["not a dynamic executable", "statically linked"].iter().any(|text| said.contains(text)) {
+        return Ok(BTreeSet::new());
+    }
+    match output.status.success() {
+        true => read_ldd(&said),
+        false => bail!("ldd does not understand {}: {}", binary.display(), said.trim()),
+    }
+}
+
+fn read_ldd(said: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let mut libraries = BTreeSet::new();
+    for line in said.lines().map(str::trim) {
+        if line.ends_with("not found") {
+            bail!("a library is missing on this machine: {line}");
+        }
+        let path = line.split_once("=> ").map_or(line, |(_, path)| path);
+        let path = path.split_whitespace().next().unwrap_or_default();
+        // The kernel's own page has no path.
+        if path.starts_with('/') {
+            libraries.insert(PathBuf::from(path));
+        }
+    }
+    Ok(libraries)
+}
+
+/// The root file system of the image.
+fn fill(root: &Path, binary: &Path, libraries: &BTreeSet<PathBuf>) -> anyhow::Result<()> {
+    for folder in ["etc", "tmp", "usr/local/bin"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    let text = |path: &str, text: &str| write(&root.join(path), text.as_bytes(), 0o644);
+    text("etc/passwd", &format!("root:x:0:0:root:/:/\nstoker:x:{USER}:{USER}:stoker:/:/\n"))?;
+    text("etc/group", &format!("root:x:0:\nstoker:x:{USER}:\n"))?;
+    text("etc/nsswitch.conf", RESOLVE)?;
+    let copies =
+        libraries.iter().map(|library| (library.as_path(), root.join(library.strip_prefix("/").unwrap_or(library))));
+    for (from, to) in copies.chain([(binary, root.join("usr/local/bin/stoker"))]) {
+        let bytes = fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        write(&to, &bytes, 0o755)?;
+    }
+    fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).context("cannot change /tmp of the image")
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
+    let problem = || format!("cannot write {}", path.display());
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).with_context(problem)?;
+    }
+    fs::write(path, bytes).with_context(problem)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).with_context(problem)
+}
+
+/// An OCI layout with one image of one layer; returns the digest of its manifest.
+fn pack(root: &Path, layout: &Path) -> anyhow::Result<String> {
+    let tar = root.with_extension("tar");
+    let mut archive = Command::new("tar");
+    archive.args(["--create", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--mode=go-w"]);
+    // Folders are made under the caller's umask; /tmp is for everybody.
+    archive.arg("--file").arg(&tar).arg("--directory").arg(root).args(["--exclude=./tmp", "."]);
+    output(&mut archive)?;
+    let mut tmp = Command::new("tar");
+    tmp.args(["--append", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
+    output(tmp.arg("--file").arg(&tar).arg("--directory").arg(root).arg("./tmp"))?;
+    let layer = blob(layout, &fs::read(&tar)?, "application/vnd.oci.image.layer.v1.tar")?;
+    fs::remove_file(&tar)?;
+    let config = json!({
+        "architecture": architecture(),
+        "os": "linux",
+        "config": {
+            "Entrypoint": ["/usr/local/bin/stoker"],
+            "Env": ["PATH=/usr/local/bin"],
+            "User": format!("{USER}:{USER}"),
+            "WorkingDir": "/",
+            "Labels": { "org.opencontainers.image.title": NAME, "org.opencontainers.image.version": env!("CARGO_PKG_VERSION") },
+        },
+        "rootfs": { "type": "layers", "diff_ids": [layer["digest"]] },
+    });
+    let config = blob(layout, config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json")?;
+    let kind = "application/vnd.oci.image.manifest.v1+json";
+    let manifest = json!({ "schemaVersion": 2, "mediaType": kind, "config": config, "layers": [layer] });
+    let mut manifest = blob(layout, manifest.to_string().as_bytes(), kind)?;
+    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": NAME });
+    manifest["platform"] = json!({ "architecture": architecture(), "os": "linux" });
+    let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
+    write(&layout.join("index.json"), index.to_string().as_bytes(), 0o644)?;
+    write(&layout.join("oci-layout"), br#"{"imageLayoutVersion": "1.0.0"}"#, 0o644)?;
+    Ok(manifest["digest"].as_str().unwrap_or_default().to_string())
+}
+
+/// Writes a blob under its digest; gives its descriptor.
+fn blob(layout: &Path, bytes: &[u8], kind: &str) -> anyhow::Result<Value> {
+    let blobs = layout.join("blobs/sha256");
+    let fresh = blobs.join("fresh");
+    write(&fresh, bytes, 0o644)?;
+    let sum = output(Command::new("sha256sum").arg(&fresh))?;
+    let sum = sum.split_whitespace().next().context("sha256sum printed nothing")?;
+    fs::rename(&fresh, blobs.join(sum))?;
+    Ok(json!({ "mediaType": kind, "size": bytes.len(), "digest": format!("sha256:{sum}") }))
+}
+
+/// As OCI names it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn push(layout: &Path, reference: &str, insecure: bool) -> anyhow::Result<()> {
+    let mut copy = Command::new("skopeo");
+    // Policies of signatures are about images that one takes, not about one's own.
+    copy.args(["--insecure-policy", "copy", "--quiet"]);
+    if insecure {
+        copy.arg("--dest-tls-verify=false");
+    }
+    copy.arg(format!("oci:{}:{NAME}", layout.display())).arg(format!("docker://{reference}"));
+    output(&mut copy).context("the image could not be pushed; is skopeo installed, and does the registry answer?")?;
+    println!("pushed to {reference}; now: stoker install --image {reference} | kubectl apply -f -");
+    Ok(())
+}
+
+/// What a program prints, where it succeeds; else what it complains of.
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().with_context(|| format!("cannot run {program}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_understood() {
+        let release = || Wish { profile: "release".into(), ..Wish::default() };
+        assert_eq!(Wish::parse(&[]).unwrap(), release());
+        let push = Wish { push: Some("r/stoker:1".into()), insecure: true, profile: "dist".into() };
+        assert_eq!(Wish::parse(&["--push", "r/stoker:1", "--insecure", "--profile", "dist"]).unwrap(), push);
+        for wrong in [&["--push"][..], &["--insecure"], &["r/stoker:1"]] {
+            assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_ldd_says_is_understood() {
+        let said = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x2)\n\t/lib64/ld-linux.so.2 (0x3)\n";
+        let paths: Vec<PathBuf> = read_ldd(said).unwrap().into_iter().collect();
+        assert_eq!(paths, [PathBuf::from("/lib/x86_64-linux-gnu/libc.so.6"), PathBuf::from("/lib64/ld-linux.so.2")]);
+        assert!(read_ldd("\tlibz.so.1 => not found\n").is_err());
+    }
+
+    /// With a program of this machine in the place of ours: it runs from the root that was made, and from nothing else.
+    #[test]
+    fn an_image_is_whole_and_the_same_each_time() {
+        let dir = std::env::temp_dir().join(format!("stoker-image-{}", std::process::id()));
+        let program = std::env::current_exe().unwrap();
+        let digests = ["one", "two"].map(|name| {
+            let root = dir.join(name).join("root");
+            fill(&root, &program, &libraries(&program).unwrap()).unwrap();
+            pack(&root, &dir.join(name).join("layout")).unwrap()
+        });
+        assert_eq!(digests[0], digests[1]);
+        let layout = dir.join("one/layout");
+        let read = |digest: &Value| -> Value {
+            let file = layout.join("blobs/sha256").join(digest.as_str().unwrap().strip_prefix("sha256:").unwrap());
+            serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
+        };
+        let index: Value = serde_json::from_slice(&fs::read(layout.join("index.json")).unwrap()).unwrap();
+        let manifest = read(&index["manifests"][0]["digest"]);
+        let config = read(&manifest["config"]["digest"]);
+        assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
+        if shell::is_root() {
+            let said =
+                output(Command::new("chroot").arg(dir.join("one/root")).args(["/usr/local/bin/stoker", "--list"]));
+            assert!(said.unwrap().contains("an_image_is_whole"), "the program does not run from the image alone");
+        } else {
+            println!("SKIPPED: running from the image's root needs chroot, which only root may");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
