@@ -25,8 +25,8 @@ impl Built {
         if self.is_whole(&folder) {
             return Ok(folder);
         }
-        if !shell::is_there("go") {
-            bail!("Go is not installed");
+        if let Some(lack) = self.lack()? {
+            bail!("{lack}");
         }
         println!("building {} {} into {}", self.name, self.version, folder.display());
         let fresh = cache.join(format!("{}-{}.{}", self.name, self.version, std::process::id()));
@@ -38,6 +38,12 @@ impl Built {
             let _ = fs::remove_dir_all(&fresh);
         }
         built.map(|()| folder)
+    }
+
+    /// What is missing to have the programs, if something is.
+    pub(crate) fn lack(&self) -> anyhow::Result<Option<String>> {
+        let can = self.is_whole(&self.folder()?) || shell::is_there("go");
+        Ok((!can).then(|| format!("Go is not installed, and {} {} was never built", self.name, self.version)))
     }
 
     /// Where the programs are, or will be.

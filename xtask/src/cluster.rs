@@ -92,8 +92,12 @@ fn take_down(place: &Place) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let _lock = site::lock(place)?;
+    let there = place.journal().exists();
     down::run(place)?;
-    println!("the cluster is down");
+    match there {
+        true => println!("the cluster is down"),
+        false => println!("no cluster in {}", place.dir().display()),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -34,6 +34,11 @@ pub(crate) fn find_or_build() -> anyhow::Result<PathBuf> {
     TWO.find_or_build(build)
 }
 
+/// What is missing for that, if something is.
+pub(crate) fn lack() -> anyhow::Result<Option<String>> {
+    TWO.lack()
+}
+
 fn build(into: &Path) -> anyhow::Result<()> {
     let mut command = Command::new("go");
     command.args(["install", "-trimpath", "-tags", TAGS]);

@@ -95,10 +95,9 @@ fn registry_settings(place: &Place) -> String {
 
 /// kubectl as the administrator.
 pub(crate) fn kubectl(site: &Site, programs: &Path, args: &[&str]) -> anyhow::Result<String> {
-    let mut command = site.in_network(CONTROL)?;
+    let mut command = site.errand(CONTROL)?;
     command.arg(programs.join("kubectl")).arg("--kubeconfig").arg(site.place.kubeconfig());
-    // Without the proxies of the caller: they do not know this network.
-    output(command.arg("--request-timeout=10s").args(args).env_clear().env("PATH", PATH))
+    output(command.arg("--request-timeout=10s").args(args))
 }
 
 /// Waits for the API server, and for what controllers make first.

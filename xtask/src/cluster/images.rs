@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use serde_json::{Value, json};
 
 use super::place::{CONTROL, Place, REGISTRY};
-use super::site::{PATH, Site, output, write};
+use super::site::{Site, output, write};
 use super::wait::{self, Look};
 
 /// The image of a pod's sandbox.
@@ -36,12 +36,10 @@ pub(crate) fn push(site: &Site) -> anyhow::Result<()> {
             if !site.journal.part("control/registry")?.process.lives() {
                 return Ok(Look::Failed("the registry ended".to_string()));
             }
-            let mut copy = site.in_network(CONTROL)?;
+            let mut copy = site.errand(CONTROL)?;
             copy.args(["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]);
             copy.arg(format!("oci:{}:x", folder.display())).arg(format!("docker://{REGISTRY}/{name}"));
-            // Without the proxies of the caller: the registry is in a network they do not know.
-            let home = std::env::var_os("HOME").unwrap_or_default();
-            let copied = output(copy.env_clear().env("PATH", PATH).env("HOME", home));
+            let copied = output(&mut copy);
             Ok(copied.map_or_else(|problem| Look::NotYet(format!("{problem:#}")), |_| Look::Ready))
         })?;
     }

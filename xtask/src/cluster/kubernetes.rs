@@ -21,6 +21,11 @@ pub(crate) fn find_or_build() -> anyhow::Result<PathBuf> {
     KUBERNETES.find_or_build(build)
 }
 
+/// What is missing for that, if something is.
+pub(crate) fn lack() -> anyhow::Result<Option<String>> {
+    KUBERNETES.lack()
+}
+
 /// The folder, whether or not it was built.
 pub(crate) fn folder() -> anyhow::Result<PathBuf> {
     KUBERNETES.folder()

@@ -27,7 +27,7 @@ pub(crate) fn node(site: &Site, node: Node) -> anyhow::Result<()> {
     let first = site.first(&name)?.pid;
     // A process's number means the same in both only outside of the machines: entered by network alone.
     let cable = format!("link add {name} type veth peer name eth0 netns {first}");
-    let mut command = site.in_network(CONTROL)?;
+    let mut command = site.errand(CONTROL)?;
     output(command.arg("ip").args(cable.split(' ')))?;
     ip(site, CONTROL, &[format!("link set {name} master {BRIDGE} up")])?;
     let lines = [
@@ -41,9 +41,9 @@ pub(crate) fn node(site: &Site, node: Node) -> anyhow::Result<()> {
 }
 
 fn ip(site: &Site, machine: &str, lines: &[String]) -> anyhow::Result<()> {
-    output(site.in_network(machine)?.args(["sh", "-c", FORWARD]))?;
+    output(site.errand(machine)?.args(["sh", "-c", FORWARD]))?;
     for line in lines {
-        output(site.in_network(machine)?.arg("ip").args(line.split(' ')))?;
+        output(site.errand(machine)?.arg("ip").args(line.split(' ')))?;
     }
     Ok(())
 }

@@ -34,9 +34,10 @@ impl Process {
         stat(self.pid).is_some_and(|stat| stat.start == self.start && !stat.dead)
     }
 
-    /// Whether it is still listed: it runs, or it ended and its parent has not looked yet.
+    /// Whether it is still listed: it runs, or it ended and its parent, another than us, has not looked yet.
     pub(crate) fn is_listed(self) -> bool {
-        stat(self.pid).is_some_and(|stat| stat.start == self.start)
+        let us = std::process::id();
+        stat(self.pid).is_some_and(|stat| stat.start == self.start && !(stat.dead && stat.parent == us))
     }
 
     /// Its first child that runs.

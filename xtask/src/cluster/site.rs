@@ -125,17 +125,29 @@ impl Site {
     }
 
     fn spawn(&self, name: &str, mut command: Command, path: &str) -> anyhow::Result<Process> {
-        let Some(mark) = self.journal.mark() else { bail!("the journal has no mark") };
         let log = self.place.log(name);
         fs::create_dir_all(self.place.dir().join("logs"))?;
         let log = OpenOptions::new().create(true).append(true).open(&log);
         let log = log.with_context(|| format!("cannot write the log of {name}"))?;
-        // Nothing of the caller's environment: its proxies and credentials are not the cluster's.
-        command.env_clear().env(VARIABLE, mark).env("PATH", path).env("HOME", "/root");
+        self.mark(&mut command)?.env("PATH", path);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         // Not of the caller's group: its Ctrl-C is not for them.
         let child = command.process_group(0).spawn().with_context(|| format!("cannot start {name}"))?;
         Process::of(child.id()).with_context(|| format!("{name} ended at once{}", wait::end_of(&self.place.log(name))))
+    }
+
+    /// Makes a command one of the cluster's: found by the mark, should it be left behind. It has nothing of the caller's
+    /// environment, whose proxies and credentials are not the cluster's.
+    fn mark<'a>(&self, command: &'a mut Command) -> anyhow::Result<&'a mut Command> {
+        let mark = self.journal.mark().context("the journal has no mark")?;
+        Ok(command.env_clear().env(VARIABLE, mark).env("PATH", PATH).env("HOME", "/root"))
+    }
+
+    /// A short command of the cluster's own: runs what is appended in this machine, but in the network of a machine of it.
+    pub(crate) fn errand(&self, machine: &str) -> anyhow::Result<Command> {
+        let mut command = self.in_network(machine)?;
+        self.mark(&mut command)?;
+        Ok(command)
     }
 
     /// The first process of a machine.
@@ -152,7 +164,7 @@ impl Site {
         Ok(command)
     }
 
-    /// A command that runs what is appended in this machine, but in the network of a machine of the cluster.
+    /// A command of the caller's that runs what is appended in this machine, but in the network of a machine of the cluster.
     pub(crate) fn in_network(&self, machine: &str) -> anyhow::Result<Command> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--target={}", self.first(machine)?.pid)).args(["--net", "--"]);
@@ -175,4 +187,59 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{can_unshare, down};
+    use crate::shell;
+
+    /// A test that fails leaves no machine behind either.
+    struct Gone(Place);
+
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            let _ = down::run(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_machine_has_folders_of_its_own_and_goes_without_a_trace() {
+        if !shell::is_root() || !can_unshare() {
+            println!("SKIPPED: machines of a cluster need root and namespaces");
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("stoker-site-{}", std::process::id()));
+        let place = Place::new(dir.clone()).unwrap();
+        let _lock = lock(&place).unwrap();
+        let _gone = Gone(Place::new(dir.clone()).unwrap());
+        let journal = Journal::begin(&place.journal()).unwrap();
+        let mut site = Site { place, journal };
+        site.start_machine("m", true).unwrap();
+        let first = site.first("m").unwrap();
+        let script = "hostname; echo x > /etc/only-inside; echo x > /run/only-inside; grep -c stoker-site /proc/mounts";
+        let said = output(site.inside("m").unwrap().args(["sh", "-c", script])).unwrap();
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines[0], "m");
+        assert_ne!(lines[1], "0", "its /etc is an overlay");
+        assert!(dir.join("machines/m/run/only-inside").exists());
+        assert!(!Path::new("/etc/only-inside").exists() && !Path::new("/run/only-inside").exists());
+        assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains("stoker-site"));
+
+        // A program that ended is started again as it was, and one that leaves its parent goes with the machine.
+        let count = ["sh".to_string(), "-c".to_string(), "echo again; setsid sleep 600 & exit 0".to_string()];
+        site.start("m", "count", PATH, &count).unwrap();
+        let (log, part) = (site.place.log("m/count"), site.journal.part("m/count").unwrap().process);
+        let ended = || Ok(if part.lives() { Look::NotYet("it runs".to_string()) } else { Look::Ready });
+        wait::until("the end of count", WAIT, &log, ended).unwrap();
+        site.restart("m/count").unwrap();
+        let twice = || match fs::read_to_string(&log)?.lines().count() {
+            2 => Ok(Look::Ready),
+            lines => Ok(Look::NotYet(format!("{lines} lines"))),
+        };
+        wait::until("the second start of count", WAIT, &log, twice).unwrap();
+        down::run(&site.place).unwrap();
+        assert!(!first.lives() && !dir.exists());
+    }
 }

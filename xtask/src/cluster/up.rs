@@ -61,13 +61,11 @@ pub(crate) fn run(place: Place, nodes: Option<usize>) -> anyhow::Result<Option<S
         bail!("{} is not ours to use: {} is in it", place.dir().display(), entry.path().display());
     }
     let begun = Instant::now();
-    let tools = match tools() {
-        Ok(tools) => tools,
-        Err(lack) => {
-            down::run(&place)?;
-            return Ok(Some(format!("{lack:#}")));
-        }
-    };
+    if let Some(lack) = lack()? {
+        down::run(&place)?;
+        return Ok(Some(lack));
+    }
+    let tools = Tools { containerd_2: containerd::find_or_build()?, kubernetes: kubernetes::find_or_build()? };
     let built = begun.elapsed();
     let journal = Journal::begin(&place.journal())?;
     let mut site = Site { place, journal };
@@ -87,18 +85,17 @@ struct Tools {
     containerd_2: PathBuf,
 }
 
-/// Everything that must be on the machine first. An error here is a lack of the machine.
-fn tools() -> anyhow::Result<Tools> {
+/// What this machine lacks and we cannot bring, if there is something. A build that fails is no lack, but an error.
+fn lack() -> anyhow::Result<Option<String>> {
     let missing = packages::install(PACKAGES);
     if !missing.is_empty() {
-        bail!("a cluster needs the Debian packages {}", missing.join(", "));
+        return Ok(Some(format!("a cluster needs the Debian packages {}", missing.join(", "))));
     }
     if !can_unshare() {
-        bail!("a cluster needs namespaces of its own, and this machine does not allow them");
+        return Ok(Some("a cluster needs namespaces of its own, and this machine does not allow them".to_string()));
     }
-    let containerd_2 = containerd::find_or_build().context("a cluster needs containerd 2")?;
-    let kubernetes = kubernetes::find_or_build().context("a cluster needs Kubernetes")?;
-    Ok(Tools { kubernetes, containerd_2 })
+    let lack = containerd::lack()?.map_or_else(kubernetes::lack, |lack| Ok(Some(lack)))?;
+    Ok(lack.map(|lack| format!("a cluster is built from source: {lack}")))
 }
 
 fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> {
