@@ -292,7 +292,7 @@ impl Sim {
 
     /// The API objects as events.
     pub(crate) fn objects(&self) -> Vec<Event> {
-        let jobs = self.jobs.values().cloned().map(Event::Job);
+        let jobs = self.jobs.values().cloned().map(|job| Event::Job(Box::new(job)));
         let nodes = self.nodes.values().cloned().map(Event::Node);
         let agents = self.agents.iter().flat_map(|(name, agent)| {
             [Event::Orders((*name).into(), agent.orders.clone()), Event::Reports((*name).into(), agent.reports.clone())]
