@@ -84,7 +84,8 @@ async fn small(version: Version) -> Option<Node> {
     // The spool is on the same disk, and counts.
     let data = tempfile::tempdir_in(containerd.root()).unwrap();
     let endpoint = containerd.endpoint();
-    let up = Up::start_with(data, 1, &["--runtime", "containerd", "--runtime-endpoint", &endpoint]);
+    let args = ["--runtime", "containerd", "--runtime-endpoint", &endpoint, "--max-disk", "80"];
+    let up = Up::start_with(data, 1, &args);
     Some(Node { up, containerd })
 }
 
