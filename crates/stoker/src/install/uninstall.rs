@@ -12,10 +12,10 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::wait::{await_condition, conditions::is_deleted};
 use kube::{Client, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use stoker_api::native::{GROUP, NodePreheat};
 use stoker_api::{DIALECTS, NAMESPACE};
 
@@ -192,15 +192,41 @@ async fn delete(client: &Client, found: &Found, patience: Duration) -> anyhow::R
         }
         Ok(Err(problem)) => Err(anyhow!("{what} is being deleted, but cannot be watched: {problem}")),
         Err(_) => {
-            let held = api.get_opt(&name).await.ok().flatten();
-            let held = held.map(|object| object.finalizers().join(", ")).filter(|held| !held.is_empty());
-            let held = held.map(|held| format!(" (held by {held})")).unwrap_or_default();
+            let mut held = api.get_opt(&name).await.ok().flatten().map(|object| held_by(&object)).unwrap_or_default();
+            held.extend(left_of(client, object).await);
+            let held = if held.is_empty() { String::new() } else { format!(" ({})", held.join("; ")) };
             bail!(
                 "{what} is still there after {} s{held}; look with `kubectl describe`, then run `stoker uninstall` again",
                 patience.as_secs()
             )
         }
     }
+}
+
+/// What an object that does not go says of it: its finalizers, and what a namespace or a CRD still holds.
+fn held_by(object: &DynamicObject) -> Vec<String> {
+    let finalizers = object.finalizers().iter().map(|finalizer| format!("held by the finalizer {finalizer}"));
+    let conditions = object.data.pointer("/status/conditions").and_then(Value::as_array);
+    let telling = conditions.into_iter().flatten().filter(|condition| {
+        let kind = condition["type"].as_str().unwrap_or_default();
+        condition["status"] == "True" && ["Remaining", "Failure", "Terminating"].iter().any(|end| kind.ends_with(end))
+    });
+    let telling = telling.filter_map(|condition| condition["message"].as_str().map(str::to_string));
+    finalizers.chain(telling).collect()
+}
+
+/// Objects of a CRD that do not go, with what holds them.
+async fn left_of(client: &Client, object: &DynamicObject) -> Option<String> {
+    let spec = definition(object)?.spec;
+    let version = &spec.versions.iter().find(|version| version.served)?.name;
+    let gvk = GroupVersionKind::gvk(&spec.group, version, &spec.names.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, &spec.names.plural);
+    let left = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&ListParams::default()).await.ok()?;
+    let names = left.items.iter().map(|object| {
+        let namespace = object.namespace().map(|namespace| namespace + "/").unwrap_or_default();
+        format!("{namespace}{} with finalizers {}", object.name_any(), object.finalizers().join(", "))
+    });
+    some_of("objects are left", names.collect())
 }
 
 /// Where agents keep their data, as the DaemonSet says it.

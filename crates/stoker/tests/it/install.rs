@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use kube::core::gvk::GroupVersionKind;
 use serde_json::json;
@@ -177,6 +177,26 @@ async fn crds_of_others_are_neither_replaced_nor_removed() {
     bare.run(&["uninstall"]).await.exits(0);
     assert_eq!(bare.names::<CustomResourceDefinition>().await, ["imagepulljobs.apps.kruise.io"]);
     assert_eq!(bare.names::<stoker_api::dialect::kruise::ImagePullJob>().await, ["base"]);
+    bare.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_go_is_named_with_what_holds_it() {
+    let bare = Bare::start().await;
+    bare.apply(&bare.run(&["install"]).await.exits(0).out).await;
+    let spec = json!({ "images": [{ "image": "registry.example/a:1" }] });
+    let metadata = json!({ "name": "web", "namespace": "default", "finalizers": ["somebody.example/else"] });
+    bare.make("stoker.dev/v1alpha1", "Preheat", json!({ "metadata": metadata, "spec": spec })).await;
+    let stuck = bare.run(&["uninstall", "--yes", "--timeout", "1s"]).await;
+    stuck
+        .exits(1)
+        .says("CustomResourceDefinition preheats.stoker.dev is still there after 1 s")
+        .says("default/web with finalizers somebody.example/else");
+    let preheats: Api<stoker_api::native::Preheat> = Api::namespaced(bare.client.clone(), "default");
+    let free = json!({ "metadata": { "finalizers": null } });
+    preheats.patch("web", &PatchParams::default(), &Patch::Merge(free)).await.unwrap();
+    bare.run(&["uninstall"]).await.exits(0).says("Namespace stoker-system deleted");
+    assert_eq!(bare.names::<CustomResourceDefinition>().await, Vec::<String>::new());
     bare.stop().await;
 }
 
