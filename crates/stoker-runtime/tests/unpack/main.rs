@@ -9,7 +9,6 @@ mod hostile;
 mod limits;
 mod listing;
 mod rules;
-mod speed;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
