@@ -25,7 +25,7 @@ mod settings;
 mod snapshot;
 mod stage;
 
-pub use self::node::{Direct, Node};
+pub use self::node::Node;
 pub use self::session::{Blob, Layer, Session, Trouble, Wanted};
 
 /// Labels of containerd's objects.

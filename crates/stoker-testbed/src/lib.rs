@@ -4,6 +4,7 @@ pub mod containerd;
 mod daemon;
 pub mod docker_registry;
 pub mod image;
+pub mod memory;
 mod plot;
 pub mod proxy;
 pub mod registry;

@@ -14,6 +14,7 @@ use kube::api::PostParams;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use stoker_api::native::NodePreheat;
+use stoker_testbed::memory;
 use tokio_util::sync::CancellationToken;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -25,13 +26,6 @@ async fn main() -> Outcome<()> {
     println!("idle-agent-rss-anon {:.1} MiB", idle_agent(&stoker, scratch.path()).await?);
     println!("demo-peak-rss {:.1} MiB", demo(&stoker, &scratch.path().join("demo")).await?);
     Ok(())
-}
-
-/// A field of /proc/PID/status in MiB.
-fn memory(pid: u32, field: &str) -> Option<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<f64>().ok().map(|kib| kib / 1024.0)
 }
 
 async fn idle_agent(stoker: &Path, scratch: &Path) -> Outcome<f64> {
@@ -64,7 +58,7 @@ async fn idle_agent(stoker: &Path, scratch: &Path) -> Outcome<f64> {
     }
     // It has registered and watches; what it used to get there is given back, or not, within a moment.
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let used = memory(agent.id(), "RssAnon").ok_or("the agent is gone")?;
+    let used = memory::of(agent.id(), "RssAnon").ok_or("the agent is gone")?;
     agent.kill()?;
     agent.wait()?;
     cancel.cancel();
@@ -77,7 +71,7 @@ async fn demo(stoker: &Path, data: &Path) -> Outcome<f64> {
         Command::new(stoker).args(["demo", "--data"]).arg(data).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let mut peak: f64 = 0.0;
     while child.try_wait()?.is_none() {
-        peak = peak.max(memory(child.id(), "VmHWM").unwrap_or_default());
+        peak = peak.max(memory::of(child.id(), "VmHWM").unwrap_or_default());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     match child.wait()?.success() {

@@ -32,19 +32,9 @@ pub struct Node {
     /// Where it looks, at each pull, for programs that judge images, if it does.
     verifiers: Option<PathBuf>,
     /// Whether layers are unpacked by us.
-    pub direct: Direct,
+    pub direct: bool,
     /// The directories of hosts.toml files that it is told to use, the first one first.
     pub hosts: Vec<PathBuf>,
-}
-
-/// Who unpacks layers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Direct {
-    /// We do, while they come.
-    Yes,
-    /// containerd does, for this reason.
-    #[default]
-    No,
 }
 
 /// Asks containerd.
@@ -64,7 +54,7 @@ pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
         unfit: unfit(&snapshotter, &plugins),
         verifiers: plugins.iter().any(|plugin| plugin.r#type == VERIFIER).then_some(told.verifiers),
         hosts: told.hosts,
-        direct: if direct { Direct::Yes } else { Direct::No },
+        direct,
         snapshotter,
     })
 }

@@ -12,7 +12,6 @@ use tokio::sync::mpsc;
 
 use super::Labels;
 use super::content::Open;
-use super::node::Direct;
 use super::session::{Session, Trouble};
 use super::snapshot::{Place, named};
 use crate::grpc::{Error, Kind};
@@ -34,7 +33,7 @@ impl Session {
     pub(super) async fn stage<E: Send>(&self, index: usize, open: &Open<'_, E>) -> Result<Option<Staged>, Trouble<E>> {
         let inner = &self.containerd.inner;
         let compression = Compression::of(self.wanted.layers[index].media_type().as_ref());
-        let (Direct::Yes, Some(compression)) = (&inner.node.direct, compression) else { return Ok(None) };
+        let Some(compression) = compression.filter(|_| inner.node.direct) else { return Ok(None) };
         let key = self.key("stage", index);
         let mounts = inner.prepare(&self.lease, &key, "", Labels::new()).await?;
         let Some(Place { upper: dir, .. }) = Place::of(&mounts) else {

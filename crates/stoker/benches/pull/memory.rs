@@ -5,6 +5,7 @@ use std::time::Duration;
 use stoker_testbed::containerd::Version;
 use stoker_testbed::docker_registry::DockerRegistry;
 use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
+use stoker_testbed::memory;
 
 use crate::Outcome;
 use crate::arms::{self, Stoker};
@@ -25,16 +26,10 @@ pub(crate) async fn measure(version: Version, name: &str) -> Outcome<()> {
         loop {
             tokio::select! {
                 took = &mut pull => break took.map(|_| ())?,
-                () = tokio::time::sleep(Duration::from_millis(20)) => peak = peak.max(anonymous(id).unwrap_or_default()),
+                () = tokio::time::sleep(Duration::from_millis(20)) => peak = peak.max(memory::of(id, "RssAnon").unwrap_or_default()),
             }
         }
     }
     println!("containerd {name}: peak RssAnon of `stoker up` with a layer of 1 GiB {peak:.1} MiB");
     stoker.stop()
-}
-
-fn anonymous(id: u32) -> Option<f64> {
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    line.trim().trim_end_matches(" kB").parse::<f64>().ok().map(|kib| kib / 1024.0)
 }
