@@ -1,8 +1,13 @@
-//! Stock kubectl against the API over HTTPS: the commands a user types. Skipped, with a line that says so, where there is no
-//! kubectl 1.28 or later in `$KUBECTL` or on the PATH.
+//! Stock kubectl against the API over HTTPS: the commands a user types, and the same against a real API server where
+//! `STOKER_TEST_KUBECONFIG` names one. Skipped, with a line that says so, where there is no kubectl 1.28 or later in `$KUBECTL`
+//! or on the PATH.
 // Functions that tests share fail as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "support/real.rs"]
+mod real;
+
+use real::Real;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Arc;
@@ -15,12 +20,14 @@ use tokio_util::sync::CancellationToken;
 struct Kubectl {
     program: String,
     home: tempfile::TempDir,
+    /// Where it works.
+    namespace: String,
 }
 
 impl Kubectl {
-    async fn find() -> Option<Self> {
+    async fn find(namespace: &str) -> Option<Self> {
         let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".to_owned());
-        let kubectl = Self { program, home: tempfile::tempdir().unwrap() };
+        let kubectl = Self { program, home: tempfile::tempdir().unwrap(), namespace: namespace.to_owned() };
         let output = kubectl.command(&["version", "--client", "-o", "json"]).output().await.ok()?;
         let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
         let number = |field: &str| {
@@ -89,28 +96,46 @@ spec: {pace: {parallelism: 3}, tags: [a, b]}
 
 #[tokio::test]
 async fn stock_kubectl_works() {
-    let Some(kubectl) = Kubectl::find().await else {
+    let Some(kubectl) = Kubectl::find("default").await else {
         println!("SKIPPED: stock_kubectl_works needs kubectl 1.28 or later in $KUBECTL or on the PATH");
         return;
     };
-    let crd = serde_json::from_str(include_str!("support/widget.json")).unwrap();
-    let api = Api::new(Settings::new(vec![crd], Arc::new(jiff::Timestamp::now))).unwrap();
+    let api = Api::new(Settings::new(vec![real::widget_crd()], Arc::new(jiff::Timestamp::now))).unwrap();
     let server = Server::bind(api, "127.0.0.1:0".parse().unwrap()).await.unwrap();
     kubectl.write("kubeconfig", &server.kubeconfig());
     let cancel = CancellationToken::new();
     let task = tokio::spawn(server.run(cancel.clone()));
-
-    discovers(&kubectl).await;
-    applies(&kubectl).await;
-    shows(&kubectl).await;
-    changes(&kubectl).await;
-    refuses(&kubectl).await;
-    watches(&kubectl).await;
-    deletes(&kubectl).await;
-    built_in_kinds(&kubectl).await;
-
+    works(&kubectl, lacks).await;
     cancel.cancel();
     task.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn stock_kubectl_works_the_same_on_a_real_server() {
+    let Ok(kubeconfig) = std::env::var("STOKER_TEST_KUBECONFIG") else {
+        println!("SKIPPED: stock_kubectl_works_the_same_on_a_real_server needs STOKER_TEST_KUBECONFIG");
+        return;
+    };
+    let kubectl = Kubectl::find("test-kubectl").await.expect("kubectl 1.28 or later in $KUBECTL or on the PATH");
+    let real = Real::new(&kubeconfig).await;
+    real::make(&real.client("default"), &kubectl.namespace).await;
+    kubectl.write("kubeconfig", &std::fs::read_to_string(kubeconfig).unwrap());
+    kubectl.ok(&format!("config set-context --current --namespace {}", kubectl.namespace)).await;
+    works(&kubectl, async |_| ()).await;
+    real.clean().await;
+}
+
+/// Every command, and between the others those that only one of the servers answers so.
+async fn works(kubectl: &Kubectl, its_own: impl AsyncFn(&Kubectl)) {
+    discovers(kubectl).await;
+    applies(kubectl).await;
+    shows(kubectl).await;
+    changes(kubectl).await;
+    refuses(kubectl).await;
+    its_own(kubectl).await;
+    watches(kubectl).await;
+    deletes(kubectl).await;
+    built_in_kinds(kubectl).await;
 }
 
 async fn discovers(kubectl: &Kubectl) {
@@ -118,7 +143,7 @@ async fn discovers(kubectl: &Kubectl) {
     for part in ["widgets", "wd", "example.com/v1", "Widget", "daemonsets", "leases", "nodes"] {
         assert!(resources.contains(part), "{part} is missing in\n{resources}");
     }
-    assert!(kubectl.ok("version").await.contains("Server Version: v1.34"));
+    assert!(kubectl.ok("version").await.contains("Server Version: v1."));
     assert!(kubectl.ok("api-versions").await.contains("example.com/v1beta1"));
     let explained = kubectl.ok("explain widget.spec.pace").await;
     for part in ["How fast.", "parallelism", "How many at once."] {
@@ -165,7 +190,7 @@ async fn shows(kubectl: &Kubectl) {
     let event = serde_json::json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
         "type": "Normal", "reason": "Started", "message": "it began",
-        "involvedObject": {"apiVersion": "example.com/v1", "kind": "Widget", "namespace": "default", "name": "w", "uid": uid},
+        "involvedObject": {"apiVersion": "example.com/v1", "kind": "Widget", "namespace": kubectl.namespace, "name": "w", "uid": uid},
     });
     let file = kubectl.write("event.json", &event.to_string());
     kubectl.ok(&format!("create -f {file}")).await;
@@ -200,9 +225,6 @@ async fn changes(kubectl: &Kubectl) {
 }
 
 async fn refuses(kubectl: &Kubectl) {
-    let file = kubectl.write("diff.yaml", &WIDGET.replace("parallelism: 3", "parallelism: 5"));
-    let refused = kubectl.fails(&format!("diff -f {file}")).await;
-    assert!(refused.contains("kubectl diff is not supported") && refused.contains("--dry-run=server"), "{refused}");
     let wrong = WIDGET.replace("name: w", "name: wrong");
     for (text, said) in [
         (wrong.replace("parallelism: 3", "paralelism: 3"), r#"unknown field "spec.pace.paralelism""#),
@@ -214,10 +236,17 @@ async fn refuses(kubectl: &Kubectl) {
         let error = kubectl.fails(&format!("apply -f {file}")).await;
         assert!(error.contains(said), "{said} is not in {error}");
     }
+    assert!(kubectl.fails("get widget nobody").await.contains("NotFound"));
+    assert!(kubectl.fails("get widgets nobody other").await.contains("nobody"));
+}
+
+/// What the embedded API does not have, and says so.
+async fn lacks(kubectl: &Kubectl) {
+    let file = kubectl.write("diff.yaml", &WIDGET.replace("parallelism: 3", "parallelism: 5"));
+    let refused = kubectl.fails(&format!("diff -f {file}")).await;
+    assert!(refused.contains("kubectl diff is not supported") && refused.contains("--dry-run=server"), "{refused}");
     let file = kubectl.write("widget.yaml", WIDGET);
     assert!(kubectl.fails(&format!("apply --server-side -f {file}")).await.contains("server-side apply"));
-    assert!(kubectl.fails("get widget nobody").await.contains("NotFound"));
-    assert!(kubectl.fails("get widgets -n default nobody").await.contains("nobody"));
 }
 
 async fn watches(kubectl: &Kubectl) {
@@ -254,13 +283,15 @@ async fn deletes(kubectl: &Kubectl) {
 
 async fn built_in_kinds(kubectl: &Kubectl) {
     // The imperative forms send protobuf: kinds that a user makes by hand are read, the others refused with the way around.
-    kubectl.ok("create namespace shop").await;
-    kubectl.ok("create configmap settings -n shop --from-literal=a=b").await;
+    let shop = &format!("{}-shop", kubectl.namespace);
+    kubectl.ok(&format!("create namespace {shop}")).await;
+    kubectl.ok(&format!("label namespace {shop} {}=api", real::OURS)).await;
+    kubectl.ok(&format!("create configmap settings -n {shop} --from-literal=a=b")).await;
     let login = "--docker-server=registry.example --docker-username=me --docker-password=secret";
-    kubectl.ok(&format!("create secret docker-registry login -n shop {login}")).await;
-    let kind = kubectl.ok("get secret login -n shop -o jsonpath={.type}").await;
+    kubectl.ok(&format!("create secret docker-registry login -n {shop} {login}")).await;
+    let kind = kubectl.ok(&format!("get secret login -n {shop} -o jsonpath={{.type}}")).await;
     assert_eq!(kind, "kubernetes.io/dockerconfigjson");
-    let web = "create deployment web -n shop --image=registry.example/web:v1";
+    let web = &format!("create deployment web -n {shop} --replicas=0 --image=registry.example/web:v1");
     let imperative = kubectl.run(web).await;
     if !imperative.status.success() {
         assert!(String::from_utf8_lossy(&imperative.stderr).contains("use -f"));
@@ -268,17 +299,17 @@ async fn built_in_kinds(kubectl: &Kubectl) {
         let file = kubectl.write("web.yaml", &manifest);
         kubectl.ok(&format!("create -f {file}")).await;
     }
-    kubectl.ok("set image deployment/web -n shop web=registry.example/web:v2").await;
-    let image = "get deployment web -n shop -o jsonpath={.spec.template.spec.containers[0].image}";
-    assert_eq!(kubectl.ok(image).await, "registry.example/web:v2");
-    let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: shop}\ndata: {a: b}\n";
-    let file = kubectl.write("map.yaml", manifest);
+    kubectl.ok(&format!("set image deployment/web -n {shop} web=registry.example/web:v2")).await;
+    let image = "jsonpath={.spec.template.spec.containers[0].image}";
+    assert_eq!(kubectl.ok(&format!("get deployment web -n {shop} -o {image}")).await, "registry.example/web:v2");
+    let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied, namespace: SHOP}\ndata: {a: b}\n";
+    let file = kubectl.write("map.yaml", &manifest.replace("SHOP", shop));
     kubectl.ok(&format!("apply -f {file}")).await;
     assert!(kubectl.ok(&format!("apply -f {file}")).await.contains("unchanged"));
-    assert!(kubectl.ok("get configmaps,secrets,deployments -n shop").await.contains("settings"));
-    kubectl.ok("describe deployment web -n shop").await;
-    kubectl.ok("describe namespace shop").await;
+    assert!(kubectl.ok(&format!("get configmaps,secrets,deployments -n {shop}")).await.contains("settings"));
+    kubectl.ok(&format!("describe deployment web -n {shop}")).await;
+    kubectl.ok(&format!("describe namespace {shop}")).await;
     assert!(kubectl.ok("get crds").await.contains("widgets.example.com"));
-    kubectl.ok("delete namespace shop").await;
-    assert!(kubectl.fails("get namespace shop").await.contains("NotFound"));
+    kubectl.ok(&format!("delete namespace {shop}")).await;
+    assert!(kubectl.fails(&format!("get namespace {shop}")).await.contains("NotFound"));
 }

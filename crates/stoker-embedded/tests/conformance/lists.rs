@@ -91,16 +91,19 @@ pub(crate) async fn events_are_the_same_under_both_names(server: Server) {
 }
 
 pub(crate) async fn pods_are_found_by_node(server: Server) {
-    // A real server wants the account that its controllers would have made.
+    // A real server wants an account; its controllers make it too, at their own time.
     let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
-    Api::default_namespaced(server.client.clone()).create(&PostParams::default(), &account).await.unwrap();
+    let accounts = Api::default_namespaced(server.client.clone());
+    let _ = accounts.create(&PostParams::default(), &account).await;
     let pods: Api<Pod> = Api::default_namespaced(server.client.clone());
-    for (name, node) in [("a", "n1"), ("b", "n2")] {
+    // Nodes that nobody has: no kubelet may take the pods for its own.
+    let nodes = [server.name("n1"), server.name("n2")];
+    for (name, node) in ["a", "b"].into_iter().zip(&nodes) {
         let pod = json!({"metadata": {"name": name}, "spec": {"nodeName": node, "automountServiceAccountToken": false,
             "containers": [{"name": "c", "image": "example.com/i:1"}]}});
         pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
     }
-    let list = pods.list(&ListParams::default().fields("spec.nodeName=n2")).await.unwrap();
+    let list = pods.list(&ListParams::default().fields(&format!("spec.nodeName={}", nodes[1]))).await.unwrap();
     assert_eq!(list.items.len(), 1);
     let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
     for name in ["a", "b"] {

@@ -1,6 +1,7 @@
 //! What a Kubernetes API does, behaviour by behaviour: each as a test of the embedded API, and all of them on a real API server
 //! where `STOKER_TEST_KUBECONFIG` names a kubeconfig that may do everything there. A real one needs the controllers for
-//! namespaces and garbage collection; the tests use namespaces and names of their own and leave nothing behind.
+//! namespaces and garbage collection; the tests use namespaces and names of their own and leave nothing behind. One suite at a
+//! time: what another left, or is still using, goes first.
 //!
 //! ```text
 //! STOKER_TEST_KUBECONFIG=~/.kube/config cargo test -p stoker-embedded --test conformance real
@@ -8,6 +9,8 @@
 // Functions that tests share fail as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../support/real.rs"]
+mod real;
 mod server;
 
 /// Declares the modules, a test of the embedded API for each behaviour, and the list for a real server.
@@ -42,10 +45,11 @@ behaviours! {
         pods_are_found_by_node, versions_that_are_not;
     schemas: a_transition_rule_compares_with_what_is_stored, a_default_comes_back_when_its_field_is_taken_away,
         status_is_validated_too;
+    streams: a_streaming_list_marks_its_end, a_watch_of_the_state_marks_its_end, kube_watches_by_streaming_list;
     tables: columns_of_the_definition, built_in_kinds_have_columns, metadata_alone;
     watches: a_watch_begins_where_it_is_told, selectors_make_objects_come_and_go,
-        a_watch_of_one_name_hears_of_one_object, a_streaming_list_marks_its_end, the_timeout_ends_a_watch,
-        kube_watches_by_list_and_watch, kube_watches_by_pages, kube_watches_by_streaming_list, a_no_op_write_is_no_event;
+        a_watch_of_one_name_hears_of_one_object, the_timeout_ends_a_watch, kube_watches_by_list_and_watch,
+        kube_watches_by_pages, a_no_op_write_is_no_event;
     writes: a_new_object_is_complete, names_are_generated, an_update_wants_the_version_it_read,
         a_built_in_kind_may_be_updated_blindly, patches_merge, lists_of_built_in_kinds_merge_by_key,
         status_and_spec_are_apart, writing_the_same_changes_nothing, labels_do_not_touch_the_generation,

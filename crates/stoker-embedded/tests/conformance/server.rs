@@ -1,17 +1,18 @@
 //! A server to test, embedded or real, with a namespace and one custom kind for the test; and short ways to speak to it.
 
+use crate::real::{self, Real};
 use futures::FutureExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::DynamicObject;
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 use stoker_embedded::Settings;
+
+pub(crate) use crate::real::{definitions, eventually, resource, widget_crd};
 
 /// A behaviour by name.
 pub(crate) type Behaviour = (&'static str, fn(Server) -> Pin<Box<dyn Future<Output = ()>>>);
@@ -24,10 +25,6 @@ pub(crate) struct Server {
     pub(crate) namespace: String,
 }
 
-pub(crate) fn widget_crd() -> Value {
-    serde_json::from_str(include_str!("../support/widget.json")).unwrap()
-}
-
 /// The embedded API, in memory or (by `STOKER_TEST_JOURNAL`) with a journal.
 pub(crate) async fn embedded() -> Server {
     let mut settings = Settings::new(vec![widget_crd()], Arc::new(jiff::Timestamp::now));
@@ -38,37 +35,27 @@ pub(crate) async fn embedded() -> Server {
     Server::new(|namespace| api.client(namespace)).await
 }
 
-/// Runs behaviours on a real server, with the test's kind installed, one after another; says all that failed.
+/// Runs behaviours on a real server, one after another; says all that failed.
 pub(crate) async fn on_real(kubeconfig: &str, behaviours: &[Behaviour]) {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    config.read_timeout = None;
-    let connect = |namespace: &str| {
-        let mut config = config.clone();
-        config.default_namespace = namespace.to_owned();
-        Client::try_from(config).unwrap()
-    };
-    let crds = definitions(&connect("default"));
-    crds.create(&PostParams::default(), &dynamic(widget_crd())).await.unwrap();
-    let probe = Server { client: connect("default"), namespace: "default".to_owned() };
-    eventually("the test's kind is served", || async { probe.widgets().list(&ListParams::default()).await.is_ok() })
-        .await;
+    let real = Real::new(kubeconfig).await;
+    let probe = Server { client: real.client("default"), namespace: "default".to_owned() };
+    let lack = crate::streams::lack(&probe).await;
+    if let Some(lack) = &lack {
+        println!("SKIPPED: streaming lists, which this API server cannot serve: {lack}");
+    }
     let mut failed = Vec::new();
     let only = std::env::var("STOKER_TEST_ONLY").unwrap_or_default();
-    for (name, behaviour) in behaviours.iter().filter(|(name, _)| name.contains(&only)) {
-        let server = Server::new(connect).await;
+    let wanted = |name: &str| name.contains(&only) && (lack.is_none() || !name.starts_with("streams::"));
+    for (name, behaviour) in behaviours.iter().filter(|(name, _)| wanted(name)) {
+        let server = Server::new(|namespace| real.client(namespace)).await;
         println!("{name} …");
         if AssertUnwindSafe(behaviour(server.clone())).catch_unwind().await.is_err() {
             failed.push(*name);
         }
-        server.clean().await;
+        real::remove(&server.client, &server.namespace).await;
     }
-    crds.delete("widgets.example.com", &DeleteParams::default()).await.unwrap();
+    real.clean().await;
     assert!(failed.is_empty(), "{} of {} behave otherwise: {failed:#?}", failed.len(), behaviours.len());
-}
-
-pub(crate) fn definitions(client: &Client) -> Api<DynamicObject> {
-    Api::all_with(client.clone(), &resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition"))
 }
 
 impl Server {
@@ -76,19 +63,8 @@ impl Server {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let namespace = format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let client = connect(&namespace);
-        let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}})).unwrap();
-        Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+        real::make(&client, &namespace).await;
         Self { client, namespace }
-    }
-
-    async fn clean(self) {
-        // A test that failed may leave objects that wait for a finalizer.
-        let clear = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        for map in self.maps().list(&ListParams::default()).await.unwrap() {
-            let _ = self.maps().patch(&map.metadata.name.unwrap_or_default(), &Default::default(), &clear).await;
-        }
-        let namespaces: Api<Namespace> = Api::all(self.client);
-        let _ = namespaces.delete(&self.namespace, &DeleteParams::default()).await;
     }
 
     /// A name for what is in no namespace.
@@ -137,10 +113,6 @@ pub(crate) struct Answer {
 
 pub(crate) const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
-pub(crate) fn resource(group: &str, version: &str, kind: &str) -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
-}
-
 pub(crate) fn dynamic(value: Value) -> DynamicObject {
     serde_json::from_value(value).unwrap()
 }
@@ -155,15 +127,4 @@ pub(crate) fn refusal<T: std::fmt::Debug>(result: kube::Result<T>) -> Value {
         kube::Error::Api(status) => serde_json::to_value(&*status).unwrap(),
         other => panic!("not a refusal: {other:?}"),
     }
-}
-
-/// Waits for what a real server's controllers do in their own time. The embedded API has done it already.
-pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    for _ in 0..600 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{what}: never");
 }
