@@ -92,10 +92,10 @@ pub(crate) enum Command {
 
 impl Command {
     pub(crate) fn default_log_level(&self) -> &'static str {
+        // What the client libraries would log, we say ourselves.
         match self {
-            Command::Up(_) | Command::Controller(_) | Command::Agent(_) => "info,kube_client=off",
-            // What the client library would log, we say ourselves.
-            _ => "warn,kube_client=off",
+            Command::Up(_) | Command::Controller(_) | Command::Agent(_) => "info,kube_client=off,kube_runtime=off",
+            _ => "warn,kube_client=off,kube_runtime=off",
         }
     }
 }
