@@ -106,7 +106,8 @@ fn job_table(jobs: &[Job], args: &Get) -> String {
 async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<()> {
     let summary = (job.dialect.summary)(&job.object);
     outln!("{} {}: {}", job.dialect.kind, job.object.name_any(), summary.message);
-    let mut snapshot = match snapshot::take(client).await {
+    let namespace = job.object.namespace().unwrap_or_default();
+    let mut snapshot = match snapshot::take(client, &namespace).await {
         // Somebody who may see this namespace only still sees what the job says of itself.
         Err(kube::Error::Api(status)) if status.code == 403 => {
             eprintln!("its nodes cannot be shown: {}", status.message);
@@ -211,6 +212,10 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyho
         }
     };
     for dialect in dialects {
+        // A dialect that is not installed is nothing to complain about.
+        if dialect.kind != "Preheat" && !jobs::is_served(&connection.client, dialect).await {
+            continue;
+        }
         let api = jobs::api(&connection.client, dialect, namespace);
         let stream = watcher(api, config.clone()).default_backoff();
         all.push(stream.map(move |event| (dialect, event)).boxed());
@@ -228,8 +233,6 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyho
             Ok(Event::Apply(object) | Event::InitApply(object)) => (object, false),
             Ok(Event::Delete(object)) => (object, true),
             Ok(Event::Init | Event::InitDone) => continue,
-            // A dialect that is not installed is nothing to complain about.
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => continue,
             Err(problem) => {
                 tracing::warn!("watch interrupted, trying again: {problem}");
                 continue;

@@ -92,6 +92,12 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Re
         let objects = match api(client, dialect, namespace).list(&ListParams::default()).await {
             Err(problem) if is_missing(&problem) && dialect.kind == "Preheat" => return Err(not_installed(dialect)),
             Err(problem) if is_missing(&problem) => continue,
+            Err(problem) if dialect.kind != "Preheat" && is_forbidden(&problem) => {
+                if is_served(client, dialect).await {
+                    tracing::warn!("{}s are left out: {}", dialect.kind, explain(problem));
+                }
+                continue;
+            }
             objects => objects.map_err(explain)?,
         };
         jobs.extend(objects.items.into_iter().map(|mut object| {
@@ -110,6 +116,19 @@ fn complete(dialect: &Dialect, object: &mut DynamicObject) {
 
 fn is_missing(problem: &kube::Error) -> bool {
     matches!(problem, kube::Error::Api(status) if status.code == 404)
+}
+
+fn is_forbidden(problem: &kube::Error) -> bool {
+    matches!(problem, kube::Error::Api(status) if status.code == 403)
+}
+
+/// Whether the API server has this kind. A list does not tell: who has no right to a kind hears that first, kind or no kind.
+pub(crate) async fn is_served(client: &Client, dialect: &Dialect) -> bool {
+    let resource = (dialect.resource)();
+    match client.list_api_group_resources(&resource.api_version).await {
+        Ok(list) => list.resources.iter().any(|served| served.name == resource.plural),
+        Err(problem) => !is_missing(&problem),
+    }
 }
 
 fn not_installed(dialect: &Dialect) -> anyhow::Error {
