@@ -172,7 +172,12 @@ fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, 
     for entry in hosts {
         all.push(host(&dir, &path, image, entry)?);
     }
-    all.push(host(&dir, &path, image, server)?);
+    let (named, last) = (server.url.is_some(), host(&dir, &path, image, server)?);
+    // Where the file says that this very port speaks plain HTTP, to try TLS there as well only hides what it answered.
+    let plain = |host: &Host| host.scheme == "http" && host.authority == last.authority && last.authority.contains(':');
+    if named || last.scheme == "http" || !all.iter().any(plain) {
+        all.push(last);
+    }
     Ok(Some((path, all)))
 }
 

@@ -62,6 +62,24 @@ fn hosts_come_in_the_order_of_the_file_and_the_registry_last() {
 }
 
 #[test]
+fn a_port_that_speaks_plain_http_is_not_asked_for_tls_as_well() {
+    let plain = "http://10.0.0.1:5000/v2/r/x";
+    let tls = "https://10.0.0.1:5000/v2/r/x";
+    for (file, expected) in [
+        ("[host.'http://10.0.0.1:5000']", &[plain][..]),
+        ("server = 'https://10.0.0.1:5000'\n[host.'http://10.0.0.1:5000']", &[plain, tls]),
+        ("[host.'http://10.0.0.1:5001']", &["http://10.0.0.1:5001/v2/r/x?ns=10.0.0.1:5000", tls]),
+    ] {
+        let dir = certs(&[("10.0.0.1:5000/hosts.toml", file)]);
+        let asked = asked(&dir, "10.0.0.1:5000/r").unwrap();
+        assert_eq!(asked.iter().map(|host| host.replace("%3A", ":")).collect::<Vec<_>>(), expected, "{file}");
+    }
+    // Without a port these are two ports, of which both may answer.
+    let dir = certs(&[("reg.io/hosts.toml", "[host.'http://reg.io']")]);
+    assert_eq!(asked(&dir, "reg.io/r").unwrap(), ["http://reg.io/v2/r/x", "https://reg.io/v2/r/x"]);
+}
+
+#[test]
 fn the_registry_itself_is_asked_where_no_server_is_named() {
     for (registry, server, expected) in [
         ("reg.io", "", "https://reg.io/v2/r/x"),
