@@ -38,12 +38,25 @@ struct ByResultAndReason {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BySource {
+    source: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByResult {
+    result: &'static str,
+}
+
+/// Where bytes came from.
+const REGISTRY: BySource = BySource { source: "registry" };
+
 /// The numbers of all agents of a process; clones are the same numbers.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     attempts: Family<ByResultAndReason, Counter>,
-    received: Counter,
-    writes_failed: Counter,
+    received: Family<BySource, Counter>,
+    writes: Family<ByResult, Counter>,
     /// By a number that each agent gets when it joins.
     agents: Arc<Agents>,
 }
@@ -75,12 +88,17 @@ impl Metrics {
         let attempts = Family::<ByResultAndReason, Counter>::default();
         // A zero can be seen and alerted on, a series that is not there cannot.
         attempts.get_or_create(&ByResultAndReason { result: "succeeded", reason: "" }).inc_by(0);
-        Self { attempts, received: Counter::default(), writes_failed: Counter::default(), agents: Arc::default() }
+        let (received, writes) = (Family::<BySource, Counter>::default(), Family::<ByResult, Counter>::default());
+        received.get_or_create(&REGISTRY).inc_by(0);
+        for result in ["succeeded", "failed"] {
+            writes.get_or_create(&ByResult { result }).inc_by(0);
+        }
+        Self { attempts, received, writes, agents: Arc::default() }
     }
 
     /// Adds all of them to what a server exports.
     pub fn register(&self, registry: &mut Registry) {
-        let Self { attempts, received, writes_failed, agents } = self;
+        let Self { attempts, received, writes, agents } = self;
         registry.register(
             "stoker_agent_attempts",
             "Attempts to bring an image that ended by themselves, by result and reason",
@@ -88,13 +106,13 @@ impl Metrics {
         );
         registry.register(
             "stoker_agent_received_bytes",
-            "Bytes of layers and configurations that came from registries",
+            "Bytes of layers and configurations, by where they came from",
             received.clone(),
         );
         registry.register(
-            "stoker_agent_status_writes_failed",
-            "Reports that the API server did not take; they are tried again",
-            writes_failed.clone(),
+            "stoker_agent_status_writes",
+            "Reports to the API server by how they ended; one that failed is tried again",
+            writes.clone(),
         );
         registry.register_collector(Box::new(agents.clone()));
     }
@@ -203,12 +221,13 @@ impl Share {
 
     /// The counter of an order's bytes from registries moved.
     pub(crate) fn received(&self, before: u64, now: u64) {
-        self.metrics.received.inc_by(now.saturating_sub(before));
+        self.metrics.received.get_or_create(&REGISTRY).inc_by(now.saturating_sub(before));
     }
 
-    /// A report was not taken.
-    pub(crate) fn write_failed(&self) {
-        self.metrics.writes_failed.inc();
+    /// A report was written, or was not taken.
+    pub(crate) fn wrote(&self, succeeded: bool) {
+        let result = if succeeded { "succeeded" } else { "failed" };
+        self.metrics.writes.get_or_create(&ByResult { result }).inc();
     }
 }
 

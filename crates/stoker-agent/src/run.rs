@@ -534,6 +534,7 @@ impl Agent {
     }
 
     fn written(&mut self, saying: &Saying, result: Result<(), String>) {
+        self.share.wrote(result.is_ok());
         match result {
             Ok(()) => {
                 self.said.acknowledge(saying);
@@ -541,7 +542,6 @@ impl Agent {
                 (self.quiet_until, self.pause) = (None, Duration::ZERO);
             }
             Err(problem) => {
-                self.share.write_failed();
                 tracing::warn!(node = self.settings.node, "cannot report, trying again: {problem}");
                 self.pause = (self.pause * 2).clamp(Duration::from_millis(200), Duration::from_secs(30));
                 self.quiet_until = Some(after((self.settings.clock)(), self.pause));

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use stoker_api::DIALECTS;
-use stoker_core::{JobId, Outcome, Plan, Stage};
+use stoker_core::{JobId, Outcome, Plan, Reason, Stage};
 use tokio::time::Instant;
 
 /// How often the loop beats even if nothing happens.
@@ -29,6 +29,11 @@ struct ByStage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByState {
     state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByReason {
+    reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,6 +62,7 @@ pub struct Metrics {
     jobs: Family<ByStage, Gauge>,
     jobs_ended: Family<ByResult, Counter>,
     nodes: Family<ByState, Gauge>,
+    nodes_waiting: Family<ByReason, Gauge>,
     interruptions: Family<ByKind, Counter>,
     pulse: Arc<Mutex<Pulse>>,
 }
@@ -89,6 +95,7 @@ impl Metrics {
             jobs: Family::default(),
             jobs_ended: Family::default(),
             nodes: Family::default(),
+            nodes_waiting: Family::default(),
             interruptions: Family::default(),
             pulse: Arc::new(Mutex::new(Pulse { beat: Instant::now(), wants: Some(NO_LEASE) })),
         };
@@ -114,7 +121,8 @@ impl Metrics {
 
     /// Adds all of them to what a server exports.
     pub fn register(&self, registry: &mut Registry) {
-        let Self { leader, plans, writes, writes_waiting, jobs, jobs_ended, nodes, interruptions, pulse: _ } = self;
+        let Self { leader, plans, writes, writes_waiting, jobs, jobs_ended, .. } = self;
+        let Self { nodes, nodes_waiting, interruptions, pulse: _, .. } = self;
         registry.register("stoker_controller_leader", "1 while this controller leads", leader.clone());
         registry.register("stoker_controller_plan_seconds", "How long plans took", plans.clone());
         registry.register(
@@ -133,6 +141,11 @@ impl Metrics {
             "stoker_controller_nodes",
             "Nodes of jobs that have not ended, by state; a node counts once in each job",
             nodes.clone(),
+        );
+        registry.register(
+            "stoker_controller_nodes_waiting",
+            "Nodes of jobs that have not ended and that wait, by what they wait for",
+            nodes_waiting.clone(),
         );
         registry.register(
             "stoker_controller_watch_interruptions",
@@ -193,12 +206,14 @@ struct Standing {
     stage: Stage,
     generation: i64,
     nodes: [u32; 4],
+    waiting_for: BTreeMap<Reason, u32>,
 }
 
 impl Standing {
     fn of(outcome: &Outcome) -> Self {
         let Outcome { stage, generation, waiting, pulling, succeeded, failed, .. } = *outcome;
-        Self { stage, generation, nodes: [waiting, pulling, succeeded, failed] }
+        let nodes = [waiting, pulling, succeeded, failed];
+        Self { stage, generation, nodes, waiting_for: outcome.waiting_for.clone() }
     }
 
     fn ended(&self) -> bool {
@@ -264,6 +279,10 @@ impl Leading {
         self.metrics.jobs.get_or_create(&ByStage { stage }).inc_by(sign);
         for (state, count) in STATES.into_iter().zip(standing.nodes) {
             self.metrics.nodes.get_or_create(&ByState { state }).inc_by(sign * i64::from(count));
+        }
+        for (reason, count) in &standing.waiting_for {
+            let reason = ByReason { reason: reason.as_str() };
+            self.metrics.nodes_waiting.get_or_create(&reason).inc_by(sign * i64::from(*count));
         }
     }
 }

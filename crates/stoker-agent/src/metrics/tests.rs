@@ -32,7 +32,8 @@ fn counters_stay_and_levels_go_with_their_agent() {
     one.received(0, 70);
     two.received(100, 130);
     two.received(130, 0);
-    one.write_failed();
+    one.wrote(false);
+    two.wrote(true);
     one.disk(Some(5_000));
     two.disk(Some(4_000));
     one.state(|state| state.phases = [1, 2, 0, 0]);
@@ -45,7 +46,11 @@ fn counters_stay_and_levels_go_with_their_agent() {
         r#"orders{phase="succeeded"} 3"#,
         r#"orders{phase="waiting"} 2"#,
     ];
-    let rest = ["received_bytes_total 100", "status_writes_failed_total 1"];
+    let rest = [
+        r#"received_bytes_total{source="registry"} 100"#,
+        r#"status_writes_total{result="failed"} 1"#,
+        r#"status_writes_total{result="succeeded"} 1"#,
+    ];
     let all: Vec<&str> = counters.into_iter().chain(levels).chain(rest).collect();
     assert_eq!(samples(&metrics), all);
     drop((one, two));

@@ -3,6 +3,7 @@ use prometheus_client::encoding::text::encode;
 use stoker_core::Bytes;
 
 fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeeded, failed]: [u32; 4]) -> Outcome {
+    let waits = if stage == Stage::Suspended { Reason::Suspended } else { Reason::Parallelism };
     Outcome {
         job: JobId::new("Preheat", "default", name),
         generation,
@@ -16,7 +17,7 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         digests: BTreeMap::new(),
         failures: Vec::new(),
         failed_nodes: Vec::new(),
-        waiting_for: BTreeMap::new(),
+        waiting_for: BTreeMap::from([(waits, waiting)]),
         started: None,
         completed: None,
         eta: None,
@@ -59,6 +60,8 @@ fn jobs_are_counted_while_they_run_and_once_when_they_end() {
             "jobs{stage=\"Running\"} 1",
             "jobs{stage=\"Suspended\"} 1",
             "leader 1",
+            "nodes_waiting{reason=\"Parallelism\"} 3",
+            "nodes_waiting{reason=\"Suspended\"} 1",
             "nodes{state=\"pulling\"} 2",
             "nodes{state=\"succeeded\"} 1",
             "nodes{state=\"waiting\"} 4",

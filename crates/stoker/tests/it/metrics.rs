@@ -117,10 +117,11 @@ async fn what_is_counted_is_what_happened() {
         assert!(text.ends_with("# EOF\n"), "{text}");
         let controller = |sample: &str| value(&text, &format!("stoker_controller_{sample}"));
         let agent = |sample: &str| value(&text, &format!("stoker_agent_{sample}"));
-        assert_eq!(agent("received_bytes_total"), registry.body_bytes("blobs"));
+        assert_eq!(agent(r#"received_bytes_total{source="registry"}"#), registry.body_bytes("blobs"));
         assert_eq!(agent(r#"attempts_total{result="succeeded",reason=""}"#), 2);
         assert!(agent(r#"attempts_total{result="failed",reason="NotFound"}"#) >= 1);
-        assert_eq!(agent("status_writes_failed_total"), 0);
+        assert_eq!(agent(r#"status_writes_total{result="failed"}"#), 0);
+        assert!(agent(r#"status_writes_total{result="succeeded"}"#) >= 4);
         assert!(agent("disk_free_bytes") > 0);
         assert_eq!(controller("leader"), 1);
         assert_eq!(controller(r#"jobs{stage="Running"}"#), 0);
