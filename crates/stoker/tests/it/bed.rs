@@ -1,17 +1,20 @@
-//! A running `stoker up` and the commands that talk to it.
+//! A running `stoker up`, and somebody's way into it or any other cluster: commands, and objects to make and to wait for.
 
 use std::io::{BufRead as _, BufReader};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Client, Config};
+use serde_json::json;
 
 /// Nothing here takes this long; a test that waits for it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,6 +30,7 @@ pub(crate) fn stoker() -> Command {
 pub(crate) struct Up {
     child: Child,
     data: tempfile::TempDir,
+    login: Login,
     nodes: u16,
     /// What else it is told.
     more: Vec<String>,
@@ -45,22 +49,19 @@ impl Up {
     pub(crate) fn start_with(data: tempfile::TempDir, nodes: u16, more: &[&str]) -> Self {
         let more: Vec<String> = more.iter().map(|arg| arg.to_string()).collect();
         let child = Self::spawn(data.path(), nodes, &more, stoker(), Stdio::inherit());
-        Self { child, data, nodes, more }
+        let login = Login::new(data.path().join("kubeconfig"));
+        Self { child, data, login, nodes, more }
     }
 
-    /// Writes all that it has to say, and as much as it can say, to a file.
-    pub(crate) fn start_logging(nodes: u16, log: &Path) -> Self {
-        Self::start_in_env(nodes, &[], &[], log)
-    }
-
-    /// The same with more arguments and more of an environment.
+    /// With more arguments and more of an environment; all that it has to say, and as much as it can say, goes to a file.
     pub(crate) fn start_in_env(nodes: u16, more: &[&str], env: &[(&str, String)], log: &Path) -> Self {
         let data = tempfile::tempdir().unwrap();
         let more: Vec<String> = more.iter().map(|arg| arg.to_string()).collect();
         let mut command = stoker();
         command.env("STOKER_LOG", "trace").envs(env.iter().map(|(name, value)| (name, value)));
         let child = Self::spawn(data.path(), nodes, &more, command, std::fs::File::create(log).unwrap().into());
-        Self { child, data, nodes, more }
+        let login = Login::new(data.path().join("kubeconfig"));
+        Self { child, data, login, nodes, more }
     }
 
     /// Its process.
@@ -100,19 +101,53 @@ impl Up {
         self.data.path()
     }
 
-    pub(crate) fn kubeconfig(&self) -> PathBuf {
-        self.data.path().join("kubeconfig")
-    }
-
     /// The image store of a node.
     pub(crate) fn images(&self, node: &str) -> PathBuf {
         self.data.path().join("nodes").join(node).join("images")
     }
 
+    /// Sends a signal and waits for the end.
+    pub(crate) fn stop(mut self, signal: &str) -> std::process::ExitStatus {
+        let id = self.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a login can do, can be done here: it is the only one.
+impl Deref for Up {
+    type Target = Login;
+
+    fn deref(&self) -> &Login {
+        &self.login
+    }
+}
+
+/// Somebody's way into a cluster, and into the namespace that the kubeconfig says.
+pub(crate) struct Login {
+    kubeconfig: PathBuf,
+}
+
+impl Login {
+    pub(crate) fn new(kubeconfig: PathBuf) -> Self {
+        Self { kubeconfig }
+    }
+
+    pub(crate) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     /// A command against this cluster.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = stoker();
-        command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(args);
         command
     }
 
@@ -123,7 +158,7 @@ impl Up {
     }
 
     pub(crate) async fn client(&self) -> Client {
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig()).unwrap();
+        let kubeconfig = Kubeconfig::read_from(&self.kubeconfig).unwrap();
         let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
         Client::try_from(config).unwrap()
     }
@@ -166,18 +201,16 @@ impl Up {
         }
     }
 
-    /// Sends a signal and waits for the end.
-    pub(crate) fn stop(mut self, signal: &str) -> std::process::ExitStatus {
-        let id = self.id().to_string();
-        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
-        self.child.wait().unwrap()
+    /// Makes a Secret with a login of a registry.
+    pub(crate) async fn docker_secret(&self, name: &str, content: &str) {
+        self.make_secret(name, "kubernetes.io/dockerconfigjson", ".dockerconfigjson", content).await;
     }
-}
 
-impl Drop for Up {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(crate) async fn make_secret(&self, name: &str, kind: &str, key: &str, content: &str) {
+        let secret = json!({"metadata": {"name": name}, "type": kind, "stringData": {key: content}});
+        let secret: Secret = serde_json::from_value(secret).unwrap();
+        let secrets: Api<Secret> = Api::default_namespaced(self.client().await);
+        secrets.create(&PostParams::default(), &secret).await.unwrap();
     }
 }
 
@@ -217,4 +250,13 @@ pub(crate) fn rest(mut pipe: impl std::io::Read) -> String {
     let mut text = String::new();
     pipe.read_to_string(&mut text).unwrap();
     text
+}
+
+/// A kubectl that is new enough, from $KUBECTL or the PATH.
+pub(crate) fn kubectl() -> Option<String> {
+    let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".into());
+    let output = Command::new(&program).args(["version", "--client", "-o", "json"]).output().ok()?;
+    let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let minor = version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse::<u32>().ok()?;
+    (minor >= 28).then_some(program)
 }

@@ -2,16 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+// Other suites use it too, and all of it.
+#[allow(dead_code)]
 mod bed;
-mod credentials;
 mod demo;
 mod install;
 mod jobs;
-mod kruise;
-mod kubectl;
 mod lasting;
 mod metrics;
 mod mistakes;
 mod pages;
 mod pull;
-mod rotated;

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use stoker_testbed::registry::{Registry, noise};
 
+use crate::bed::kubectl;
 use crate::bed::{Ran, Up};
-use crate::kubectl::kubectl;
 
 /// The lines after `$` in the console blocks of a page.
 fn commands(page: &str) -> Vec<String> {

@@ -4,7 +4,7 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use stoker_testbed::registry::{Registry, noise};
 
-use crate::bed::Up;
+use crate::bed::{Site, Wishes};
 
 fn status<'a>(object: &'a DynamicObject, field: &str) -> &'a Value {
     object.data.get("status").and_then(|status| status.get(field)).unwrap_or(&Value::Null)
@@ -21,51 +21,50 @@ fn manifest(fixture: &str, image: &str) -> String {
     lines.collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_samples_of_the_article_run() {
+pub(crate) async fn the_samples_of_the_article_run(site: &Site) {
     let registry = Registry::start().await.unwrap();
     registry.push("base/image", "latest", &[noise(10_000, 1)]);
     let image = format!("{}/base/image:latest", registry.host());
-    let up = Up::start(3);
+    let bed = site.bed(Wishes::default()).await;
+    let all = bed.nodes.len();
     let label = Patch::Merge(json!({"metadata": {"labels": {"resource-pool": "serverless"}}}));
-    let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(up.client().await);
-    nodes.patch("node-2", &PatchParams::default(), &label).await.unwrap();
+    let nodes = kube::Api::<k8s_openapi::api::core::v1::Node>::all(bed.administrator.clone());
+    nodes.patch(&bed.own_node, &PatchParams::default(), &label).await.unwrap();
 
-    up.create(&manifest("cluster-wide", &image)).await;
-    let never = up.wait("ImagePullJob", "base-image-job", |object| *status(object, "succeeded") == 3).await;
-    assert_eq!(*status(&never, "desired"), 3);
+    bed.create(&manifest("cluster-wide", &image)).await;
+    let never = bed.wait("ImagePullJob", "base-image-job", |object| *status(object, "succeeded") == all).await;
+    assert_eq!(*status(&never, "desired"), all);
     assert_eq!(*status(&never, "message"), "job is running, progress 100.0%");
     assert_eq!(*status(&never, "completionTime"), Value::Null, "a job of type Never does not end");
 
-    up.create(&manifest("sidecar", &image)).await;
+    bed.create(&manifest("sidecar", &image)).await;
     let always =
-        up.wait("ImagePullJob", "sidecar-image-job", |object| !status(object, "completionTime").is_null()).await;
+        bed.wait("ImagePullJob", "sidecar-image-job", |object| !status(object, "completionTime").is_null()).await;
     assert_eq!(*status(&always, "message"), "job has completed");
     assert_eq!(
         (status(&always, "succeeded"), status(&always, "failed"), status(&always, "active")),
-        (&json!(3), &json!(0), &json!(0))
+        (&json!(all), &json!(0), &json!(0))
     );
 
-    up.create(&manifest("resource-pool", &image)).await;
-    let pool = up.wait("ImagePullJob", "serverless-job", |object| *status(object, "succeeded") == 1).await;
+    bed.create(&manifest("resource-pool", &image)).await;
+    let pool = bed.wait("ImagePullJob", "serverless-job", |object| *status(object, "succeeded") == 1).await;
     assert_eq!(*status(&pool, "desired"), 1);
 
-    let get = up.run(&["get"]).await;
+    let get = bed.run(&["get"]).await;
     get.exits(0).says("imagepulljob/base-image-job").says("imagepulljob/sidecar-image-job");
-    up.run(&["get", "imagepulljob/serverless-job"]).await.exits(0).says("node-2").says("Done");
-    up.run(&["why", "imagepulljob/base-image-job"]).await.exits(0).says("no node is waiting");
-    up.run(&["delete", "imagepulljob/base-image-job"]).await.exits(0).says("ImagePullJob base-image-job deleted");
+    bed.run(&["get", "imagepulljob/serverless-job"]).await.exits(0).says(&bed.own_node).says("Done");
+    bed.run(&["why", "imagepulljob/base-image-job"]).await.exits(0).says("no node is waiting");
+    bed.run(&["delete", "imagepulljob/base-image-job"]).await.exits(0).says("ImagePullJob base-image-job deleted");
     assert_eq!(
         registry.requests("blobs").len(),
-        3 * 2,
+        all * 2,
         "each node fetched the config and the layer once, for all jobs"
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn upstreams_refusals_are_the_schemas() {
-    let up = Up::start(1);
-    let api = up.api("ImagePullJob").await;
+pub(crate) async fn upstreams_refusals_are_the_schemas(site: &Site) {
+    let bed = site.bed(Wishes::default()).await;
+    let api = bed.api("ImagePullJob").await;
     let cases = [
         (json!({}), "spec.image"),
         (json!({"image": ""}), "spec.image"),
@@ -96,7 +95,7 @@ async fn upstreams_refusals_are_the_schemas() {
             other => panic!("{spec}: {other:?}"),
         }
     }
-    let defaults = up.create("{apiVersion: apps.kruise.io/v1alpha1, kind: ImagePullJob, metadata: {name: d}, spec: {image: '127.0.0.1:1/a'}}").await;
+    let defaults = bed.create("{apiVersion: apps.kruise.io/v1alpha1, kind: ImagePullJob, metadata: {name: d}, spec: {image: '127.0.0.1:1/a'}}").await;
     assert_eq!(
         defaults.data["spec"],
         json!({

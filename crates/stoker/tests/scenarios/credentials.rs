@@ -1,16 +1,16 @@
 //! Pull secrets against a registry that wants a login: Debian's docker-registry with htpasswd.
 
 use std::collections::BTreeMap;
-use std::fs;
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use stoker_testbed::docker_registry::{self, DockerRegistry};
 use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
 
-use crate::bed::{Ran, Up};
+use crate::bed::{Bed, Site, Wishes};
+use crate::up::{PATIENCE, Ran};
 
 /// What nobody may ever see.
 const PASSWORDS: [&str; 2] = ["hunter2-first", "hunter2-rotated"];
@@ -50,26 +50,11 @@ fn account(password: &str) -> (String, String) {
     ("ada".to_owned(), password.to_owned())
 }
 
-impl Up {
-    async fn secrets(&self, namespace: &str) -> Api<Secret> {
-        Api::namespaced(self.client().await, namespace)
-    }
-
-    async fn make_secret(&self, name: &str, kind: &str, key: &str, content: &str) {
-        let secret = json!({
-            "metadata": { "name": name }, "type": kind, "stringData": { key: content },
-        });
-        let secret: Secret = serde_json::from_value(secret).unwrap();
-        self.secrets("default").await.create(&PostParams::default(), &secret).await.unwrap();
-    }
-
-    pub(crate) async fn docker_secret(&self, name: &str, content: &str) {
-        self.make_secret(name, "kubernetes.io/dockerconfigjson", ".dockerconfigjson", content).await;
-    }
-
+impl Bed {
     /// The names of the copies in Stoker's namespace.
     async fn copies(&self) -> Vec<String> {
-        let all = self.secrets("stoker-system").await.list(&ListParams::default()).await.unwrap();
+        let secrets: Api<Secret> = Api::namespaced(self.administrator.clone(), "stoker-system");
+        let all = secrets.list(&ListParams::default()).await.unwrap();
         all.items.into_iter().filter_map(|secret| secret.metadata.name).collect()
     }
 
@@ -84,7 +69,7 @@ impl Up {
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
         };
-        tokio::time::timeout(crate::bed::PATIENCE, waiting).await.expect("the copies did not become as many")
+        tokio::time::timeout(PATIENCE, waiting).await.expect("the copies did not become as many")
     }
 
     async fn pull(&self, image: &str, secrets: &[&str], more: &[&str]) -> Ran {
@@ -95,7 +80,7 @@ impl Up {
 
     /// Every object but the Secrets, as text.
     async fn every_object(&self) -> String {
-        let client = self.client().await;
+        let client = self.administrator.clone();
         let kinds = [
             ("stoker.dev", "v1alpha1", "Preheat"),
             ("stoker.dev", "v1alpha1", "NodePreheat"),
@@ -117,49 +102,53 @@ impl Up {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_private_registry_with_right_wrong_two_and_rotated_secrets() {
+pub(crate) async fn a_private_registry_with_right_wrong_two_and_rotated_secrets(site: &Site) {
     let Some(mut registry) = Registry::start().await else { return };
     let image = registry.image.clone();
-    let data = tempfile::tempdir().unwrap();
-    let log = data.path().join("log");
-    let up = Up::start_logging(2, &log);
-    up.docker_secret("right", &registry.login(PASSWORDS[0])).await;
-    up.docker_secret("same", &registry.login(PASSWORDS[0])).await;
-    up.docker_secret("wrong", &registry.login("not-the-password")).await;
-    up.docker_secret("other", &json!({"auths": {"elsewhere.example": {"auth": "YWRhOng="}}}).to_string()).await;
-    up.docker_secret("broken", "{\"auths\": \"hunter2-first\"}").await;
+    let bed = site.bed(Wishes { trace: true, ..Wishes::default() }).await;
+    let (all, namespace) = (bed.nodes.len(), &bed.namespace);
+    let (first, second) = (bed.nodes[0].as_str(), bed.nodes[1].as_str());
+    bed.docker_secret("right", &registry.login(PASSWORDS[0])).await;
+    bed.docker_secret("same", &registry.login(PASSWORDS[0])).await;
+    bed.docker_secret("wrong", &registry.login("not-the-password")).await;
+    bed.docker_secret("other", &json!({"auths": {"elsewhere.example": {"auth": "YWRhOng="}}}).to_string()).await;
+    bed.docker_secret("broken", "{\"auths\": \"hunter2-first\"}").await;
     let mut said: Vec<Ran> = Vec::new();
 
     // None, wrong, for another registry, missing, malformed: each failure says what to do.
     let refused = [
-        (&[][..], "node-1: Unauthorized", "there is none"),
-        (&["wrong"], "node-1: Unauthorized", "refuses the login (401)"),
-        (&["other"], "node-1: Unauthorized", "there is none"),
-        (&["gone"], "node-1: SecretMissing", "Secret default/gone is not there"),
-        (&["broken", "wrong"], "node-1: Unauthorized", "Secret default/broken cannot be used: its .dockerconfigjson"),
+        (&[][..], "Unauthorized", "there is none".to_owned()),
+        (&["wrong"], "Unauthorized", "refuses the login (401)".to_owned()),
+        (&["other"], "Unauthorized", "there is none".to_owned()),
+        (&["gone"], "SecretMissing", format!("Secret {namespace}/gone is not there")),
+        (
+            &["broken", "wrong"],
+            "Unauthorized",
+            format!("Secret {namespace}/broken cannot be used: its .dockerconfigjson"),
+        ),
     ];
     for (secrets, reason, sentence) in refused {
-        let ran = up.pull(&image, secrets, &[]).await;
-        ran.exits(1).says("2 of 2 nodes failed").says(reason).says(sentence);
+        let ran = bed.pull(&image, secrets, &[]).await;
+        ran.exits(1).says(&format!("{all} of {all} nodes failed"));
+        ran.says(&format!("{first}: {reason}")).says(&sentence);
         said.push(ran);
     }
 
     // One Secret that is right is enough, whatever stands beside it.
     said.push(
-        up.pull(&image, &["gone", "broken", "wrong", "other", "right"], &["--node", "node-1", "--name", "all"]).await,
+        bed.pull(&image, &["gone", "broken", "wrong", "other", "right"], &["--node", first, "--name", "all"]).await,
     );
     said.last().unwrap().exits(0).says("on all 1 nodes");
     let keep = json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "keeps"}, "spec": {
         "images": [{"image": image, "pullSecrets": [{"name": "right"}, {"name": "same"}]}],
-        "pull": {"policy": "Always"}, "completion": {"mode": "Continuous"}, "nodes": {"names": ["node-2"]},
+        "pull": {"policy": "Always"}, "completion": {"mode": "Continuous"}, "nodes": {"names": [second]},
     }});
-    up.create(&keep.to_string()).await;
+    bed.create(&keep.to_string()).await;
     let synced = |object: &DynamicObject| object.data.pointer("/status/phase") == Some(&"Synced".into());
-    let keeps = up.wait("Preheat", "keeps", synced).await;
+    let keeps = bed.wait("Preheat", "keeps", synced).await;
     assert_eq!(keeps.data["status"]["succeeded"], 1, "{:#}", keeps.data);
     // One for each Secret that is in use; those of ended jobs are gone.
-    let before = up.wait_for_copies(2).await;
+    let before = bed.wait_for_copies(2).await;
 
     // Rotated: the copy follows the Secret, the old one goes, and pulls work again.
     registry.rotate();
@@ -169,28 +158,28 @@ async fn a_private_registry_with_right_wrong_two_and_rotated_secrets() {
         let spec = json!({"images": images, "pull": {"policy": "Always"}});
         json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": name}, "spec": spec})
     };
-    up.create(&ask("stale").to_string()).await;
-    let stale = up.wait("Preheat", "stale", ended).await;
+    bed.create(&ask("stale").to_string()).await;
+    let stale = bed.wait("Preheat", "stale", ended).await;
     assert_eq!(stale.data["status"]["failedNodes"][0]["reason"], "Unauthorized", "{:#}", stale.data);
     let secret = json!({ "stringData": { ".dockerconfigjson": registry.login(PASSWORDS[1]) } });
     for name in ["right", "same"] {
-        let api = up.secrets("default").await;
+        let api: Api<Secret> = Api::default_namespaced(bed.client().await);
         api.patch(name, &PatchParams::default(), &Patch::Merge(&secret)).await.unwrap();
     }
-    up.wait_for_copies(4).await;
-    up.create(&ask("again").to_string()).await;
-    let again = up.wait("Preheat", "again", ended).await;
+    bed.wait_for_copies(4).await;
+    bed.create(&ask("again").to_string()).await;
+    let again = bed.wait("Preheat", "again", ended).await;
     assert_eq!(again.data["status"]["phase"], "Succeeded", "{:#}", again.data);
-    let mut after = up.wait_for_copies(2).await;
+    let mut after = bed.wait_for_copies(2).await;
     after.retain(|copy| before.contains(copy));
     assert_eq!(after, Vec::<String>::new(), "the old copy is gone");
-    up.run(&["delete", "keeps"]).await.exits(0);
-    up.wait_for_copies(0).await;
+    bed.run(&["delete", "keeps"]).await.exits(0);
+    bed.wait_for_copies(0).await;
 
     // Nobody has seen a password.
-    let printed = fs::read_to_string(&log).unwrap();
+    let printed = bed.log();
     assert!(printed.contains("copying a Secret"), "the log says what happens: {printed}");
-    let objects = up.every_object().await;
+    let objects = bed.every_object().await;
     assert!(objects.contains("again"));
     for text in said.iter().map(|ran| format!("{}{}", ran.out, ran.err)).chain([printed, objects]) {
         for secret in PASSWORDS.into_iter().chain(["not-the-password"]) {
@@ -205,23 +194,22 @@ fn base64(text: &str) -> String {
     serde_json::to_value(k8s_openapi::ByteString(text.into())).unwrap().as_str().unwrap().to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_imagepulljob_pulls_with_secrets_that_cannot_be_changed() {
+pub(crate) async fn an_imagepulljob_pulls_with_secrets_that_cannot_be_changed(site: &Site) {
     let Some(registry) = Registry::start().await else { return };
-    let up = Up::start(1);
+    let bed = site.bed(Wishes::default()).await;
     let old = json!({ registry.host(): { "auth": base64(&format!("ada:{}", PASSWORDS[0])) } }).to_string();
-    up.make_secret("old", "kubernetes.io/dockercfg", ".dockercfg", &old).await;
+    bed.make_secret("old", "kubernetes.io/dockercfg", ".dockercfg", &old).await;
     let manifest = json!({
         "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": { "name": "private" },
         "spec": { "image": registry.image, "pullSecrets": ["old"] },
     });
-    up.create(&manifest.to_string()).await;
+    bed.create(&manifest.to_string()).await;
     let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
-    let job = up.wait("ImagePullJob", "private", ended).await;
+    let job = bed.wait("ImagePullJob", "private", ended).await;
     let counts: BTreeMap<&str, &Value> =
         ["succeeded", "failed"].into_iter().map(|field| (field, &job.data["status"][field])).collect();
-    assert_eq!(counts, BTreeMap::from([("succeeded", &json!(1)), ("failed", &json!(0))]));
-    let api = up.api("ImagePullJob").await;
+    assert_eq!(counts, BTreeMap::from([("succeeded", &json!(bed.nodes.len())), ("failed", &json!(0))]));
+    let api = bed.api("ImagePullJob").await;
     for change in [json!(["other"]), json!([]), Value::Null] {
         let patch = Patch::Merge(json!({ "spec": { "pullSecrets": change } }));
         match api.patch("private", &PatchParams::default(), &patch).await {

@@ -7,7 +7,7 @@ use stoker_testbed::docker_registry::{self, DockerRegistry};
 use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
 use stoker_testbed::proxy::Proxy;
 
-use crate::bed::Up;
+use crate::bed::{Site, Wishes};
 
 fn login(host: &str, password: &str) -> String {
     json!({"auths": {host: {"username": "ada", "password": password}}}).to_string()
@@ -19,8 +19,7 @@ fn copies(object: &DynamicObject) -> Option<Value> {
     orders.values().next().map(|order| order["secrets"].clone())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_meanwhile() {
+pub(crate) async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_meanwhile(site: &Site) {
     let account = |password: &str| [("ada".to_owned(), password.to_owned())];
     let options = docker_registry::Options { accounts: account("hunter2-old").into(), tls: false };
     let Some(mut registry) = DockerRegistry::start(options).await.unwrap() else { return };
@@ -29,30 +28,31 @@ async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_meanwhile() {
     let image = ImageBuilder::new().layer(&layer(1)).layer(&layer(2)).build();
     registry.push("shop/web", "v1", &image).await.unwrap();
     // One layer after the other, so that the second is asked for with a password that is no longer good.
-    let up = Up::start_with(tempfile::tempdir().unwrap(), 1, &["--max-layers", "1"]);
-    up.docker_secret("login", &login(&link.host(), "hunter2-old")).await;
+    let bed = site.bed(Wishes { agents: &["--max-layers", "1"], ..Wishes::default() }).await;
+    let node = &bed.nodes[0];
+    bed.docker_secret("login", &login(&link.host(), "hunter2-old")).await;
     link.stall_after(1_000_000);
     let job = json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "web"}, "spec": {
         "images": [{"image": format!("{}/shop/web:v1", link.host()), "pullSecrets": [{"name": "login"}]}],
-        "pull": {"retries": 0},
+        "nodes": {"names": [node]}, "pull": {"retries": 0},
     }});
-    up.create(&job.to_string()).await;
+    bed.create(&job.to_string()).await;
     link.wait_for_bytes(1_000_000).await.unwrap();
-    let before = copies(&up.wait("NodePreheat", "node-1", |object| copies(object).is_some()).await).unwrap();
+    let before = copies(&bed.wait("NodePreheat", node, |object| copies(object).is_some()).await).unwrap();
 
     let secret = json!({ "stringData": { ".dockerconfigjson": login(&link.host(), "hunter2-new") } });
-    let secrets: Api<Secret> = Api::namespaced(up.client().await, "default");
+    let secrets: Api<Secret> = Api::default_namespaced(bed.client().await);
     secrets.patch("login", &PatchParams::default(), &Patch::Merge(&secret)).await.unwrap();
     let other = |object: &DynamicObject| copies(object).is_some_and(|copies| copies != before);
-    up.wait("NodePreheat", "node-1", other).await;
+    bed.wait("NodePreheat", node, other).await;
     registry.set_accounts(&account("hunter2-new")).unwrap();
     link.let_go();
 
     let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
-    let job = up.wait("Preheat", "web", ended).await;
+    let job = bed.wait("Preheat", "web", ended).await;
     assert_eq!(job.data["status"]["phase"], "Succeeded", "{:#}", job.data);
-    up.run(&["get", "web", "-o", "wide"]).await.exits(0).says("ATTEMPT").says(" 1");
-    let object = up.wait("NodePreheat", "node-1", |_| true).await;
+    bed.run(&["get", "web", "-o", "wide"]).await.exits(0).says("ATTEMPT").says(" 1");
+    let object = bed.wait("NodePreheat", node, |_| true).await;
     let reports = object.data["status"]["reports"].as_object().unwrap();
     let report = reports.values().next().unwrap();
     assert_eq!(report["attempt"], 1, "it counts as the same attempt, for the job allows no other: {report:#}");

@@ -1,0 +1,64 @@
+//! `get`, `why` and `delete`.
+
+use serde_json::Value;
+use stoker_testbed::registry::{Fault, On, Registry, noise};
+
+use crate::bed::{Site, Wishes};
+
+pub(crate) async fn why_says_what_each_node_waits_for_and_delete_stops_it(site: &Site) {
+    let registry = Registry::start().await.unwrap();
+    let pushed = registry.push("shop/web", "v1", &[noise(200_000, 1)]);
+    registry.fault(On::Path(pushed.layers[0].clone()), usize::MAX, Fault::StallAfter(1_000));
+    let bed = site.bed(Wishes::default()).await;
+    let all = bed.nodes.len();
+    let (first, last) = (bed.nodes[0].as_str(), bed.nodes[all - 1].as_str());
+    let image = format!("{}/shop/web:v1", registry.host());
+    bed.run(&["pull", &image, "--name", "web", "--parallelism", "1", "--no-wait"])
+        .await
+        .exits(0)
+        .says("Preheat web made");
+    bed.wait("Preheat", "web", |object| {
+        object.data.pointer("/status/waitingFor/0/reason") == Some(&"Parallelism".into())
+    })
+    .await;
+    let why = bed.run(&["why", "web"]).await;
+    why.exits(0).says("the job's parallelism allows (1)");
+    assert_eq!(why.out.matches("Waiting").count(), all - 1, "{}", why.out);
+    assert_eq!(why.out.matches("Pulling").count(), 1, "{}", why.out);
+    bed.run(&["why", "web", first]).await.exits(0).says(first);
+    bed.run(&["why", "web", "node-9"]).await.exits(1).says("does not want its images on node node-9");
+    bed.run(&["get", "web"]).await.exits(0).says(last).says("web:v1").says("Waiting");
+    bed.run(&["delete", "web"]).await.exits(0).says("images that are on nodes stay");
+    bed.wait("NodePreheat", first, |object| {
+        object.data.pointer("/spec/orders").and_then(Value::as_object).is_none_or(|orders| orders.is_empty())
+    })
+    .await;
+    bed.run(&["get", "web"]).await.exits(1).says(&format!("no Preheat web in namespace {}", bed.namespace));
+    bed.run(&["delete", "web"]).await.exits(1).says("there are none");
+    // The node is free for others.
+    registry.let_go();
+    bed.run(&["pull", &image]).await.exits(0).says(&format!("on all {all} nodes"));
+}
+
+pub(crate) async fn objects_and_nodes_are_printed(site: &Site) {
+    let registry = Registry::start().await.unwrap();
+    registry.push("shop/web", "v1", &[noise(1_000, 1)]);
+    let bed = site.bed(Wishes::default()).await;
+    let (all, namespace) = (bed.nodes.len(), &bed.namespace);
+    bed.run(&["get"]).await.exits(0).says(&format!("no jobs in namespace {namespace}"));
+    let image = format!("{}/shop/web:v1", registry.host());
+    bed.run(&["pull", &image, "--name", "web"]).await.exits(0);
+    let nodes = bed.run(&["get", "nodes"]).await;
+    nodes.exits(0).says(&bed.nodes[1]).says("layout").says("linux/").says("Ready");
+    let json: Value = serde_json::from_str(&bed.run(&["get", "web", "-o", "json"]).await.out).unwrap();
+    assert_eq!(json["kind"], "Preheat");
+    assert_eq!(json["status"]["succeeded"], all);
+    assert_eq!(json["status"]["conditions"][0]["status"], "True");
+    let yaml: Value = serde_saphyr::from_str(&bed.run(&["get", "-o", "yaml"]).await.out).unwrap();
+    assert_eq!(yaml["items"][0]["metadata"]["name"], "web");
+    let everywhere = bed.operator.run(&["get", "-o", "wide", "-A"]).await;
+    everywhere.exits(0).says("NAMESPACE").says(namespace).says(&format!("all images are on all {all} nodes"));
+    bed.run(&["get", "web"]).await.exits(0).says("sha256:");
+    bed.run(&["why", "web"]).await.exits(0).says("no node is waiting");
+    bed.run(&["get", "pod/x"]).await.exits(1).says("`pod` is not a kind of job");
+}

@@ -1,0 +1,64 @@
+//! The same scenarios on both: each as a test against `stoker up`, the API in the box with agents in one process; and all of
+//! them on a real API server where `STOKER_TEST_KUBECONFIG` names an administrator's kubeconfig. There, controller and agents
+//! are processes with tokens of their own accounts, and commands are those of somebody who may edit one namespace: what RBAC
+//! and the admission policy of `stoker install` do not allow, no scenario can do. What is in the cluster of Stoker is removed,
+//! before and after.
+//!
+//! ```text
+//! cargo xtask cluster exec -- env STOKER_TEST_KUBECONFIG=$(cargo xtask cluster kubeconfig) \
+//!   cargo test -p stoker --test scenarios real
+//! ```
+//!
+//! `STOKER_TEST_ONLY` is a part of the names of those to run there.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bed;
+mod heartbeat;
+mod real;
+mod rights;
+#[path = "../it/bed.rs"]
+#[allow(dead_code)]
+mod up;
+
+/// Declares the modules, a test against `stoker up` for each scenario, and the list for a real server.
+macro_rules! scenarios {
+    ($($module:ident: $($name:ident),+;)+) => {
+        $(mod $module;)+
+
+        mod embedded {
+            $(mod $module {
+                $(#[tokio::test(flavor = "multi_thread")]
+                async fn $name() {
+                    crate::$module::$name(&crate::bed::Site::Embedded).await;
+                })+
+            })+
+        }
+
+        const ALL: &[bed::Scenario] = &[
+            $($((concat!(stringify!($module), "::", stringify!($name)), |site| Box::pin($module::$name(site))),)+)+
+        ];
+    };
+}
+
+scenarios! {
+    credentials: a_private_registry_with_right_wrong_two_and_rotated_secrets,
+        an_imagepulljob_pulls_with_secrets_that_cannot_be_changed;
+    jobs: why_says_what_each_node_waits_for_and_delete_stops_it, objects_and_nodes_are_printed;
+    kruise: the_samples_of_the_article_run, upstreams_refusals_are_the_schemas;
+    kubectl: the_examples_are_applied_shown_and_deleted;
+    mistakes: every_mistake_is_answered_with_the_thing_and_the_next_step;
+    pull: an_image_reaches_every_node_and_is_there_the_second_time,
+        an_image_costs_a_node_two_writes_and_the_one_that_asks_one_more,
+        failed_nodes_are_named_with_their_reasons_while_others_go_on, only_the_nodes_that_were_asked_for,
+        ctrl_c_stops_following_and_not_the_job;
+    rotated: a_pull_that_is_refused_goes_on_with_the_secret_that_came_meanwhile;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_on_a_real_server() {
+    match std::env::var("STOKER_TEST_KUBECONFIG") {
+        Ok(kubeconfig) => bed::on_real(&kubeconfig, ALL).await,
+        Err(_) => println!("SKIPPED: the_same_on_a_real_server needs STOKER_TEST_KUBECONFIG"),
+    }
+}

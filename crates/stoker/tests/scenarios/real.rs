@@ -1,0 +1,274 @@
+//! A real API server with Stoker's kinds, accounts, roles and policy on it, by `stoker install`, but without the pods: the
+//! controller and an agent for every node are processes here, each with a token of its own account. An administrator's
+//! kubeconfig comes in; beds go out. Nodes are the cluster's own and as many of the test's as make three, at least one.
+//!
+//! What a run leaves, killed in its middle or not, goes before the next one begins.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::json;
+use stoker_api::native::NodePreheat;
+use tokio::task::JoinHandle;
+
+use crate::bed::{Bed, Running, SmallDisk, Wishes};
+use crate::heartbeat;
+use crate::rights::Rights;
+use crate::up::{Login, PATIENCE, Ran, kubectl, stoker};
+
+/// What tests make has this label.
+pub(crate) const OURS: &str = "tests.stoker.dev/suite";
+/// Selects what this suite made.
+const OURS_HERE: &str = "tests.stoker.dev/suite=scenarios";
+/// Where Stoker's own objects are.
+const SYSTEM: &str = "stoker-system";
+/// What stays out of an installation whose parts are processes of the test.
+const PODS: [&str; 3] = ["DaemonSet", "Deployment", "PodDisruptionBudget"];
+/// There are at least this many nodes.
+const NODES: usize = 3;
+
+/// A server that was cleaned, with Stoker's objects and with nodes.
+pub(crate) struct Real {
+    client: Client,
+    administrator: Login,
+    rights: Rights,
+    nodes: Vec<String>,
+    own_node: String,
+    /// Kubeconfigs of the controller and of each node's agent.
+    controller: PathBuf,
+    agents: Vec<PathBuf>,
+    heartbeats: JoinHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Real {
+    pub(crate) async fn new(kubeconfig: &str) -> Self {
+        let administrator = Login::new(kubeconfig.into());
+        let client = administrator.client().await;
+        clean(&administrator).await;
+        install(&administrator).await;
+        let (nodes, own) = make_nodes(&client).await;
+        let heartbeats = tokio::spawn(heartbeat::keep(client.clone(), own.clone()));
+        let rights = Rights::new(client.clone(), kubeconfig);
+        let dir = tempfile::tempdir().unwrap();
+        let controller = rights.login(dir.path(), SYSTEM, "stoker-controller", None).await;
+        let mut agents = Vec::new();
+        for node in &nodes {
+            let pod = place(&client, node).await;
+            agents.push(rights.login(dir.path(), SYSTEM, "stoker-agent", Some(&pod)).await);
+        }
+        let own_node = own[0].clone();
+        Self { client, administrator, rights, nodes, own_node, controller, agents, heartbeats, _dir: dir }
+    }
+
+    /// Nothing of an earlier scenario is there, and everything runs.
+    pub(crate) async fn bed(&self, wishes: Wishes) -> Bed {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        forget(&self.client).await;
+        let namespace = format!("scenario-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let object = json!({"metadata": {"name": namespace, "labels": {OURS: "scenarios"}}});
+        let object: Namespace = serde_json::from_value(object).unwrap();
+        Api::all(self.client.clone()).create(&PostParams::default(), &object).await.unwrap();
+        let scratch = tempfile::tempdir().unwrap();
+        let homes = scratch.path().join("nodes");
+        let person = Login::new(self.rights.person(scratch.path(), &namespace).await);
+        let operator = Login::new(self.rights.operator(scratch.path(), &namespace).await);
+        let disk = wishes.small_disk.then(|| SmallDisk::mount(homes.join(&self.nodes[1]))).flatten();
+        let parts = self.start(scratch.path(), &homes, wishes);
+        self.wait_until_all_run().await;
+        Bed {
+            person,
+            operator,
+            administrator: self.client.clone(),
+            namespace,
+            nodes: self.nodes.clone(),
+            own_node: self.own_node.clone(),
+            homes,
+            logs: parts.iter().map(|part| part.log.clone()).collect(),
+            disk,
+            _running: Running::Parts(parts),
+            scratch,
+        }
+    }
+
+    fn start(&self, dir: &Path, homes: &Path, wishes: Wishes) -> Vec<Part> {
+        let mut parts = vec![Part::start("controller", &["controller"], &self.controller, dir, wishes.trace)];
+        for (node, kubeconfig) in self.nodes.iter().zip(&self.agents) {
+            let home = homes.join(node);
+            let mut args = vec!["agent", "--node", node, "--data", home.to_str().unwrap(), "--runtime", "layout"];
+            // How full the machine is that tests run on is not their business.
+            args.extend(["--max-disk", "99"]);
+            args.extend(wishes.agents);
+            parts.push(Part::start(&format!("agent-{node}"), &args, kubeconfig, dir, wishes.trace));
+        }
+        parts
+    }
+
+    /// Every agent has introduced itself, and the controller leads.
+    async fn wait_until_all_run(&self) {
+        let preheats: Api<NodePreheat> = Api::all(self.client.clone());
+        let introduced = async || {
+            let all = preheats.list(&ListParams::default()).await.unwrap().items;
+            let known = all.iter().filter(|one| one.status.as_ref().is_some_and(|status| status.agent.is_some()));
+            known.count() == self.nodes.len()
+        };
+        eventually("all agents introduced themselves", introduced).await;
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
+        let led = async || leases.get_opt("stoker-controller").await.unwrap().is_some();
+        eventually("the controller leads", led).await;
+    }
+
+    /// Takes everything away again.
+    pub(crate) async fn leave(self) {
+        self.heartbeats.abort();
+        clean(&self.administrator).await;
+    }
+}
+
+/// A process of Stoker; killed when dropped.
+pub(crate) struct Part {
+    child: Child,
+    /// What it says.
+    pub(crate) log: PathBuf,
+}
+
+impl Part {
+    fn start(name: &str, args: &[&str], kubeconfig: &Path, dir: &Path, trace: bool) -> Self {
+        let log = dir.join(format!("{name}.log"));
+        let mut command = stoker();
+        if trace {
+            command.env("STOKER_LOG", "trace");
+        }
+        command.arg("--kubeconfig").arg(kubeconfig).args(args).stdout(Stdio::null());
+        let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+        Self { child, log }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let said = std::fs::read_to_string(&self.log).unwrap_or_default();
+            let end: Vec<&str> = said.lines().rev().take(15).collect();
+            println!("the end of {}:", self.log.display());
+            end.iter().rev().for_each(|line| println!("  {line}"));
+        }
+    }
+}
+
+/// Applies what `stoker install` prints, as its users do.
+async fn install(administrator: &Login) {
+    let printed = administrator.run(&["install", "--dialects", "kruise"]).await;
+    let of_pods = |part: &&str| PODS.iter().any(|kind| part.contains(&format!("\nkind: {kind}\n")));
+    let wanted: Vec<&str> = printed.exits(0).out.split("---\n").filter(|part| !of_pods(part)).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("stoker.yaml");
+    std::fs::write(&file, wanted.join("---\n")).unwrap();
+    let run = async |args: &[&str]| {
+        let program = kubectl().expect("kubectl 1.28 or newer on the PATH or in $KUBECTL");
+        let mut command = std::process::Command::new(program);
+        command.arg("--kubeconfig").arg(administrator.kubeconfig()).args(args);
+        Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap())
+    };
+    run(&["apply", "-f", file.to_str().unwrap()]).await.exits(0);
+    let ours = ["crd", "-l", "app.kubernetes.io/part-of=stoker"];
+    run(&[&["wait", "--for=condition=Established", "--timeout=60s"][..], &ours].concat()).await.exits(0);
+}
+
+/// Names of all nodes, in order, and of those that are the test's own.
+async fn make_nodes(client: &Client) -> (Vec<String>, Vec<String>) {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let mut all: Vec<String> = nodes.list(&ListParams::default()).await.unwrap().iter().map(|n| n.name_any()).collect();
+    let missing = NODES.saturating_sub(all.len()).max(1);
+    let own: Vec<String> = (1..=missing).map(|number| format!("test-node-{number}")).collect();
+    for name in &own {
+        let labels = json!({OURS: "scenarios", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
+        let ready =
+            json!([{"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": jiff::Timestamp::now()}]);
+        let node = json!({"metadata": {"name": name, "labels": labels}, "status": {"conditions": ready}});
+        nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    }
+    all.extend(own.iter().cloned());
+    all.sort();
+    (all, own)
+}
+
+/// The pod that an agent would be in: a token is bound to it, and so to its node. No kubelet starts it.
+async fn place(client: &Client, node: &str) -> Pod {
+    let spec = json!({
+        "nodeName": node, "nodeSelector": {OURS: "never"}, "serviceAccountName": "stoker-agent",
+        "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "agent", "image": "registry.example/nothing:v1"}],
+    });
+    let pod = json!({"metadata": {"name": format!("agent-{node}")}, "spec": spec});
+    let pods: Api<Pod> = Api::namespaced(client.clone(), SYSTEM);
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
+}
+
+/// Removes what a scenario made. Its processes are gone.
+async fn forget(client: &Client) {
+    for dialect in stoker_api::DIALECTS {
+        let jobs: Api<DynamicObject> = Api::all_with(client.clone(), &(dialect.resource)());
+        let Ok(found) = jobs.list(&ListParams::default()).await else { continue };
+        for job in found {
+            let of =
+                Api::<DynamicObject>::namespaced_with(client.clone(), &job.namespace().unwrap(), &(dialect.resource)());
+            let _ = of.delete(&job.name_any(), &DeleteParams::default()).await;
+        }
+        eventually("no jobs are left", async || {
+            jobs.list(&ListParams::default()).await.is_ok_and(|jobs| jobs.items.is_empty())
+        })
+        .await;
+    }
+    let preheats: Api<NodePreheat> = Api::all(client.clone());
+    let _ = preheats.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM);
+    let _ = secrets.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
+    // Nobody gave it back.
+    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM);
+    let _ = leases.delete("stoker-controller", &DeleteParams::default()).await;
+    let ours = ListParams::default().labels(OURS_HERE);
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    for namespace in namespaces.list(&ours).await.unwrap() {
+        let _ = namespaces.delete(&namespace.name_any(), &DeleteParams::default()).await;
+    }
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    bindings.delete_collection(&DeleteParams::default(), &ours).await.unwrap();
+}
+
+/// Removes Stoker and everything that this suite made, and waits until it is gone.
+async fn clean(administrator: &Login) {
+    let client = administrator.client().await;
+    administrator.run(&["uninstall", "--yes"]).await.exits(0);
+    forget(&client).await;
+    let ours = ListParams::default().labels(OURS_HERE);
+    let nodes: Api<Node> = Api::all(client.clone());
+    let leases: Api<Lease> = Api::namespaced(client.clone(), heartbeat::NAMESPACE);
+    for node in nodes.list(&ours).await.unwrap() {
+        nodes.delete(&node.name_any(), &DeleteParams::default()).await.unwrap();
+        let _ = leases.delete(&node.name_any(), &DeleteParams::default()).await;
+    }
+    let namespaces: Api<Namespace> = Api::all(client);
+    let gone = async || namespaces.list(&ours).await.unwrap().items.is_empty();
+    eventually("the namespaces of scenarios are gone", gone).await;
+}
+
+/// Waits for what a server's controllers do in their own time.
+pub(crate) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"));
+}
