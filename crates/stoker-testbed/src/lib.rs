@@ -3,8 +3,10 @@
 pub mod containerd;
 mod daemon;
 pub mod docker_registry;
+pub mod fleet;
 pub mod image;
 pub mod memory;
 mod plot;
 pub mod proxy;
 pub mod registry;
+pub mod scripted;

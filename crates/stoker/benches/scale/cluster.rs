@@ -1,0 +1,203 @@
+//! The cluster under test: clients by account, the controller as a process of its own, jobs, and the API server's own counts.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Client, Config, ResourceExt as _};
+use serde_json::json;
+use stoker_api::native::{NodePreheat, Preheat};
+use stoker_testbed::memory;
+
+use crate::Outcome;
+
+const NAMESPACE: &str = "stoker-system";
+const ACCOUNT: &str = "stoker-controller";
+/// No cap: more than any API server takes.
+const WRITES_PER_SECOND: &str = "1000000";
+/// Nobody listens there, and agents leave the pull to their runtime.
+const REGISTRY: &str = "127.0.0.1:1";
+/// No part of it takes this long.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Writes that the API server has answered.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Orders: of NodePreheats.
+    pub(crate) orders: f64,
+    /// Reports: of their status.
+    pub(crate) reports: f64,
+    /// Of the status of Preheats.
+    pub(crate) outcomes: f64,
+    /// Of all of these, not taken.
+    pub(crate) refused: f64,
+}
+
+impl Counts {
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            orders: self.orders - before.orders,
+            reports: self.reports - before.reports,
+            outcomes: self.outcomes - before.outcomes,
+            refused: self.refused - before.refused,
+        }
+    }
+}
+
+pub(crate) struct Cluster {
+    /// The administrator's.
+    pub(crate) client: Client,
+    /// Of an account as the controller's.
+    pub(crate) controllers: Client,
+    /// The names of the nodes.
+    pub(crate) nodes: Vec<String>,
+    /// Where the fleet tells the ends of pulls.
+    pub(crate) ends: PathBuf,
+    kubeconfig: tempfile::NamedTempFile,
+}
+
+impl Cluster {
+    pub(crate) async fn connect(ends: PathBuf) -> Outcome<Self> {
+        let admin = Kubeconfig::read()?;
+        let client = client(admin.clone()).await?;
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
+        let spec = TokenRequestSpec { expiration_seconds: Some(6 * 3600), ..Default::default() };
+        let request = TokenRequest { spec, ..Default::default() };
+        let token = accounts.create_token_request(ACCOUNT, &PostParams::default(), &request).await?;
+        let token = token.status.ok_or("the API server gave no token")?.token;
+        // The same cluster with another user, so that nothing of the administrator's rights is left.
+        let mut config = serde_json::to_value(&admin)?;
+        let user = config["users"][0]["name"].clone();
+        config["users"] = json!([{ "name": user, "user": { "token": token } }]);
+        let kubeconfig = tempfile::NamedTempFile::new()?;
+        std::fs::write(kubeconfig.path(), config.to_string())?;
+        let controllers = self::client(Kubeconfig::read_from(kubeconfig.path())?).await?;
+        let all: Api<NodePreheat> = Api::all(client.clone());
+        let nodes = all.list_metadata(&ListParams::default()).await?;
+        let nodes = nodes.items.iter().map(|object| object.name_any()).collect();
+        Ok(Self { client, controllers, nodes, ends, kubeconfig })
+    }
+
+    /// Starts a controller. It leads when the first job moves.
+    pub(crate) fn controller(&self) -> Outcome<Controller> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stoker"));
+        command.args([
+            "controller",
+            "--max-writes-per-second",
+            WRITES_PER_SECOND,
+            "--log",
+            "warn,kube_client=off,kube_runtime=off",
+        ]);
+        command.arg("--kubeconfig").arg(self.kubeconfig.path()).env_remove("KUBECONFIG").stdin(Stdio::null());
+        Ok(Controller(command.spawn()?))
+    }
+
+    /// The image of this name and tag.
+    pub(crate) fn image(name: &str, tag: &str) -> String {
+        format!("{REGISTRY}/scale/{name}:{tag}")
+    }
+
+    fn jobs(&self) -> Api<Preheat> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Makes a job for all nodes, or for one.
+    pub(crate) async fn order(&self, name: &str, image: &str, node: Option<&str>) -> Outcome<()> {
+        let mut spec = json!({ "images": [{ "image": image }], "pace": { "parallelism": self.nodes.len() } });
+        if let Some(node) = node {
+            spec["nodes"] = json!({ "names": [node] });
+        }
+        let job = serde_json::from_value(json!({
+            "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": { "name": name }, "spec": spec,
+        }))?;
+        self.jobs().create(&PostParams::default(), &job).await?;
+        Ok(())
+    }
+
+    /// Waits until so many jobs are over, all of them without a failure, and removes them.
+    pub(crate) async fn settle(&self, count: usize) -> Outcome<()> {
+        let jobs = self.jobs();
+        let mut events = watcher(jobs.clone(), watcher::Config::default()).default_backoff().applied_objects().boxed();
+        let mut over = std::collections::BTreeSet::new();
+        while over.len() < count {
+            let next = tokio::time::timeout(PATIENCE, events.next()).await;
+            let Some(job) = next.map_err(|_| "a job did not end")? else { return Err("the watch ended".into()) };
+            let job = job?;
+            let Some(status) = &job.status else { continue };
+            if status.failed > 0 {
+                return Err(format!("{} nodes failed: {:?}", status.failed, status.failed_nodes).into());
+            }
+            if status.completion_time.is_some() {
+                over.insert(job.name_any());
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all jobs. What they ordered is over, so that costs no other write.
+    pub(crate) async fn clear(&self) -> Outcome<()> {
+        self.jobs().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+        Ok(())
+    }
+
+    /// What the API server has counted until now.
+    pub(crate) async fn counts(&self) -> Outcome<Counts> {
+        let request = http::Request::get("/metrics").body(Vec::new())?;
+        let text = self.client.request_text(request).await?;
+        let mut counts = Counts::default();
+        for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
+            let has = |label: &str| line.contains(label);
+            let value: f64 = line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok()).unwrap_or_default();
+            if !has("group=\"stoker.dev\"") || !has("verb=\"PATCH\"") {
+                continue;
+            }
+            match (has("resource=\"nodepreheats\""), has("subresource=\"status\"")) {
+                _ if !has("code=\"200\"") => counts.refused += value,
+                (true, true) => counts.reports += value,
+                (true, false) => counts.orders += value,
+                (false, _) => counts.outcomes += value,
+            }
+        }
+        Ok(counts)
+    }
+
+    /// When the pull of this image, on this node or the last on any, ended: in seconds since 1970.
+    pub(crate) fn pulled(&self, image: &str, node: Option<&str>) -> Outcome<f64> {
+        let text = std::fs::read_to_string(&self.ends)?;
+        let ends = text.lines().rev().filter_map(|line| {
+            let mut words = line.split(' ');
+            let (at, who, what) = (words.next()?.parse::<u128>().ok()?, words.next()?, words.next()?);
+            (what == image && node.is_none_or(|node| node == who)).then_some(at)
+        });
+        let last = ends.max().ok_or_else(|| format!("the fleet told no end of {image}"))?;
+        Ok(Duration::from_nanos(u64::try_from(last)?).as_secs_f64())
+    }
+}
+
+async fn client(kubeconfig: Kubeconfig) -> Outcome<Client> {
+    Ok(Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)?)
+}
+
+/// A controller's process; it ends with its owner.
+pub(crate) struct Controller(Child);
+
+impl Controller {
+    /// Anonymous memory in MiB.
+    pub(crate) fn memory(&self) -> Outcome<f64> {
+        memory::of(self.0.id(), "RssAnon").ok_or_else(|| "the controller is gone; see what it said above".into())
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,47 @@
+//! B6: the controller's anonymous memory while 20 jobs with an image each go to all nodes at once, and when they are over.
+
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::cluster::Cluster;
+
+const JOBS: usize = 20;
+const LOOK: Duration = Duration::from_millis(50);
+/// What is given back is given back by then.
+const REST: Duration = Duration::from_secs(10);
+
+pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
+    let controller = cluster.controller()?;
+    cluster.order("warm", &Cluster::image("memory", "warm"), cluster.nodes.first().map(String::as_str)).await?;
+    cluster.settle(1).await?;
+    cluster.clear().await?;
+    let idle = controller.memory()?;
+    let (before, start) = (cluster.counts().await?, Instant::now());
+    let jobs = async {
+        for job in 0..JOBS {
+            cluster.order(&format!("job{job}"), &Cluster::image("memory", &format!("v{job}")), None).await?;
+        }
+        cluster.settle(JOBS).await
+    };
+    let mut jobs = std::pin::pin!(jobs);
+    let mut peak = idle;
+    loop {
+        tokio::select! {
+            ended = &mut jobs => break ended?,
+            () = tokio::time::sleep(LOOK) => peak = peak.max(controller.memory()?),
+        }
+    }
+    let (took, counts) = (start.elapsed().as_secs_f64(), cluster.counts().await?.since(before));
+    tokio::time::sleep(REST).await;
+    let after = controller.memory()?;
+    cluster.clear().await?;
+    let count = cluster.nodes.len();
+    println!(
+        "{count} nodes, {JOBS} jobs: the controller's RssAnon in MiB, idle {idle:.1}, peak {peak:.1}, when they are over {after:.1}"
+    );
+    println!(
+        "{count} nodes, {JOBS} jobs: {took:.1} s; {} orders and {} reports written",
+        counts.orders, counts.reports
+    );
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! B4: writes a second of one job on all nodes, orders and reports, from its creation to its end as a watcher sees it; against
+//! as many PATCHes of the same objects that 64 tasks send as fast as the same API server answers them.
+//!
+//! The raw ones go by the same accounts, half of them as the controller and half as agents, with patches of the same size, and
+//! everybody watches as before. A round is raw, ours, raw: ours is compared with the mean of its neighbours, and these with
+//! each other (A/A).
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use http::Request;
+use kube::Client;
+use serde_json::{Value, json};
+use stoker_core::Key;
+use stoker_testbed::fleet::speak_for_agent;
+use tokio::task::JoinSet;
+
+use crate::Outcome;
+use crate::cluster::{Cluster, Counts};
+use crate::figures::{median, spread};
+
+const ROUNDS: usize = 5;
+const TASKS: usize = 64;
+const PATH: &str = "/apis/stoker.dev/v1alpha1/nodepreheats";
+
+pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
+    let _controller = cluster.controller()?;
+    // Connections, caches and the lease are there before anything counts.
+    ours(cluster, "warm").await?;
+    raw(cluster, "warm").await?;
+    let (mut rates, mut raws, mut ratios, mut same, mut waits) = (vec![], vec![], vec![], vec![], vec![]);
+    let mut all = Counts::default();
+    for round in 0..ROUNDS {
+        let before = raw(cluster, &format!("{round}a")).await?;
+        let own = ours(cluster, &format!("round{round}")).await?;
+        let after = raw(cluster, &format!("{round}b")).await?;
+        ratios.push(own.rate / ((before + after) / 2.0));
+        same.push(after / before);
+        raws.extend([before, after]);
+        rates.push(own.rate);
+        waits.push(own.last_seen * 1000.0);
+        all = own.counts;
+        println!(
+            "round {round}: raw {before:.0}, ours {:.0} ({:.2} s), raw {after:.0} writes a second",
+            own.rate, own.took
+        );
+    }
+    let count = cluster.nodes.len();
+    let (nodes, per_node) = (count as f64, |writes: f64| writes / count as f64);
+    println!("{count} nodes: writes a second, ours {:.0}, raw {:.0}", median(&rates), median(&raws));
+    println!("{count} nodes: ours / raw {}", spread(&ratios));
+    println!("{count} nodes: A/A raw / raw {}", spread(&same));
+    println!(
+        "{count} nodes: writes a node {:.3} (orders {:.3}, reports {:.3}); of the job's status {} in all; refused {}",
+        (all.orders + all.reports) / nodes,
+        per_node(all.orders),
+        per_node(all.reports),
+        all.outcomes,
+        all.refused
+    );
+    println!("{count} nodes: from the last pull's end to the job's end seen, ms {}", spread(&waits));
+    Ok(())
+}
+
+struct Run {
+    rate: f64,
+    took: f64,
+    counts: Counts,
+    /// Seconds from the end of the last pull until the job was seen to be over.
+    last_seen: f64,
+}
+
+async fn ours(cluster: &Cluster, tag: &str) -> Outcome<Run> {
+    let image = Cluster::image("app", tag);
+    let before = cluster.counts().await?;
+    let start = Instant::now();
+    cluster.order(tag, &image, None).await?;
+    cluster.settle(1).await?;
+    let (took, seen) = (start.elapsed().as_secs_f64(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?);
+    let counts = cluster.counts().await?.since(before);
+    cluster.clear().await?;
+    let last_seen = seen.as_secs_f64() - cluster.pulled(&image, None)?;
+    Ok(Run { rate: (counts.orders + counts.reports) / took, took, counts, last_seen })
+}
+
+/// An order, as far as its size goes: an annotation, so that agents and controller see it and have nothing to do.
+fn order(round: &str) -> Value {
+    json!({ "metadata": { "annotations": { "stoker.dev/bench": format!("{round:x>450}") } } })
+}
+
+/// A report of an image that nobody ordered: the controller notes it, and no job counts it.
+fn report(round: &str) -> Value {
+    let key = Key::of(&Cluster::image("raw", "v1")).to_string();
+    let (time, digest) = ("2026-01-01T00:00:00Z", format!("sha256:{round:0>64}"));
+    let report = json!({
+        "asked": time, "phase": "Succeeded", "digest": digest, "pin": null,
+        "bytes": { "total": 104857600, "done": 104857600, "upstream": 0, "peers": 0 },
+        "attempt": 1, "reason": null, "message": null, "started": time, "finished": time, "updated": time,
+    });
+    json!({ "status": { "disk": { "total": 12000000000_u64, "free": 11000000000_u64 }, "reports": { key: report } } })
+}
+
+/// One PATCH, for an agent where one is named; what comes back is read and thrown away.
+async fn patch(client: &Client, path: &str, agent: Option<&str>, patch: Vec<u8>) -> Result<(), String> {
+    let request = Request::patch(path).header("Content-Type", "application/merge-patch+json");
+    let mut request = request.body(patch).map_err(|problem| problem.to_string())?;
+    if let Some(node) = agent {
+        speak_for_agent(request.headers_mut(), node);
+    }
+    client.request_text(request).await.map(drop).map_err(|problem| problem.to_string())
+}
+
+/// Writes a second.
+async fn raw(cluster: &Cluster, round: &str) -> Outcome<f64> {
+    let number = round.replace(|letter: char| !letter.is_ascii_hexdigit(), "0");
+    let (order, report) = (order(round).to_string().into_bytes(), report(&number).to_string().into_bytes());
+    let nodes: Arc<Vec<String>> = Arc::new(cluster.nodes.clone());
+    let mut tasks = JoinSet::new();
+    let start = Instant::now();
+    for task in 0..TASKS {
+        let (order, report, nodes) = (order.clone(), report.clone(), nodes.clone());
+        let (controller, admin) = (cluster.controllers.clone(), cluster.client.clone());
+        tasks.spawn(async move {
+            for node in nodes.iter().skip(task).step_by(TASKS) {
+                let path = format!("{PATH}/{node}");
+                patch(&controller, &path, None, order.clone()).await?;
+                patch(&admin, &format!("{path}/status"), Some(node), report.clone()).await?;
+            }
+            Ok::<(), String>(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    Ok(2.0 * nodes.len() as f64 / start.elapsed().as_secs_f64())
+}
