@@ -2,14 +2,26 @@
 
 use anyhow::bail;
 
-use crate::shell;
+use crate::cluster::{self, Fleet};
+use crate::{built, shell};
+
+/// How often a fleet's pull is the same: short, so that the API server is never idle while one is awaited.
+const PULL_TIME: &str = "100ms";
 
 /// Each benchmark with the cargo command that runs it.
 const BENCHES: &[(&str, &[&str])] = &[
     ("plan", &["run", "--quiet", "--release", "--locked", "--package", "stoker-testbed", "--bin", "plan-bench"]),
     ("pull", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "pull"]),
     ("memory", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "memory"]),
+    (
+        SCALE,
+        &["bench", "--quiet", "--locked", "--package", "stoker", "--package", "stoker-testbed", "--bench", "scale"],
+    ),
 ];
+
+/// The one that runs on a cluster of simulated nodes, with how many of them, and what is measured there.
+const SCALE: &str = "scale";
+const FLEETS: [(usize, &[&str]); 2] = [(1000, &["writes", "latency"]), (5000, &["writes", "latency", "memory"])];
 
 /// Runs one, or all.
 pub(crate) fn run(name: Option<&str>) -> anyhow::Result<()> {
@@ -20,7 +32,26 @@ pub(crate) fn run(name: Option<&str>) -> anyhow::Result<()> {
     }
     for (bench, command) in chosen {
         println!("== {bench}");
-        shell::cargo(command, &[])?;
+        match *bench {
+            SCALE => scale(command)?,
+            _ => shell::cargo(command, &[])?,
+        }
+    }
+    Ok(())
+}
+
+/// The same command on clusters of several sizes, each in a folder of its own that is gone afterwards. All of it is built
+/// first: in a cluster's network there is no other.
+fn scale(command: &[&str]) -> anyhow::Result<()> {
+    shell::cargo(&[command, &["--no-run"]].concat(), &[])?;
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
+    for (nodes, parts) in FLEETS {
+        let fleet = Fleet { nodes, pull_time: Some(PULL_TIME.to_string()), fail_every: None };
+        let words = [&[cargo.as_str()], command, &["--"], parts].concat();
+        if let Some(lack) = cluster::with_fake_nodes(built::cache()?.join("bench-scale"), fleet, &words)? {
+            println!("SKIPPED: {lack}");
+            return Ok(());
+        }
     }
     Ok(())
 }

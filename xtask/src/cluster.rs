@@ -7,6 +7,7 @@
 mod cgroup;
 mod control;
 mod down;
+mod fleet;
 mod images;
 mod journal;
 mod keys;
@@ -21,16 +22,19 @@ mod up;
 mod wait;
 
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, bail};
 
 use self::journal::Journal;
 use self::options::{Options, Order};
-use self::place::{CONTROL, Place};
+pub(crate) use self::place::Fleet;
+use self::place::{CONTROL, Nodes, Place};
 use self::site::Site;
 use crate::shell;
 
+const ROOT: &str = "a cluster needs root, for namespaces, mounts and cgroups";
 /// What ended without having been tried, because this machine cannot: not a failure, and no success.
 const SKIPPED: u8 = 3;
 
@@ -47,7 +51,7 @@ pub(crate) fn main(args: &[&str]) -> ExitCode {
 
 fn run(options: Options) -> anyhow::Result<ExitCode> {
     if !shell::is_root() {
-        return Ok(skip("a cluster needs root, for namespaces, mounts and cgroups"));
+        return Ok(skip(ROOT));
     }
     let place = match options.dir {
         Some(dir) => Place::new(dir)?,
@@ -72,6 +76,30 @@ fn run(options: Options) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+/// Brings up a cluster of simulated nodes, runs a command in its network with KUBECONFIG set, and takes it down whatever came
+/// of that. The command gets the path of the file with the ends of pulls as its last word. Gives what this machine lacks, if
+/// it does.
+pub(crate) fn with_fake_nodes(dir: PathBuf, fleet: Fleet, command: &[&str]) -> anyhow::Result<Option<String>> {
+    if !shell::is_root() {
+        return Ok(Some(ROOT.to_string()));
+    }
+    if let Some(lack) = up::run(Place::new(dir.clone())?, Some(Nodes::Fake(fleet)))? {
+        return Ok(Some(lack));
+    }
+    let site = open(Place::new(dir)?)?;
+    let ran = site.in_network(CONTROL).and_then(|mut inside| {
+        as_administrator(&site, &mut inside)?;
+        inside.args(command).arg(fleet::ends(&site.place)).current_dir(shell::root());
+        match inside.status().context("cannot run nsenter")?.success() {
+            true => Ok(()),
+            false => bail!("`{}` failed", command.join(" ")),
+        }
+    });
+    let _lock = site::lock(&site.place)?;
+    down::run(&site.place)?;
+    ran.map(|()| None)
 }
 
 fn skip(lack: &str) -> ExitCode {
@@ -112,7 +140,10 @@ fn status(site: Site) -> anyhow::Result<ExitCode> {
             None => println!("{:<28} does not live; see {}", part.name, site.place.log(&part.name).display()),
         }
     }
-    match control::kubectl(&site, &kubernetes::folder()?, &["get", "nodes", "--output=wide"]) {
+    let fake = site.journal.fake();
+    let how = if fake { "--output=name" } else { "--output=wide" };
+    match control::kubectl(&site, &kubernetes::folder()?, &["get", "nodes", how]) {
+        Ok(nodes) if fake => println!("{}", place::say(nodes.lines().count(), true)),
         Ok(nodes) => print!("{nodes}"),
         Err(problem) => {
             whole = false;
@@ -131,15 +162,24 @@ fn exec(site: &Site, machine: Option<&str>, command: &[String]) -> anyhow::Resul
         Some(machine) => site.inside(machine)?,
         None => site.in_network(CONTROL)?,
     };
+    as_administrator(site, &mut inside)?;
+    Err(inside.args(command).exec()).context("cannot run nsenter")
+}
+
+/// Gives a command kubectl, the cluster's kubeconfig, and the names by which tests find the cluster.
+fn as_administrator(site: &Site, command: &mut Command) -> anyhow::Result<()> {
     let programs = [kubernetes::folder()?];
     let old = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&old)))?;
     // Proxies of the caller do not know this network.
     for proxy in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"] {
-        inside.env_remove(proxy);
+        command.env_remove(proxy);
     }
-    let problem = inside.args(command).env("PATH", path).env("KUBECONFIG", site.place.kubeconfig()).exec();
-    Err(problem).context("cannot run nsenter")
+    // Tests find the cluster by these.
+    command.env("STOKER_TEST_CLUSTER", site.place.dir()).env("STOKER_TEST_KUBECONFIG", site.place.kubeconfig());
+    command.env("STOKER_TEST_XTASK", std::env::current_exe()?);
+    command.env("PATH", path).env("KUBECONFIG", site.place.kubeconfig());
+    Ok(())
 }
 
 /// Ends a part as a crash would. Ending a machine is pulling a node's plug.

@@ -1,9 +1,10 @@
 //! Runs other programs, in the root of the repository.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
+use serde_json::Value;
 
 /// The root of the repository.
 pub(crate) fn root() -> PathBuf {
@@ -24,6 +25,22 @@ pub(crate) fn cargo(args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<()> {
         true => Ok(()),
         false => bail!("`cargo {}` failed", args.join(" ")),
     }
+}
+
+/// Builds a program of ours, and gives its path, as cargo says it. One of the packages has it; naming others that are built
+/// too has cargo compile what they share once.
+pub(crate) fn build(packages: &[&str], program: &str, profile: &str) -> anyhow::Result<PathBuf> {
+    let mut cargo = cargo_command(&["build", "--locked", "--bin", program, "--profile", profile]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+    cargo.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
+    let output = cargo.output().context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("{program} could not be built");
+    }
+    let messages = String::from_utf8(output.stdout).context("cargo printed no text")?;
+    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let binary = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
+    binary.context("cargo does not say where the binary is")
 }
 
 /// Whether a program is on the PATH.

@@ -13,11 +13,22 @@ use super::wait::{self, Look};
 /// A loaded machine of two cores is slow; one that is not up by then never is.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// Starts all of it; `programs` is where Kubernetes' are.
-pub(crate) fn start(site: &mut Site, programs: &Path) -> anyhow::Result<()> {
+/// What a cluster of simulated nodes has of all this. No kube-controller-manager: without kubelets that renew Leases it would
+/// soon call every Node NotReady, and nothing here needs what it does. No registry: nothing is pulled.
+const WITH_FAKE_NODES: [&str; 2] = ["etcd", "apiserver"];
+
+/// Starts all of it, or what simulated nodes need; `programs` is where Kubernetes' are.
+pub(crate) fn start(site: &mut Site, programs: &Path, fake: bool) -> anyhow::Result<()> {
     let registry = site.place.machine(CONTROL).join("registry.yml");
     write(&registry, &registry_settings(&site.place))?;
-    for (name, command) in commands(&site.place, programs, &registry.display().to_string()) {
+    for (name, mut command) in commands(&site.place, programs, &registry.display().to_string()) {
+        if fake && !WITH_FAKE_NODES.contains(&name) {
+            continue;
+        }
+        if fake && name == "apiserver" {
+            // It taints every new Node, and who would take the taint away does not run.
+            command.push("--disable-admission-plugins=TaintNodesByCondition".to_string());
+        }
         site.start(CONTROL, name, PATH, &command)?;
     }
     Ok(())
@@ -100,9 +111,14 @@ pub(crate) fn kubectl(site: &Site, programs: &Path, args: &[&str]) -> anyhow::Re
     output(command.arg("--request-timeout=10s").args(args))
 }
 
+/// Waits for the API server.
+pub(crate) fn wait_for_api(site: &Site, programs: &Path) -> anyhow::Result<()> {
+    until(site, "apiserver", &["etcd", "apiserver"], || kubectl(site, programs, &["get", "--raw=/readyz"]).map(drop))
+}
+
 /// Waits for the API server, and for what controllers make first.
 pub(crate) fn wait(site: &Site, programs: &Path) -> anyhow::Result<()> {
-    until(site, "apiserver", &["etcd", "apiserver"], || kubectl(site, programs, &["get", "--raw=/readyz"]).map(drop))?;
+    wait_for_api(site, programs)?;
     let first = ["get", "--namespace=default", "serviceaccount/default", "configmap/kube-root-ca.crt"];
     until(site, "controller-manager", &["etcd", "apiserver", "controller-manager", "scheduler"], || {
         kubectl(site, programs, &first).map(drop)

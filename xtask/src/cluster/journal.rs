@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
+use super::fleet::FLEET;
 use super::process::Process;
 
 /// One line.
@@ -99,6 +100,11 @@ impl Journal {
             Record::Up(nodes) => Some(*nodes),
             _ => None,
         })
+    }
+
+    /// Whether the nodes are simulated.
+    pub(crate) fn fake(&self) -> bool {
+        self.parts().iter().any(|part| part.name == FLEET)
     }
 
     /// Every part as it was started last, in the order of their first starts.

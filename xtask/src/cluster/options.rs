@@ -4,13 +4,16 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
 
-use super::place::MOST_NODES;
+use super::place::{Fleet, MOST_FAKE_NODES, MOST_NODES, Nodes};
 
 /// How it is used.
 const USAGE: &str = "\
 Usage: cargo xtask cluster COMMAND [--dir DIR]
 
   up [--nodes N]               2 when not said; odd ones have Debian's containerd, even ones 2.2
+  up --fake-nodes N [--pull-time TIME] [--fail-every N]
+                               etcd and API server only, with N Nodes and their agents, all in one process, on runtimes that
+                               pull nothing; every pull takes TIME (100ms), and on every Nth node it fails
   down                         removes every process, namespace, cgroup and file of it
   status                       which parts live; fails when one does not
   kubeconfig                   prints the path of the administrator's
@@ -28,7 +31,7 @@ pub(crate) struct Options {
 /// What to do.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Order {
-    Up { nodes: Option<usize> },
+    Up { nodes: Option<Nodes> },
     Down,
     Status,
     Kubeconfig,
@@ -45,17 +48,30 @@ impl Options {
             None => (args, Vec::new()),
         };
         let (mut dir, mut nodes, mut machine, mut names) = (None, None, None, Vec::new());
+        let (mut fake, mut pull_time, mut fail_every) = (None, None, None);
         let mut words = ours.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().with_context(|| format!("{word} needs a value\n\n{USAGE}"));
             match *word {
                 "--dir" => dir = Some(PathBuf::from(value()?)),
-                "--nodes" => nodes = Some(count(value()?)?),
+                "--nodes" => nodes = Some(count(word, value()?, MOST_NODES)?),
+                "--fake-nodes" => fake = Some(count(word, value()?, MOST_FAKE_NODES)?),
+                "--pull-time" => pull_time = Some(value()?.to_string()),
+                "--fail-every" => fail_every = Some(count(word, value()?, MOST_FAKE_NODES)?),
                 "--node" => machine = Some(value()?.to_string()),
                 option if option.starts_with('-') => bail!("unknown option {option}\n\n{USAGE}"),
                 name => names.push(name),
             }
         }
+        let mut nodes = match (nodes, fake) {
+            (None, None) if pull_time.is_some() || fail_every.is_some() => {
+                bail!("--pull-time and --fail-every go with --fake-nodes\n\n{USAGE}")
+            }
+            (None, None) => None,
+            (Some(nodes), None) if pull_time.is_none() && fail_every.is_none() => Some(Nodes::Real(nodes)),
+            (None, Some(nodes)) => Some(Nodes::Fake(Fleet { nodes, pull_time, fail_every })),
+            _ => bail!("a cluster has real nodes or fake ones, not both\n\n{USAGE}"),
+        };
         let order = match names.as_slice() {
             ["up"] => Order::Up { nodes: nodes.take() },
             ["down"] => Order::Down,
@@ -74,10 +90,10 @@ impl Options {
     }
 }
 
-fn count(word: &str) -> anyhow::Result<usize> {
+fn count(option: &str, word: &str, most: usize) -> anyhow::Result<usize> {
     match word.parse() {
-        Ok(count) if (1..=MOST_NODES).contains(&count) => Ok(count),
-        _ => bail!("--nodes {word}: give a number from 1 to {MOST_NODES}"),
+        Ok(count) if (1..=most).contains(&count) => Ok(count),
+        _ => bail!("{option} {word}: give a number from 1 to {most}"),
     }
 }
 
@@ -91,13 +107,24 @@ mod tests {
         let order = |text: &str| parse(text).unwrap().order;
         assert_eq!(order("up"), Order::Up { nodes: None });
         assert_eq!(parse("up --nodes 3 --dir /x").unwrap().dir, Some(PathBuf::from("/x")));
-        assert_eq!(order("up --nodes 3"), Order::Up { nodes: Some(3) });
+        assert_eq!(order("up --nodes 3"), Order::Up { nodes: Some(Nodes::Real(3)) });
+        let fleet = Fleet { nodes: 5000, pull_time: None, fail_every: None };
+        assert_eq!(order("up --fake-nodes 5000"), Order::Up { nodes: Some(Nodes::Fake(fleet)) });
+        let fleet = Fleet { nodes: 20, pull_time: Some("2s".to_string()), fail_every: Some(10) };
+        let words = "up --fake-nodes 20 --pull-time 2s --fail-every 10";
+        assert_eq!(order(words), Order::Up { nodes: Some(Nodes::Fake(fleet)) });
         let command = vec!["ls".to_string(), "--nodes".to_string()];
         assert_eq!(order("exec -- ls --nodes"), Order::Exec { machine: None, command: command.clone() });
         assert_eq!(order("exec --node n1 -- ls --nodes"), Order::Exec { machine: Some("n1".to_string()), command });
         assert_eq!(order("stop n1/kubelet"), Order::Stop { part: "n1/kubelet".to_string() });
         for wrong in ["up --nodes 0", "up --nodes 51", "up --nodes", "down --nodes 2", "exec", "exec --", "status -- x"]
         {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["up --fake-nodes 0", "up --fake-nodes 2 --nodes 2", "up --pull-time 1s", "down --fake-nodes 2"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        for wrong in ["up --nodes 2 --fail-every 2", "up --fake-nodes 9 --fail-every 0"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         for wrong in ["", "fly", "up up", "up --node n1", "--help", "stop"] {

@@ -17,6 +17,8 @@ pub(crate) const SERVICES: &str = "10.99.0.0/24";
 pub(crate) const REGISTRY: &str = "10.77.0.1:5000";
 /// More than this no development machine carries, and the addresses below are counted with one byte.
 pub(crate) const MOST_NODES: usize = 50;
+/// Nobody has tried more; where this machine allows fewer, the fleet says so.
+pub(crate) const MOST_FAKE_NODES: usize = 20_000;
 
 /// What a node has as its own, below its folder: each covers the machine's folder of that name.
 pub(crate) const OWN_FOLDERS: [(&str, &str); 3] = [("lib", "/var/lib"), ("log", "/var/log"), ("run", "/run")];
@@ -72,6 +74,45 @@ impl Place {
     pub(crate) fn machine(&self, machine: &str) -> PathBuf {
         self.dir.join("machines").join(machine)
     }
+}
+
+/// What nodes a cluster has.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Nodes {
+    /// So many machines with a kubelet and a containerd.
+    Real(usize),
+    /// Nodes without machines.
+    Fake(Fleet),
+}
+
+/// Nodes without machines: what the fleet's program is told.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Fleet {
+    pub(crate) nodes: usize,
+    /// How long a pull takes, in the words of the program.
+    pub(crate) pull_time: Option<String>,
+    /// Every such node fails.
+    pub(crate) fail_every: Option<usize>,
+}
+
+impl Nodes {
+    /// How many.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Real(count) | Self::Fake(Fleet { nodes: count, .. }) => *count,
+        }
+    }
+
+    /// What they are, for people.
+    pub(crate) fn describe(&self) -> String {
+        say(self.count(), matches!(self, Self::Fake(_)))
+    }
+}
+
+/// So many nodes, for people.
+pub(crate) fn say(count: usize, fake: bool) -> String {
+    let (kind, s) = (if fake { "simulated " } else { "" }, if count == 1 { "" } else { "s" });
+    format!("{count} {kind}node{s}")
 }
 
 /// One node: what follows from its number, which counts from 1.

@@ -2,19 +2,19 @@
 //! down first.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
 use super::journal::{Journal, Record};
-use super::place::{CONTROL, Node, Place};
+use super::place::{self, CONTROL, Fleet, Node, Nodes, Place};
 use super::site::{self, Site};
-use super::{can_unshare, cgroup, control, down, images, keys, kubernetes, network, node};
+use super::{can_unshare, cgroup, control, down, fleet, images, keys, kubernetes, network, node};
 use crate::{containerd, packages};
 
 /// How many nodes there are when nobody says: one of each containerd.
-const NODES: usize = 2;
+pub(crate) const NODES: usize = 2;
 /// For a process to end.
 pub(crate) const WAIT: Duration = Duration::from_secs(30);
 
@@ -35,18 +35,23 @@ const PACKAGES: &[(&str, &str)] = &[
     ("skopeo", "skopeo"),
 ];
 
+/// Of these, what a cluster of simulated nodes needs.
+const WITH_FAKE_NODES: [&str; 7] = ["etcd", "hostname", "ip", "kill", "mount", "nsenter", "openssl"];
+
 /// Brings it up; gives what this machine lacks for it, if it does.
-pub(crate) fn run(place: Place, nodes: Option<usize>) -> anyhow::Result<Option<String>> {
+pub(crate) fn run(place: Place, nodes: Option<Nodes>) -> anyhow::Result<Option<String>> {
     let lock = site::lock(&place)?;
     if let Some(journal) = Journal::open(&place.journal())? {
         let has = journal.nodes();
         let whole = has.is_some() && journal.parts().iter().all(|part| part.process.lives());
-        match (whole, has, nodes) {
-            (true, Some(has), Some(wants)) if has != wants => {
-                bail!("a cluster with {has} nodes is up; `cargo xtask cluster down` first, for one with {wants}")
+        let fake = journal.fake();
+        match (whole, has, &nodes) {
+            (true, Some(has), Some(wants)) if place::say(has, fake) != wants.describe() => {
+                let (has, wants) = (place::say(has, fake), wants.describe());
+                bail!("a cluster with {has} is up; `cargo xtask cluster down` first, for one with {wants}")
             }
             (true, Some(has), _) => {
-                println!("the cluster is up already, with {has} nodes");
+                println!("the cluster is up already, with {}", place::say(has, fake));
                 return Ok(None);
             }
             _ => println!("what is left of a cluster is taken down first"),
@@ -61,21 +66,27 @@ pub(crate) fn run(place: Place, nodes: Option<usize>) -> anyhow::Result<Option<S
         bail!("{} is not ours to use: {} is in it", place.dir().display(), entry.path().display());
     }
     let begun = Instant::now();
-    if let Some(lack) = lack()? {
+    let nodes = nodes.unwrap_or(Nodes::Real(NODES));
+    let fake = matches!(nodes, Nodes::Fake(_));
+    if let Some(lack) = lack(fake)? {
         down::run(&place)?;
         return Ok(Some(lack));
     }
-    let tools = Tools { containerd_2: containerd::find_or_build()?, kubernetes: kubernetes::find_or_build()? };
+    let kubernetes = kubernetes::find_or_build()?;
     let built = begun.elapsed();
     let journal = Journal::begin(&place.journal())?;
     let mut site = Site { place, journal };
-    let nodes = nodes.unwrap_or(NODES);
-    bring_up(&mut site, nodes, &tools).with_context(|| {
+    let brought = match &nodes {
+        Nodes::Real(count) => containerd::find_or_build()
+            .and_then(|two| bring_up(&mut site, *count, &Tools { kubernetes, containerd_2: two })),
+        Nodes::Fake(fleet) => fleet::build().and_then(|program| bring_up_fake(&mut site, fleet, &kubernetes, &program)),
+    };
+    brought.with_context(|| {
         let logs = site.place.dir().join("logs");
         format!("the cluster did not come up (logs: {}; `cargo xtask cluster down` removes all)", logs.display())
     })?;
     let (programs, all) = (built.as_secs(), begun.elapsed().as_secs());
-    println!("the cluster is up with {nodes} nodes, after {all} s (of which its programs took {programs} s)");
+    println!("the cluster is up with {}, after {all} s (of which its programs took {programs} s)", nodes.describe());
     println!("try: cargo xtask cluster exec -- kubectl get nodes");
     Ok(None)
 }
@@ -86,15 +97,17 @@ struct Tools {
 }
 
 /// What this machine lacks and we cannot bring, if there is something. A build that fails is no lack, but an error.
-fn lack() -> anyhow::Result<Option<String>> {
-    let missing = packages::install(PACKAGES);
+fn lack(fake: bool) -> anyhow::Result<Option<String>> {
+    let needed = PACKAGES.iter().filter(|(program, _)| !fake || WITH_FAKE_NODES.contains(program));
+    let missing = packages::install(&needed.copied().collect::<Vec<_>>());
     if !missing.is_empty() {
         return Ok(Some(format!("a cluster needs the Debian packages {}", missing.join(", "))));
     }
     if !can_unshare() {
         return Ok(Some("a cluster needs namespaces of its own, and this machine does not allow them".to_string()));
     }
-    let lack = containerd::lack()?.map_or_else(kubernetes::lack, |lack| Ok(Some(lack)))?;
+    let containerd = if fake { None } else { containerd::lack()? };
+    let lack = containerd.map_or_else(kubernetes::lack, |lack| Ok(Some(lack)))?;
     Ok(lack.map(|lack| format!("a cluster is built from source: {lack}")))
 }
 
@@ -112,7 +125,7 @@ fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> 
     println!("starting the control plane");
     site.start_machine(CONTROL, false)?;
     network::control(site)?;
-    control::start(site, &tools.kubernetes)?;
+    control::start(site, &tools.kubernetes, false)?;
     images::push(site)?;
     control::wait(site, &tools.kubernetes)?;
 
@@ -126,4 +139,16 @@ fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> 
     }
     control::wait_for_nodes(site, &tools.kubernetes, nodes)?;
     site.journal.add(Record::Up(nodes))
+}
+
+fn bring_up_fake(site: &mut Site, wish: &Fleet, kubernetes: &Path, program: &Path) -> anyhow::Result<()> {
+    keys::make(&site.place, 0)?;
+    println!("starting the control plane");
+    site.start_machine(CONTROL, false)?;
+    network::control(site)?;
+    control::start(site, kubernetes, true)?;
+    control::wait_for_api(site, kubernetes)?;
+    println!("starting {}", place::say(wish.nodes, true));
+    fleet::start(site, wish, kubernetes, program)?;
+    site.journal.add(Record::Up(wish.nodes))
 }
