@@ -46,8 +46,13 @@ pub struct Proxy {
 impl Proxy {
     /// Listens on a free port of loopback.
     pub async fn start(target: SocketAddr) -> io::Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST, target).await
+    }
+
+    /// Listens on a free port of this address, for whoever can reach it.
+    pub async fn start_at(address: Ipv4Addr, target: SocketAddr) -> io::Result<Self> {
         let place = socket()?;
-        place.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        place.bind((address, 0).into())?;
         let addr = place.local_addr()?;
         let state = Arc::new(State::new(target));
         let listener = listen(addr)?;
@@ -55,7 +60,7 @@ impl Proxy {
         Ok(Self { addr, state, task: task.abort_handle(), _place: place })
     }
 
-    /// `127.0.0.1:PORT`, to begin references with.
+    /// `ADDRESS:PORT`, to begin references with.
     pub fn host(&self) -> String {
         self.addr.to_string()
     }

@@ -1,0 +1,168 @@
+//! Least privilege, asked of the API server with the very tokens that Stoker's pods have.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ApiResource;
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use stoker_api::native::NodePreheat;
+
+use crate::bed::{Cluster, SHOP, SYSTEM};
+
+/// The API server as a pod of Stoker's sees it: with a token of its account that is bound to it.
+async fn as_pod(cluster: &Cluster, component: &str, node: &str) -> Client {
+    let pods = cluster.parts(component).await;
+    let on_node = |pod: &&k8s_openapi::api::core::v1::Pod| {
+        pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(node))
+    };
+    let pod = pods.iter().find(on_node).unwrap().metadata.name.clone().unwrap();
+    let account = format!("stoker-{component}");
+    let bound = ["--bound-object-kind=Pod", "--bound-object-name", &pod];
+    let token = cluster.kubectl(&[&["-n", SYSTEM, "create", "token", &account], &bound[..]].concat()).await;
+    with_token(cluster, token.exits(0).out.trim()).await
+}
+
+async fn with_token(cluster: &Cluster, token: &str) -> Client {
+    let file = cluster.file("pod");
+    cluster.write_kubeconfig(&file, token);
+    let kubeconfig = Kubeconfig::read_from(file).unwrap();
+    Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()).unwrap()
+}
+
+#[track_caller]
+fn is_forbidden<T>(result: Result<T, kube::Error>, what: &str, says: &str) {
+    match result {
+        Ok(_) => panic!("allowed: {what}"),
+        Err(kube::Error::Api(status)) => {
+            assert!(status.code == 403 && status.message.contains(says), "{what}: {status:?}");
+        }
+        Err(problem) => panic!("{what}: {problem}"),
+    }
+}
+
+/// What an account may do beyond what everybody may, as the API server itself lists it.
+async fn rights(cluster: &Cluster, account: &str, namespace: &str) -> Vec<String> {
+    let user = format!("--as=system:serviceaccount:{SYSTEM}:{account}");
+    let said = cluster.kubectl(&["auth", "can-i", "--list", "--no-headers", &user, "-n", namespace]).await;
+    let resources = said.exits(0).out.lines().filter(|line| !line.trim_start().starts_with('['));
+    let words = resources.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    words.filter(|line| !line.contains("selfsubject")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn an_agent_reads_no_foreign_secrets_and_writes_for_no_other_node() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "private"}, "stringData": {"a": "b"}});
+    cluster.create(&secret).await;
+    let agent = as_pod(&cluster, "agent", "n1").await;
+
+    for namespace in [SHOP, "default", "kube-system", SYSTEM] {
+        let secrets: Api<Secret> = Api::namespaced(agent.clone(), namespace);
+        is_forbidden(
+            secrets.list(&ListParams::default()).await,
+            &format!("list Secrets of {namespace}"),
+            "cannot list",
+        );
+    }
+    let all: Api<Secret> = Api::all(agent.clone());
+    is_forbidden(all.list(&ListParams::default()).await, "list all Secrets", "cannot list");
+    let foreign: Api<Secret> = Api::namespaced(agent.clone(), SHOP);
+    is_forbidden(foreign.get("private").await, "read a Secret of the shop", "cannot get");
+
+    let resource = ApiResource::erase::<NodePreheat>(&());
+    let preheats: Api<DynamicObject> = Api::all_with(agent.clone(), &resource);
+    let report = Patch::Merge(json!({"status": {"agent": {"version": "9.9.9"}}}));
+    let params = PatchParams::default();
+    is_forbidden(
+        preheats.patch_status("n2", &params, &report).await,
+        "report for another node",
+        "an agent may only write the NodePreheat of the node that it runs on",
+    );
+    let own = Patch::Merge(json!({"status": {"agent": {}}}));
+    preheats.patch_status("n1", &params, &own).await.expect("an agent reports for its own node");
+    let order = Patch::Merge(json!({"spec": {"orders": {"x": {"image": "a"}}}}));
+    is_forbidden(preheats.patch("n1", &params, &order).await, "order itself something", "cannot patch");
+    is_forbidden(preheats.delete("n1", &Default::default()).await, "delete its NodePreheat", "cannot delete");
+    let strange: DynamicObject =
+        serde_json::from_value(json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "NodePreheat", "metadata": {"name": "n9"}, "spec": {"orders": {}}})).unwrap();
+    is_forbidden(
+        preheats.create(&PostParams::default(), &strange).await,
+        "make the NodePreheat of another node",
+        "an agent may only write the NodePreheat of the node that it runs on",
+    );
+    // A token that is of no pod, and so of no node, is good for nothing.
+    let token = cluster.kubectl(&["-n", SYSTEM, "create", "token", "stoker-agent"]).await;
+    let nobody: Api<DynamicObject> = Api::all_with(with_token(&cluster, token.exits(0).out.trim()).await, &resource);
+    let refused = nobody.patch_status("n1", &params, &own).await;
+    is_forbidden(refused, "report without a node", "does not say on which node it runs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn every_right_that_stoker_has_is_listed_here() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let agent = [
+        "nodepreheats.stoker.dev [] [] [create get list watch]",
+        "nodes [] [] [get]",
+        "nodepreheats.stoker.dev/status [] [] [patch]",
+    ];
+    assert_eq!(sorted(rights(&cluster, "stoker-agent", SHOP).await), sorted(agent));
+    let own = ["secrets [] [] [get]"];
+    assert_eq!(sorted(rights(&cluster, "stoker-agent", SYSTEM).await), sorted(agent.into_iter().chain(own)));
+    let controller = [
+        "events [] [] [create]",
+        "preheats.stoker.dev [] [] [delete list watch]",
+        "nodes [] [] [list watch]",
+        "secrets [] [] [list watch]",
+        "nodepreheats.stoker.dev [] [] [list patch watch]",
+        "preheats.stoker.dev/status [] [] [patch]",
+    ];
+    assert_eq!(sorted(rights(&cluster, "stoker-controller", SHOP).await), sorted(controller));
+    let lease = [
+        "secrets [] [] [list watch create delete]",
+        "leases.coordination.k8s.io [] [] [create]",
+        "leases.coordination.k8s.io [] [stoker-controller] [get list update watch]",
+    ];
+    let own = controller.into_iter().filter(|line| !line.starts_with("secrets")).chain(lease);
+    assert_eq!(sorted(rights(&cluster, "stoker-controller", SYSTEM).await), sorted(own));
+}
+
+fn sorted(lines: impl IntoIterator<Item = impl Into<String>>) -> Vec<String> {
+    let mut lines: Vec<String> = lines.into_iter().map(Into::into).collect();
+    lines.sort();
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn who_may_view_a_namespace_sees_its_jobs_and_who_may_edit_it_makes_them() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "bob", "namespace": SHOP}, "roleRef": role("view"),
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}]});
+    let bindings: Api<DynamicObject> = Api::namespaced_with(
+        cluster.client.clone(),
+        SHOP,
+        &ApiResource::erase::<k8s_openapi::api::rbac::v1::RoleBinding>(&()),
+    );
+    let binding: DynamicObject = serde_json::from_value::<Value>(binding).and_then(serde_json::from_value).unwrap();
+    let params = PatchParams::apply("test");
+    bindings.patch("bob", &params, &Patch::Apply(&binding)).await.unwrap();
+    let can = async |user: &str, verb: &str, what: &str, namespace: &str| {
+        let ran = cluster.kubectl(&["auth", "can-i", verb, what, "-n", namespace, &format!("--as={user}")]).await;
+        ran.out.trim() == "yes"
+    };
+    let ada = format!("system:serviceaccount:{SHOP}:ada");
+    assert!(can("bob", "list", "preheats", SHOP).await && !can("bob", "create", "preheats", SHOP).await);
+    assert!(can(&ada, "create", "preheats", SHOP).await && can(&ada, "delete", "preheats", SHOP).await);
+    assert!(can(&ada, "list", "nodepreheats", SHOP).await && !can(&ada, "patch", "nodepreheats", SHOP).await);
+    assert!(!can(&ada, "create", "preheats", "default").await && !can("bob", "list", "preheats", "default").await);
+    // Status is the controller's word.
+    let user = format!("--as={ada}");
+    let status = ["auth", "can-i", "patch", "preheats", "--subresource=status", "-n", SHOP, &user];
+    assert_eq!(cluster.kubectl(&status).await.out.trim(), "no");
+}

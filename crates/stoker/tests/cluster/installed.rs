@@ -1,0 +1,79 @@
+//! `stoker install` on a real cluster: pods that run without privileges that they need not, on both containerds; and
+//! `stoker uninstall`, which leaves nothing.
+
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use crate::bed::{Cluster, SYSTEM, image, is_ready, restarts};
+use crate::link::Linked;
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn controllers_and_agents_run_and_know_their_nodes() {
+    let Some(mut cluster) = Cluster::enter().await else { return };
+    // Fresh ones: what other tests have done to them is not their fault.
+    cluster.uninstall().await;
+    drop(cluster);
+    let Some(cluster) = Cluster::enter().await else { return };
+    let (controllers, agents) = (cluster.parts("controller").await, cluster.parts("agent").await);
+    assert_eq!((controllers.len(), agents.len()), (2, 2));
+    for pod in controllers.iter().chain(&agents) {
+        let name = pod.metadata.name.as_deref().unwrap();
+        assert!(is_ready(pod) && restarts(pod) == 0, "{name}: {:#?}", pod.status);
+        let log = cluster.kubectl(&["-n", SYSTEM, "logs", name]).await;
+        let complaints: Vec<&str> = log.exits(0).out.lines().filter(|line| line.contains("ERROR")).collect();
+        assert!(complaints.is_empty(), "{name}: {complaints:#?}");
+        let privileged = pod.spec.iter().flat_map(|spec| &spec.containers).any(|container| {
+            container.security_context.as_ref().is_some_and(|context| context.privileged == Some(true))
+        });
+        assert!(!privileged, "{name} is privileged");
+    }
+    for (node, version) in [("n1", "containerd 1.6"), ("n2", "containerd 2.2")] {
+        let object = cluster.node_preheats().get(node).await.unwrap();
+        let runtime = object.data["status"]["agent"]["runtime"].as_str().unwrap_or_default();
+        // That they saw how containerd unpacks means that they reach its socket and its settings.
+        assert!(runtime.starts_with(version) && runtime.ends_with("(overlayfs)"), "{node}: {:#}", object.data);
+        let owner = object.metadata.owner_references.unwrap_or_default();
+        assert!(owner.iter().any(|owner| owner.kind == "Node" && owner.name == node), "{owner:?}");
+    }
+    let version = cluster.administer(&["install", "--image", "registry.example/stoker:v1"]).await;
+    version.exits(0).says("kind: DaemonSet");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn uninstall_leaves_nothing_though_a_pull_runs_and_a_job_is_held() {
+    let Some(mut cluster) = Cluster::enter().await else { return };
+    let linked = Linked::start(&cluster, &[], image(5_000_000)).await;
+    linked.link.stall_after(1_000_000);
+    cluster.stoker(&["pull", &linked.reference, "--name", "web", "--no-wait"]).await.exits(0);
+    linked.link.wait_for_bytes(1_000_000).await.unwrap();
+    // As another version might have made it: nobody is left to take this away.
+    let held = Patch::Merge(json!({"metadata": {"finalizers": ["stoker.dev/held"]}}));
+    cluster.preheats().patch("web", &PatchParams::default(), &held).await.unwrap();
+    let refused = cluster.administer(&["uninstall"]).await;
+    refused.exits(1).says("--yes").says("Preheats (shop/web)");
+    assert!(cluster.preheats().get_opt("web").await.unwrap().is_some(), "nothing was deleted");
+
+    cluster.uninstall().await;
+    linked.link.let_go();
+    for kind in [
+        "namespaces",
+        "customresourcedefinitions",
+        "clusterroles",
+        "clusterrolebindings",
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    ] {
+        let left = cluster.kubectl(&["get", kind, "-o", "name", "-l", "app.kubernetes.io/part-of=stoker"]).await;
+        assert_eq!(left.exits(0).out, "", "{kind}");
+    }
+    cluster.kubectl(&["get", "namespace", SYSTEM]).await.exits(1).says("not found");
+    cluster.kubectl(&["get", "preheats", "-A"]).await.exits(1).says("preheats");
+    for node in ["n1", "n2"] {
+        let running = cluster.on_node(node, "pgrep -f '^/usr/local/bin/stoker [a-z]'").await;
+        assert_eq!(running, None, "something of Stoker still runs on {node}");
+    }
+    // A second time there is nothing to do, and that is no failure.
+    cluster.administer(&["uninstall"]).await.exits(0);
+}

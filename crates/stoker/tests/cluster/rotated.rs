@@ -1,0 +1,69 @@
+//! A login that changes while a pull runs.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use serde_json::{Value, json};
+use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
+
+use crate::bed::{Cluster, SHOP, SYSTEM, unique};
+use crate::link::Linked;
+
+fn login(host: &str, password: &str) -> String {
+    json!({"auths": {host: {"username": "ada", "password": password}}}).to_string()
+}
+
+/// The copies of Secrets that the order of this image names.
+fn copies(object: &DynamicObject, image: &str) -> Option<Value> {
+    let orders = object.data["spec"]["orders"].as_object()?;
+    orders.values().find(|order| order["image"] == image).map(|order| order["secrets"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn a_pull_goes_on_with_the_secret_that_came_meanwhile_and_no_copy_stays() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let layer = |seed| LayerBuilder::new().noise("noise", 2_000_000, seed).build(Compression::Gzip).unwrap();
+    // More layers than a node works on at one time: some are asked for with a password that is no longer good.
+    let layers: Vec<_> = (0..12).map(|number| layer(unique() + number)).collect();
+    let image = layers.iter().fold(ImageBuilder::new(), ImageBuilder::layer).build();
+    let mut linked = Linked::start(&cluster, &[("ada", "hunter2-old")], image).await;
+    let host = linked.link.host();
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"},
+        "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": login(&host, "hunter2-old")}});
+    cluster.create(&secret).await;
+    linked.link.stall_after(3_000_000);
+    let job = json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "web"}, "spec": {
+        "images": [{"image": linked.reference, "pullSecrets": [{"name": "login"}]}],
+        "nodes": {"names": ["n2"]}, "pull": {"retries": 0},
+    }});
+    cluster.create(&job).await;
+    linked.link.wait_for_bytes(3_000_000).await.unwrap();
+    let of = |object: &DynamicObject| copies(object, &linked.reference);
+    let before = of(&cluster.node_preheats().get("n2").await.unwrap()).unwrap();
+
+    let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), SHOP);
+    let new = json!({"stringData": {".dockerconfigjson": login(&host, "hunter2-new")}});
+    secrets.patch("login", &PatchParams::default(), &Patch::Merge(&new)).await.unwrap();
+    let other = |object: Option<&DynamicObject>| object.and_then(of).is_some_and(|copies| copies != before);
+    cluster.wait(&cluster.node_preheats(), "n2", other).await;
+    linked.real.set_accounts(&[("ada".to_owned(), "hunter2-new".to_owned())]).unwrap();
+    linked.link.let_go();
+
+    let status = cluster.ended("web").await;
+    assert_eq!(status["phase"], "Succeeded", "{status:#}");
+    linked.sent_at_most(1);
+    // Nothing of either login is where people look, and the copies go with the job.
+    cluster.kubectl_as_person(&["delete", "preheat", "web"]).await.exits(0);
+    let copies: Api<Secret> = Api::namespaced(cluster.client.clone(), SYSTEM);
+    cluster
+        .eventually("no copy of the login is left", || async {
+            let all = copies.list(&Default::default()).await.unwrap();
+            all.items.iter().all(|secret| secret.type_.as_deref() != Some("kubernetes.io/dockerconfigjson"))
+        })
+        .await;
+    for pod in cluster.parts("agent").await.iter().chain(&cluster.parts("controller").await) {
+        let name = pod.metadata.name.as_deref().unwrap();
+        let log = cluster.kubectl(&["-n", SYSTEM, "logs", name]).await;
+        assert!(!log.exits(0).out.contains("hunter2"), "{name} wrote the password into its log");
+    }
+}
