@@ -12,6 +12,7 @@ mod images;
 mod journal;
 mod keys;
 mod kubernetes;
+pub(crate) mod loan;
 mod network;
 mod node;
 mod options;

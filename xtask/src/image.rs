@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ use crate::shell;
 
 /// The name of the image inside the layout.
 const NAME: &str = "stoker";
+/// How it is built when nobody says.
+const PROFILE: &str = "release";
 /// Who it runs as, unless the pod says otherwise: agents must be root, the controller must not.
 const USER: u32 = 65532;
 /// Without it a name would be asked of DNS before /etc/hosts is looked at.
@@ -30,12 +32,14 @@ pub(crate) struct Wish {
     insecure: bool,
     /// The profile it is built with.
     profile: String,
+    /// A binary that is there already, instead of building one.
+    binary: Option<PathBuf>,
 }
 
 impl Wish {
-    /// Reads `[--profile NAME] [--push REFERENCE [--insecure]]`.
+    /// Reads `[--profile NAME | --binary FILE] [--push REFERENCE [--insecure]]`.
     pub(crate) fn parse(args: &[&str]) -> anyhow::Result<Self> {
-        let mut wish = Self { profile: "release".into(), ..Self::default() };
+        let mut wish = Self { profile: PROFILE.into(), ..Self::default() };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let value = |args: &mut std::slice::Iter<'_, &str>| {
@@ -44,9 +48,15 @@ impl Wish {
             match *arg {
                 "--push" => wish.push = Some(value(&mut args)?),
                 "--profile" => wish.profile = value(&mut args)?,
+                "--binary" => wish.binary = Some(value(&mut args)?.into()),
                 "--insecure" => wish.insecure = true,
-                other => bail!("unknown argument {other}; image takes --push REFERENCE, --insecure and --profile NAME"),
+                other => bail!(
+                    "unknown argument {other}; image takes --push REFERENCE, --insecure, and --profile NAME or --binary FILE"
+                ),
             }
+        }
+        if wish.binary.is_some() && wish.profile != PROFILE {
+            bail!("--binary is built already, so --profile says nothing; give one of them");
         }
         if wish.insecure && wish.push.is_none() {
             bail!("--insecure is about the registry of --push REFERENCE; give that too");
@@ -57,7 +67,7 @@ impl Wish {
 
 /// Builds the binary, makes the image, and pushes it where that is asked.
 pub(crate) fn run(wish: &Wish) -> anyhow::Result<()> {
-    let binary = build(&wish.profile)?;
+    let binary = wish.binary.clone().map_or_else(|| shell::build(&["stoker"], "stoker", &wish.profile), Ok)?;
     let (layout, root) = (shell::root().join("target/image"), shell::root().join("target/image-root"));
     // What is left of another binary would stay in the layout for ever.
     for folder in [&layout, &root] {
@@ -71,20 +81,6 @@ pub(crate) fn run(wish: &Wish) -> anyhow::Result<()> {
         Some(reference) => push(&layout, reference, wish.insecure),
         None => Ok(()),
     }
-}
-
-/// The path of the binary, as cargo says it.
-fn build(profile: &str) -> anyhow::Result<PathBuf> {
-    let mut cargo = shell::cargo_command(&["build", "--locked", "--package", "stoker", "--bin", "stoker"]);
-    cargo.args(["--profile", profile, "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
-    let output = cargo.output().context("cannot run cargo")?;
-    if !output.status.success() {
-        bail!("stoker could not be built");
-    }
-    let messages = String::from_utf8(output.stdout).context("cargo printed no text")?;
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let binary = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
-    binary.context("cargo does not say where the binary is")
 }
 
 /// What the loader of this machine would load for it, itself included, by absolute paths.
@@ -201,15 +197,20 @@ fn architecture() -> &'static str {
 }
 
 fn push(layout: &Path, reference: &str, insecure: bool) -> anyhow::Result<()> {
+    let digest = layout.join("pushed");
     let mut copy = Command::new("skopeo");
     // Policies of signatures are about images that one takes, not about one's own.
     copy.args(["--insecure-policy", "copy", "--quiet"]);
     if insecure {
         copy.arg("--dest-tls-verify=false");
     }
+    copy.arg("--digestfile").arg(&digest);
     copy.arg(format!("oci:{}:{NAME}", layout.display())).arg(format!("docker://{reference}"));
     output(&mut copy).context("the image could not be pushed; is skopeo installed, and does the registry answer?")?;
-    println!("pushed to {reference}; now: stoker install --image {reference} | kubectl apply -f -");
+    // Not that of the layout: layers are compressed on their way.
+    println!("pushed to {reference} as {}", fs::read_to_string(&digest)?.trim());
+    fs::remove_file(&digest)?;
+    println!("now: stoker install --image {reference} | kubectl apply -f -");
     Ok(())
 }
 
@@ -231,9 +232,11 @@ mod tests {
     fn arguments_are_understood() {
         let release = || Wish { profile: "release".into(), ..Wish::default() };
         assert_eq!(Wish::parse(&[]).unwrap(), release());
-        let push = Wish { push: Some("r/stoker:1".into()), insecure: true, profile: "dist".into() };
+        let push = Wish { push: Some("r/stoker:1".into()), insecure: true, profile: "dist".into(), binary: None };
         assert_eq!(Wish::parse(&["--push", "r/stoker:1", "--insecure", "--profile", "dist"]).unwrap(), push);
-        for wrong in [&["--push"][..], &["--insecure"], &["r/stoker:1"]] {
+        assert_eq!(Wish::parse(&["--binary", "x"]).unwrap().binary, Some("x".into()));
+        let both = ["--binary", "x", "--profile", "dist"];
+        for wrong in [&["--push"][..], &["--insecure"], &["r/stoker:1"], &both] {
             assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
         }
     }

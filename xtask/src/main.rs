@@ -19,11 +19,12 @@ The project's chores.
 Usage: cargo xtask COMMAND
 
   test [--all]     the quick tests; with --all the long ones too. Installs the Debian packages it needs when root, and
-                   with --all builds containerd 2.2 where Go is, once a machine
+                   with --all builds containerd 2.2 and Kubernetes where Go is, once a machine, and runs on a cluster: the
+                   one that is up, or one that it takes down afterwards
   gen [--check]    write what is generated (deploy/, the gRPC code); with --check only say whether it is up to date
   check            what the compiler does not see: the walls between crates
   ci               everything that must pass before a change lands
-  image [--push REFERENCE [--insecure]] [--profile NAME]
+  image [--push REFERENCE [--insecure]] [--profile NAME | --binary FILE]
                    the image of controller and agents, as an OCI layout in target/image; pushed by skopeo
   bench [NAME]     measure; without a name everything
   cluster COMMAND  a real Kubernetes cluster on this machine: up, down, status, kubeconfig, exec, stop, start. Needs root

@@ -1,11 +1,12 @@
 //! Runs the tests and counts: passed, failed, and skipped, which a test says in a line that begins with `SKIPPED: `. Before
-//! that the real programs come that tests use: Debian's packages, and for all tests a containerd 2.2.
+//! that the real programs come that tests use: Debian's packages, and for all tests a containerd 2.2 and a cluster.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
 
+use crate::cluster::loan::{self, Loan};
 use crate::{containerd, packages, shell};
 
 /// Programs that tests use, each with the Debian package that has it.
@@ -17,6 +18,13 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("runc", "runc"),
     ("skopeo", "skopeo"),
 ];
+
+/// Cargo's arguments; what follows goes to the tests.
+const QUICK: [&str; 6] = ["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"];
+
+/// Tell tests of a real API server, and of a cluster.
+const KUBECONFIG: &str = "STOKER_TEST_KUBECONFIG";
+const CLUSTER: &str = "STOKER_TEST_CLUSTER";
 
 #[derive(Default)]
 struct Counts {
@@ -32,16 +40,41 @@ pub(crate) fn run(all: bool) -> anyhow::Result<()> {
     if !missing.is_empty() {
         println!("not installed, tests that need them are skipped: {}", missing.join(", "));
     }
-    let mut args = vec!["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"];
-    if all {
-        args.push("--include-ignored");
+    if !all {
+        let mut command = shell::cargo_command(&QUICK);
+        // Quick tests know Debian's containerd alone and no cluster, whatever the environment says.
+        command.env_remove(containerd::VARIABLE).env_remove(KUBECONFIG).env_remove(CLUSTER);
+        return count(command);
     }
-    let mut command = shell::cargo_command(&args);
-    // Quick tests know Debian's containerd alone, whatever the environment says.
-    command.env_remove(containerd::VARIABLE);
-    if all && let Some(folder) = containerd::two() {
-        command.env(containerd::VARIABLE, folder);
+    // In the cluster's network nothing can be downloaded any more.
+    shell::cargo(&["test", "--workspace", "--locked", "--no-run"], &[])?;
+    let two = containerd::two();
+    let loan = match loan::take()? {
+        Ok(loan) => Some(loan),
+        Err(lack) => {
+            println!("no cluster, tests that need it are skipped: {lack}");
+            None
+        }
+    };
+    let ran = all_tests(loan.as_ref()).and_then(|mut command| {
+        if let Some(folder) = two {
+            command.env(containerd::VARIABLE, folder);
+        }
+        count(command)
+    });
+    loan.map_or(Ok(()), Loan::end).and(ran)
+}
+
+fn all_tests(loan: Option<&Loan>) -> anyhow::Result<Command> {
+    let args = [&QUICK[..], &["--include-ignored"]].concat();
+    match loan {
+        Some(loan) => loan.cargo(&args),
+        None => Ok(shell::cargo_command(&args)),
     }
+}
+
+/// Runs them and says how many passed, failed and were skipped.
+fn count(mut command: Command) -> anyhow::Result<()> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
     let mut counts = Counts::default();
     if let Some(output) = child.stdout.take() {

@@ -1,0 +1,56 @@
+//! A cluster for as long as the tests run: the one that is up, which stays, or one that comes for them and goes with them.
+
+use std::process::Command;
+
+use super::place::{CONTROL, Place};
+use super::site::{self, Site};
+use super::{ROOT, as_administrator, down, open, up};
+use crate::{built, shell};
+
+/// The cluster, and whether it goes.
+pub(crate) struct Loan {
+    site: Site,
+    ours: bool,
+}
+
+/// A cluster with real nodes, or why this machine has none.
+pub(crate) fn take() -> anyhow::Result<Result<Loan, String>> {
+    if !shell::is_root() {
+        return Ok(Err(ROOT.to_string()));
+    }
+    let place = || Place::new(built::cache()?.join("cluster"));
+    let ours = !place()?.journal().exists();
+    if let Some(lack) = up::run(place()?, None)? {
+        return Ok(Err(lack));
+    }
+    let site = open(place()?)?;
+    if site.journal.fake() || site.journal.nodes().is_none_or(|nodes| nodes < up::NODES) {
+        let has =
+            "the cluster that is up has no two real nodes; `cargo xtask cluster down` makes room for one that has";
+        return Ok(Err(has.to_string()));
+    }
+    Ok(Ok(Loan { site, ours }))
+}
+
+impl Loan {
+    /// Cargo in the control plane's network, with all by which tests find the cluster. It must be left with nothing to
+    /// download.
+    pub(crate) fn cargo(&self, args: &[&str]) -> anyhow::Result<Command> {
+        let mut command = self.site.in_network(CONTROL)?;
+        as_administrator(&self.site, &mut command)?;
+        let cargo = shell::cargo_command(args);
+        command.arg(cargo.get_program()).args(cargo.get_args()).current_dir(shell::root());
+        Ok(command)
+    }
+
+    /// Takes it down, if it came for this.
+    pub(crate) fn end(self) -> anyhow::Result<()> {
+        match self.ours {
+            true => {
+                let _lock = site::lock(&self.site.place)?;
+                down::run(&self.site.place)
+            }
+            false => Ok(()),
+        }
+    }
+}
