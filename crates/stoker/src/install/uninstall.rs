@@ -118,22 +118,24 @@ async fn jobs_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Opti
         found => found.map_err(jobs::explain)?.items,
     };
     let names = found.iter().map(|job| format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()));
-    Ok(some_of(&format!("{}s", dialect.kind), names.collect()))
+    Ok(some_of(dialect.kind, "", names.collect()))
 }
 
 /// Pods in our namespace that are not ours.
 async fn strangers(client: &Client) -> anyhow::Result<Option<String>> {
     let others = ListParams::default().labels(&format!("{}!={}", PART_OF.0, PART_OF.1));
     let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE).list(&others).await.map_err(jobs::explain)?;
-    Ok(some_of(&format!("other pods in namespace {NAMESPACE}"), pods.items.iter().map(|pod| pod.name_any()).collect()))
+    let names = pods.items.iter().map(|pod| pod.name_any()).collect();
+    Ok(some_of("other pod", &format!(" in namespace {NAMESPACE}"), names))
 }
 
 /// `3 Preheats (a/b, c/d, …)`.
-fn some_of(what: &str, names: Vec<String>) -> Option<String> {
+fn some_of(what: &str, place: &str, names: Vec<String>) -> Option<String> {
     const SHOWN: usize = 3;
     let more = if names.len() > SHOWN { ", …" } else { "" };
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    (!names.is_empty()).then(|| format!("{} {what} ({shown}{more})", names.len()))
+    let many = if names.len() == 1 { "" } else { "s" };
+    (!names.is_empty()).then(|| format!("{} {what}{many}{place} ({shown}{more})", names.len()))
 }
 
 /// Whoever would take our finalizers off is gone by now. This version sets none; another may have.

@@ -52,7 +52,7 @@ async fn uninstall_leaves_nothing_though_a_pull_runs_and_a_job_is_held() {
     let held = Patch::Merge(json!({"metadata": {"finalizers": ["stoker.dev/held"]}}));
     cluster.preheats().patch("web", &PatchParams::default(), &held).await.unwrap();
     let refused = cluster.administer(&["uninstall"]).await;
-    refused.exits(1).says("--yes").says("Preheats (shop/web)");
+    refused.exits(1).says("--yes").says("1 Preheat (shop/web)");
     assert!(cluster.preheats().get_opt("web").await.unwrap().is_some(), "nothing was deleted");
 
     cluster.uninstall().await;

@@ -134,8 +134,8 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
     let refused = bare.run(&["uninstall"]).await;
     refused
         .exits(1)
-        .says("1 Preheats (default/web)")
-        .says("other pods in namespace stoker-system (guest)")
+        .says("1 Preheat (default/web)")
+        .says("1 other pod in namespace stoker-system (guest)")
         .says("--yes");
     assert_eq!(bare.names::<CustomResourceDefinition>().await.len(), 3, "nothing was deleted");
 
