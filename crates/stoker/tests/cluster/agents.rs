@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::bed::{Cluster, image, is_ready};
+use crate::bed::{Cluster, image, is_ready, restarts};
 use crate::link::Linked;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -38,4 +38,28 @@ async fn a_pull_whose_agent_is_killed_goes_on_where_it_was() {
             pods.len() == 2 && pods.iter().all(is_ready)
         })
         .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn a_pull_waits_for_a_containerd_that_comes_back() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let before = cluster.parts("agent").await;
+    for node in ["n1", "n2"] {
+        let linked = Linked::start(&cluster, &[], image(20_000_000)).await;
+        linked.link.stall_after(8_000_000);
+        cluster.stoker(&["pull", &linked.reference, "--name", node, "--node", node, "--no-wait"]).await.exits(0);
+        linked.link.wait_for_bytes(8_000_000).await.unwrap();
+        let away = cluster.without(&format!("{node}/containerd")).await;
+        linked.link.let_go();
+        drop(away);
+        let status = cluster.ended(node).await;
+        assert_eq!(status["phase"], "Succeeded", "{status:#}");
+        linked.sent_at_most(1);
+    }
+    // The socket that came back is the one that the pods see: nobody had to start them again.
+    for pod in cluster.parts("agent").await {
+        let old = before.iter().find(|old| old.metadata.uid == pod.metadata.uid).expect("the same pod");
+        assert_eq!(restarts(&pod), restarts(old), "{:?}", pod.metadata.name);
+    }
 }
