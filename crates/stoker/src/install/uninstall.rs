@@ -228,7 +228,7 @@ async fn left_of(client: &Client, object: &DynamicObject) -> Option<String> {
         let namespace = object.namespace().map(|namespace| namespace + "/").unwrap_or_default();
         format!("{namespace}{} with finalizers {}", object.name_any(), object.finalizers().join(", "))
     });
-    some_of("objects are left", names.collect())
+    some_of("object", " left", names.collect())
 }
 
 /// Where agents keep their data, as the DaemonSet says it.
