@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use stoker_api::DIALECTS;
-use stoker_core::{JobId, Outcome, Plan, Reason, Stage};
+use stoker_core::{JobId, Outcome, Plan, Reason, Stage, Waiting};
 use tokio::time::Instant;
 
 /// How often the loop beats even if nothing happens.
@@ -115,6 +115,9 @@ impl Metrics {
         metrics.interruptions.get_or_create(&ByKind { kind: "Node".into() }).inc_by(0);
         for state in STATES {
             metrics.nodes.get_or_create(&ByState { state }).set(0);
+        }
+        for reason in Waiting::REASONS.map(Reason::as_str) {
+            metrics.nodes_waiting.get_or_create(&ByReason { reason }).set(0);
         }
         metrics
     }

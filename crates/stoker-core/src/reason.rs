@@ -146,6 +146,19 @@ pub enum Waiting {
 }
 
 impl Waiting {
+    /// The public words for all of them.
+    pub const REASONS: [Reason; 9] = [
+        Reason::Suspended,
+        Reason::Parallelism,
+        Reason::Unresolved,
+        Reason::NodeNotReady,
+        Reason::NoAgent,
+        Reason::NodeUnknown,
+        Reason::SecretCopying,
+        Reason::SecretMissing,
+        Reason::Pending,
+    ];
+
     /// The public word for it.
     pub fn reason(&self) -> Reason {
         match self {
