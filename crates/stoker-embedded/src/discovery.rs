@@ -5,6 +5,11 @@ use crate::kind::{Catalog, Kind, StatusUse, Version, api_version};
 use serde_json::{Value, json};
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+fn verbs(kind: &Kind) -> Vec<&'static str> {
+    VERBS.into_iter().filter(|verb| *verb != "deletecollection" || kind.can_go_together()).collect()
+}
+
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
 /// Kinds of one group and version, each with that version.
@@ -44,7 +49,7 @@ pub(crate) fn resources(catalog: &Catalog, group: &str, version: &str) -> Option
     for (kind, version) in served(catalog, group, version) {
         let mut resource = json!({
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced,
-            "kind": kind.kind, "verbs": VERBS,
+            "kind": kind.kind, "verbs": verbs(kind),
         });
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);
@@ -96,7 +101,7 @@ fn aggregated_resource(kind: &Kind, version: &Version) -> Value {
         "responseKind": response,
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": kind.singular,
-        "verbs": VERBS,
+        "verbs": verbs(kind),
         "shortNames": kind.short_names,
         "categories": kind.categories,
     });

@@ -2,7 +2,7 @@
 //! form is copied from the object's own bytes and never serialised twice.
 
 use crate::kind::Served;
-use crate::object::Object;
+use crate::object::{Object, object_mut};
 use crate::read::Page;
 use crate::request::{Form, Include};
 use crate::table;
@@ -44,6 +44,18 @@ impl Encoder {
         self.one(object)
     }
 
+    /// One object inside a list. A list of a built-in kind says once what its items are; custom kinds say it in each.
+    fn item(&self, object: &Arc<Object>) -> Bytes {
+        if self.served.kind.custom || self.form != Form::Plain {
+            return self.one(object);
+        }
+        let mut value = present(&self.served, &object.value);
+        let map = object_mut(&mut value);
+        map.remove("apiVersion");
+        map.remove("kind");
+        Bytes::from(value.to_string())
+    }
+
     /// One page of a list.
     pub(crate) fn list(&self, page: &Page) -> Bytes {
         let mut meta = json!({"resourceVersion": page.revision.to_string()});
@@ -68,7 +80,7 @@ impl Encoder {
             if at > 0 {
                 out.put_u8(b',');
             }
-            out.put(self.one(object));
+            out.put(self.item(object));
         }
         out.put_slice(b"]}");
         out.freeze()

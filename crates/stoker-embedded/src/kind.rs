@@ -31,6 +31,9 @@ pub(crate) enum Role {
     Definition,
 }
 
+/// Reads an object as clients do, and says why it cannot be read.
+pub(crate) type Typed = fn(&Value) -> Result<(), serde_json::Error>;
+
 /// A printer column.
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
@@ -86,6 +89,16 @@ pub(crate) struct Kind {
     pub(crate) born_with: Option<Value>,
     /// Text fields that are stored encoded under another name: (written, stored).
     pub(crate) encoded: Option<(&'static str, &'static str)>,
+    /// Whether a client of this kind could read the object. `None` where a schema says it.
+    pub(crate) typed: Option<Typed>,
+    /// Fields that stay as they were made.
+    pub(crate) fixed: &'static [&'static str],
+    /// Fields that stay so from when `immutable` is set.
+    pub(crate) fixed_on_wish: &'static [&'static str],
+    /// What must be in the encoded fields of objects of a `type`: (type, key), and be JSON.
+    pub(crate) content: &'static [(&'static str, &'static str)],
+    /// The field with a reference to another object, which must be of the object's own namespace.
+    pub(crate) about: Option<&'static str>,
     /// How many objects are kept; past it the oldest go. `None` keeps all.
     pub(crate) keep: Option<usize>,
     /// Names of objects that may not be deleted.
@@ -110,6 +123,11 @@ impl Kind {
     /// `plural.group`, which names a kind in the catalog.
     pub(crate) fn id(&self) -> String {
         table_id(&self.plural, &self.group)
+    }
+
+    /// Whether a whole collection can be deleted at once.
+    pub(crate) fn can_go_together(&self) -> bool {
+        self.role != Role::Namespace
     }
 
     pub(crate) fn storage(&self) -> Option<&Version> {

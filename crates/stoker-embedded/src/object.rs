@@ -143,6 +143,8 @@ fn check_name(value: &Value, rule: NameRule, causes: &mut Vec<Cause>) {
     } else if name.len() > longest {
         let detail = format!("must be no more than {longest} characters");
         causes.push(Cause::invalid("metadata.name", &json!(name), detail));
+    } else if rule == NameRule::Label && is_subdomain(name) && name.contains('.') {
+        causes.push(Cause::invalid("metadata.name", &json!(name), "must not contain dots"));
     } else if !good {
         causes.push(Cause::invalid("metadata.name", &json!(name), advice));
     }
@@ -207,11 +209,15 @@ fn check_owners(value: &Value, causes: &mut Vec<Cause>) {
         return;
     };
     let mut controllers = 0;
-    for (at, owner) in list.iter().enumerate() {
-        for field in ["apiVersion", "kind", "name", "uid"] {
+    for owner in list {
+        for (field, detail) in [
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ] {
             if owner.get(field).and_then(Value::as_str).is_none_or(str::is_empty) {
-                let field = format!("metadata.ownerReferences[{at}].{field}");
-                causes.push(Cause::required(field, "must not be empty"));
+                causes.push(Cause::invalid(format!("metadata.ownerReferences.{field}"), &json!(""), detail));
             }
         }
         controllers += usize::from(owner.get("controller") == Some(&json!(true)));
@@ -253,7 +259,7 @@ mod tests {
             (json!({"name": "x", "finalizers": [""]}), "metadata.finalizers[0]"),
             (
                 json!({"name": "x", "ownerReferences": [{"uid": "u", "kind": "K", "name": "n"}]}),
-                "metadata.ownerReferences[0].apiVersion",
+                "metadata.ownerReferences.apiVersion",
             ),
         ] {
             let causes = check_metadata(&json!({"metadata": metadata}), NameRule::Subdomain);

@@ -35,7 +35,7 @@ impl Patch {
             MERGE => map(Patch::Merge),
             STRATEGIC if strategic => map(Patch::Strategic),
             JSON => {
-                let operations: Vec<PatchOperation> = serde_json::from_slice(body).map_err(bad)?;
+                let operations: Vec<Value> = serde_json::from_slice(body).map_err(bad)?;
                 if operations.len() > MAX_OPERATIONS {
                     let message = format!(
                         "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
@@ -43,7 +43,8 @@ impl Patch {
                     );
                     return Err(Refusal::new(413, "RequestEntityTooLarge", message));
                 }
-                Ok((Patch::Json(operations), Vec::new()))
+                let known: Result<_, _> = operations.into_iter().map(serde_json::from_value).collect();
+                Ok((Patch::Json(known.map_err(rejected)?), Vec::new()))
             }
             media if media.starts_with("application/apply-patch") => Err(Refusal::not_implemented(
                 "server-side apply",
@@ -69,6 +70,12 @@ fn map_only(patch: Value) -> Result<Value, Refusal> {
     if patch.is_object() { Ok(patch) } else { Err(Refusal::bad_request("error decoding patch: it must be a map")) }
 }
 
+/// In the words of a real server, and why.
+fn rejected(why: impl std::fmt::Display) -> Refusal {
+    let message = format!("the server rejected our request due to an error in our request: {why}");
+    Refusal::new(422, "Invalid", message)
+}
+
 fn apply_json(value: &mut Value, operations: &[PatchOperation]) -> Result<(), Refusal> {
     let mut growth = 0;
     for operation in operations {
@@ -78,10 +85,7 @@ fn apply_json(value: &mut Value, operations: &[PatchOperation]) -> Result<(), Re
                 return Err(Refusal::too_large(MAX_GROWTH));
             }
         }
-        json_patch::patch(value, std::slice::from_ref(operation)).map_err(|error| {
-            let message = format!("the server rejected our request due to an error in our request: {error}");
-            Refusal::new(422, "Invalid", message)
-        })?;
+        json_patch::patch(value, std::slice::from_ref(operation)).map_err(rejected)?;
     }
     Ok(())
 }
@@ -259,6 +263,7 @@ mod tests {
         for (media, patch, code) in [
             (MERGE, json!([]), 400),
             (JSON, json!({}), 400),
+            (JSON, json!([{"op": "zap", "path": "/a"}]), 422),
             (JSON, json!([{"op": "remove", "path": "/missing"}]), 422),
             (JSON, json!([{"op": "test", "path": "/a", "value": 7}]), 422),
             (JSON, json!(copies), 413),

@@ -74,8 +74,12 @@ pub(crate) fn list(store: &Store, target: &Target, query: &Query) -> Result<Page
     };
     let namespace = (!target.namespace.is_empty()).then_some(target.namespace.as_str());
     let table = &target.served.kind.table;
-    let Snapshot { revision, objects } =
-        store.snapshot(table, namespace, at).map_err(|unknown| refuse(unknown, at.unwrap_or(0), token.is_some()))?;
+    let Snapshot { revision, objects } = store.snapshot(table, namespace, at).map_err(|unknown| match unknown {
+        Unknown::TooOld(_) if token.is_none() => {
+            Refusal::expired("The resourceVersion for the provided list is too old.")
+        }
+        unknown => refuse(unknown, at.unwrap_or(0), token.is_some()),
+    })?;
     let after = |object: &Arc<Object>| token.as_ref().is_none_or(|token| token.start < start_of(object));
     let mut objects: Vec<_> = objects.into_iter().filter(after).filter(|o| filter.matches(o)).collect();
     let limit = query.limit.unwrap_or(usize::MAX);
@@ -97,7 +101,7 @@ fn check(query: &Query) -> Result<(), Refusal> {
         Some(0) if query.exact => "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
         Some(_) => return Ok(()),
     };
-    Err(Refusal::wrong_option(Cause::forbidden("resourceVersionMatch", wrong)))
+    Err(Refusal::wrong_option("ListOptions", Cause::forbidden("resourceVersionMatch", wrong)))
 }
 
 fn start_of(object: &Object) -> (String, String) {

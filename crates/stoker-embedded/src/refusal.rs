@@ -129,15 +129,15 @@ impl Refusal {
         refusal
     }
 
-    /// A parameter of a request that is none of the known ones.
-    pub(crate) fn unsupported_option(field: &str, value: &str, known: &[&str]) -> Self {
+    /// A parameter of a request that is none of the known ones. `options` is what a real server calls those of this method.
+    pub(crate) fn unsupported_option(options: &str, field: &str, value: &Value, known: &[&str]) -> Self {
         let known: Vec<Value> = known.iter().map(|text| json!(text)).collect();
-        Self::wrong_option(Cause::unsupported(field, &json!(value), &known))
+        Self::wrong_option(options, Cause::unsupported(field, value, &known))
     }
 
     /// Parameters of a request that do not fit together.
-    pub(crate) fn wrong_option(cause: Cause) -> Self {
-        let about = About { group: "meta.k8s.io", kind: "Options", plural: "options", name: "" };
+    pub(crate) fn wrong_option(options: &str, cause: Cause) -> Self {
+        let about = About { group: "meta.k8s.io", kind: options, plural: "", name: "" };
         Self::invalid(about, &[cause])
     }
 
@@ -159,6 +159,12 @@ impl Refusal {
     pub(crate) fn already_exists(about: About<'_>) -> Self {
         let message = format!("{} {:?} already exists", about.resource(), about.name);
         Self::new(409, "AlreadyExists", message).with(about.details(about.plural))
+    }
+
+    /// It is there, but not for long.
+    pub(crate) fn still_exists(about: About<'_>) -> Self {
+        let refusal = Self::already_exists(about);
+        Self { message: format!("object is being deleted: {}", refusal.message), ..refusal }
     }
 
     pub(crate) fn conflict(about: About<'_>, why: impl fmt::Display) -> Self {

@@ -6,8 +6,9 @@ use crate::kind::Catalog;
 use crate::refusal::Refusal;
 use crate::select::{FieldTerm, Fields, Labels};
 use crate::write::{FieldValidation, Target};
-use http::HeaderMap;
 use http::header::ACCEPT;
+use http::{HeaderMap, Method};
+use serde_json::json;
 use std::time::Duration;
 
 /// The decoded parts of a path.
@@ -62,6 +63,8 @@ pub(crate) struct Query {
     pub(crate) propagation: Option<Propagation>,
     pub(crate) pretty: bool,
     pub(crate) include: Include,
+    /// What a real server calls the parameters of this method.
+    options: &'static str,
 }
 
 /// What the rows of a table carry of their object.
@@ -74,8 +77,15 @@ pub(crate) enum Include {
 }
 
 impl Query {
-    pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
-        let mut query = Query::default();
+    pub(crate) fn parse(method: &Method, text: &str) -> Result<Self, Refusal> {
+        let options = match *method {
+            Method::POST => "CreateOptions",
+            Method::PUT => "UpdateOptions",
+            Method::PATCH => "PatchOptions",
+            Method::DELETE => "DeleteOptions",
+            _ => "ListOptions",
+        };
+        let mut query = Query { options, ..Query::default() };
         for (key, value) in form_urlencoded::parse(text.as_bytes()) {
             query.set(&key, &value)?;
         }
@@ -84,22 +94,19 @@ impl Query {
 
     fn set(&mut self, key: &str, value: &str) -> Result<(), Refusal> {
         let wrong = |known: &str| Refusal::bad_request(format!("{key}: invalid value {value:?}: use {known}"));
-        let flag = || match value {
-            "" | "true" | "1" => Ok(true),
-            "false" | "0" => Ok(false),
-            _ => Err(wrong("true or false")),
-        };
+        // Whatever does not deny, affirms: as a real server reads it.
+        let flag = || !(value.eq_ignore_ascii_case("false") || value == "0");
         let said = |e: crate::select::SelectError| Refusal::bad_request(e.to_string());
         match key {
             "labelSelector" => self.labels = Labels::parse(value).map_err(said)?,
             "fieldSelector" => self.fields = Fields::parse(value).map_err(said)?,
-            "watch" => self.watch = flag()?,
-            "allowWatchBookmarks" => self.bookmarks = flag()?,
-            "sendInitialEvents" => self.initial_events = Some(flag()?),
-            "pretty" => self.pretty = flag()?,
+            "watch" => self.watch = flag(),
+            "allowWatchBookmarks" => self.bookmarks = flag(),
+            "sendInitialEvents" => self.initial_events = Some(flag()),
+            "pretty" => self.pretty = flag(),
             "limit" => {
-                let limit: usize = value.parse().map_err(|_| wrong("a number"))?;
-                self.limit = (limit > 0).then_some(limit);
+                let limit: i64 = value.parse().map_err(|_| wrong("a number"))?;
+                self.limit = usize::try_from(limit).ok().filter(|limit| *limit > 0);
             }
             "continue" => self.continue_token = (!value.is_empty()).then(|| value.to_owned()),
             "resourceVersion" if value.is_empty() => {}
@@ -110,7 +117,14 @@ impl Query {
                 "Exact" => self.exact = true,
                 "NotOlderThan" => self.not_older = true,
                 "" => {}
-                _ => return Err(Refusal::unsupported_option(key, value, &["Exact", "NotOlderThan"])),
+                _ => {
+                    return Err(Refusal::unsupported_option(
+                        self.options,
+                        key,
+                        &json!(value),
+                        &["Exact", "NotOlderThan", ""],
+                    ));
+                }
             },
             "timeoutSeconds" => {
                 let seconds: u32 = value.parse().map_err(|_| wrong("a number of seconds"))?;
@@ -119,14 +133,17 @@ impl Query {
             "dryRun" => match value {
                 "All" => self.dry_run = true,
                 "" => {}
-                _ => return Err(Refusal::unsupported_option(key, value, &["All"])),
+                _ => return Err(Refusal::unsupported_option(self.options, key, &json!([value]), &["All"])),
             },
             "fieldValidation" => {
                 self.validation = match value {
                     "Strict" => FieldValidation::Strict,
                     "Warn" | "" => FieldValidation::Warn,
                     "Ignore" => FieldValidation::Ignore,
-                    _ => return Err(Refusal::unsupported_option(key, value, &["Ignore", "Strict", "Warn"])),
+                    _ => {
+                        let known = ["", "Ignore", "Strict", "Warn"];
+                        return Err(Refusal::unsupported_option(self.options, key, &json!(value), &known));
+                    }
                 }
             }
             "propagationPolicy" => self.propagation = propagation(value)?,
@@ -159,8 +176,8 @@ pub(crate) fn propagation(text: &str) -> Result<Option<Propagation>, Refusal> {
         "Foreground" => Ok(Some(Propagation::Foreground)),
         "Orphan" => Ok(Some(Propagation::Orphan)),
         _ => {
-            let known = ["Background", "Foreground", "Orphan"];
-            Err(Refusal::unsupported_option("propagationPolicy", text, &known))
+            let known = ["Foreground", "Background", "Orphan", "nil"];
+            Err(Refusal::unsupported_option("DeleteOptions", "propagationPolicy", &json!(text), &known))
         }
     }
 }
@@ -252,21 +269,20 @@ mod tests {
     fn wrong_parameters_are_named() {
         for (text, code) in [
             ("limit=x", 400),
-            ("watch=maybe", 400),
             ("resourceVersion=a", 400),
             ("dryRun=Some", 422),
             ("fieldValidation=x", 422),
             ("resourceVersionMatch=x", 422),
             ("labelSelector=a%20in", 400),
         ] {
-            assert_eq!(Query::parse(text).unwrap_err().code, code, "{text}");
+            assert_eq!(Query::parse(&Method::GET, text).unwrap_err().code, code, "{text}");
         }
     }
 
     proptest! {
         #[test]
         fn no_query_or_path_panics(text in "\\PC{0,60}") {
-            let _ = Query::parse(&text);
+            let _ = Query::parse(&Method::GET, &text);
             let _ = segments(&text);
         }
     }

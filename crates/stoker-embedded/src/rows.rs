@@ -1,10 +1,13 @@
-//! The built-in kinds, a row each. In: nothing. Out: [`Kind`]s for the catalog. Their objects are stored as they come: only
-//! kinds that a definition brings have a schema.
+//! The built-in kinds, a row each. In: nothing. Out: [`Kind`]s for the catalog. Their objects are stored as they come, if a
+//! client can read them: only kinds that a definition brings have a schema.
 
-use crate::kind::{Column, Field, Kind, Role, StatusUse, Version, api_version, table_id};
+use crate::kind::{Column, Field, Kind, Role, StatusUse, Typed, Version, api_version, table_id};
 use crate::object::NameRule;
 use crate::protobuf::{self, METADATA, Wire};
 use crate::table::jsonpath::{JsonPath, PathError};
+use k8s_openapi::api::{apps, coordination, core, events};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// One built-in kind. `ROW` holds what most rows share.
@@ -23,6 +26,11 @@ struct Row {
     blind_update: bool,
     born_with: &'static str,
     encoded: Option<(&'static str, &'static str)>,
+    typed: Typed,
+    fixed: &'static [&'static str],
+    fixed_on_wish: &'static [&'static str],
+    content: &'static [(&'static str, &'static str)],
+    about: Option<&'static str>,
     keep: Option<usize>,
     /// Names that may not be deleted.
     permanent: &'static [&'static str],
@@ -30,8 +38,9 @@ struct Row {
     wire: &'static [protobuf::Field],
     /// Selectable fields besides name and namespace: (label, path in the stored form).
     fields: &'static [(&'static str, &'static str)],
-    /// Columns between NAME and AGE: (name, type, priority, path).
+    /// Columns between NAME and AGE, or after NAME where `age` is not wanted: (name, type, priority, path).
     columns: &'static [(&'static str, &'static str, i64, &'static str)],
+    age: bool,
     /// The `(group, version, plural)` whose table this kind shares, with the fields that have another name there.
     shares: Option<(&'static str, &'static str, &'static str)>,
     renames: &'static [(&'static str, &'static str)],
@@ -52,11 +61,17 @@ const ROW: Row = Row {
     blind_update: true,
     born_with: "",
     encoded: None,
+    typed: |_| Ok(()),
+    fixed: &[],
+    fixed_on_wish: &[],
+    content: &[],
+    about: None,
     keep: None,
     permanent: &[],
     wire: &[],
     fields: &[],
     columns: &[],
+    age: true,
     shares: None,
     renames: &[],
 };
@@ -79,6 +94,7 @@ const EVENT_COLUMNS: &[(&str, &str, i64, &str)] = &[
 const ROWS: &[Row] = &[
     Row {
         kind: "Namespace",
+        typed: readable::<core::v1::Namespace>,
         plural: "namespaces",
         short: &["ns"],
         namespaced: false,
@@ -98,6 +114,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "Node",
+        typed: readable::<core::v1::Node>,
         plural: "nodes",
         short: &["no"],
         namespaced: false,
@@ -115,9 +132,13 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "Secret",
+        typed: readable::<core::v1::Secret>,
         plural: "secrets",
         born_with: r#"{"type": "Opaque"}"#,
         encoded: Some(("stringData", "data")),
+        fixed: &["type"],
+        fixed_on_wish: &["data"],
+        content: &[("kubernetes.io/dockercfg", ".dockercfg"), ("kubernetes.io/dockerconfigjson", ".dockerconfigjson")],
         wire: &[
             (1, "metadata", Wire::Message(METADATA)),
             (2, "data", Wire::BytesMap),
@@ -131,8 +152,10 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "ConfigMap",
+        typed: readable::<core::v1::ConfigMap>,
         plural: "configmaps",
         short: &["cm"],
+        fixed_on_wish: &["data", "binaryData"],
         wire: &[
             (1, "metadata", Wire::Message(METADATA)),
             (2, "data", Wire::TextMap),
@@ -143,6 +166,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "ServiceAccount",
+        typed: readable::<core::v1::ServiceAccount>,
         plural: "serviceaccounts",
         short: &["sa"],
         wire: &[
@@ -154,6 +178,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "Event",
+        typed: readable::<core::v1::Event>,
         plural: "events",
         short: &["ev"],
         fields: &[
@@ -170,6 +195,7 @@ const ROWS: &[Row] = &[
             ("type", ".type"),
         ],
         columns: EVENT_COLUMNS,
+        about: Some("involvedObject"),
         keep: Some(EVENTS_KEPT),
         ..ROW
     },
@@ -177,6 +203,7 @@ const ROWS: &[Row] = &[
     Row {
         group: "events.k8s.io",
         kind: "Event",
+        typed: readable::<events::v1::Event>,
         plural: "events",
         short: &["ev"],
         fields: &[
@@ -189,6 +216,7 @@ const ROWS: &[Row] = &[
             ("type", ".type"),
         ],
         columns: EVENT_COLUMNS,
+        about: Some("involvedObject"),
         keep: Some(EVENTS_KEPT),
         shares: Some(("", "v1", "events")),
         renames: &[
@@ -204,6 +232,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "Pod",
+        typed: readable::<core::v1::Pod>,
         plural: "pods",
         short: &["po"],
         categories: &["all"],
@@ -228,6 +257,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "DaemonSet",
+        typed: readable::<apps::v1::DaemonSet>,
         plural: "daemonsets",
         short: &["ds"],
         columns: &[
@@ -241,6 +271,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "Deployment",
+        typed: readable::<apps::v1::Deployment>,
         plural: "deployments",
         short: &["deploy"],
         columns: &[
@@ -252,6 +283,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "StatefulSet",
+        typed: readable::<apps::v1::StatefulSet>,
         plural: "statefulsets",
         short: &["sts"],
         columns: &[("Ready", "integer", 0, ".status.readyReplicas")],
@@ -259,6 +291,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "ReplicaSet",
+        typed: readable::<apps::v1::ReplicaSet>,
         plural: "replicasets",
         short: &["rs"],
         columns: &[
@@ -270,6 +303,7 @@ const ROWS: &[Row] = &[
     },
     Row {
         kind: "ControllerRevision",
+        typed: readable::<apps::v1::ControllerRevision>,
         plural: "controllerrevisions",
         generation: false,
         status: StatusUse::Plain,
@@ -283,6 +317,7 @@ const ROWS: &[Row] = &[
     Row {
         group: "coordination.k8s.io",
         kind: "Lease",
+        typed: readable::<coordination::v1::Lease>,
         plural: "leases",
         blind_update: false,
         columns: &[("Holder", "string", 0, ".spec.holderIdentity")],
@@ -291,6 +326,7 @@ const ROWS: &[Row] = &[
     Row {
         group: "apiextensions.k8s.io",
         kind: "CustomResourceDefinition",
+        typed: readable::<CustomResourceDefinition>,
         plural: "customresourcedefinitions",
         short: &["crd", "crds"],
         categories: &["api-extensions"],
@@ -299,6 +335,7 @@ const ROWS: &[Row] = &[
         status: StatusUse::Dropped,
         role: Role::Definition,
         columns: &[("Created At", "string", 0, ".metadata.creationTimestamp")],
+        age: false,
         ..ROW
     },
 ];
@@ -306,6 +343,11 @@ const ROWS: &[Row] = &[
 /// The built-in kinds. An error is a wrong row of this file, and a test would have found it.
 pub(crate) fn kinds() -> Result<Vec<Kind>, PathError> {
     ROWS.iter().map(kind).collect()
+}
+
+/// Whether a client that knows the type could read the object.
+fn readable<T: DeserializeOwned>(value: &Value) -> Result<(), serde_json::Error> {
+    T::deserialize(value).map(drop)
 }
 
 fn kind(row: &Row) -> Result<Kind, PathError> {
@@ -321,7 +363,9 @@ fn kind(row: &Row) -> Result<Kind, PathError> {
             path: JsonPath::parse(path)?,
         });
     }
-    columns.push(age()?);
+    if row.age {
+        columns.push(age()?);
+    }
     let mut fields = Vec::new();
     for (label, path) in row.fields {
         fields.push(Field { label: (*label).to_owned(), path: JsonPath::parse(path)? });
@@ -343,6 +387,11 @@ fn kind(row: &Row) -> Result<Kind, PathError> {
         role: row.role,
         born_with: serde_json::from_str::<Value>(row.born_with).ok(),
         encoded: row.encoded,
+        typed: Some(row.typed),
+        fixed: row.fixed,
+        fixed_on_wish: row.fixed_on_wish,
+        content: row.content,
+        about: row.about,
         keep: row.keep,
         permanent: row.permanent,
         wire: row.wire,

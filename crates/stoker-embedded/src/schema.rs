@@ -263,7 +263,7 @@ mod tests {
             let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}},
                 "x-kubernetes-validations": [{"rule": rule, "message": "no"}]});
             if let Ok(shape) = Shape::compile(&schema, "s") {
-                shape.validate(&json!({"a": i64::MAX}), Some(&json!({"a": i64::MIN})));
+                shape.validate(&json!({"a": i64::MAX}), Some(&json!({"a": i64::MIN})), &[]);
             }
         }
     }

@@ -149,7 +149,7 @@ impl Service {
     }
 
     fn resource(&self, parts: &http::request::Parts, target: &Target, body: &[u8]) -> Result<Answer, Refusal> {
-        let query = Query::parse(parts.uri.query().unwrap_or_default())?;
+        let query = Query::parse(&parts.method, parts.uri.query().unwrap_or_default())?;
         let encoder = Encoder {
             served: target.served.clone(),
             form: request::form(&parts.headers)?,
@@ -194,7 +194,9 @@ impl Service {
                 let options = delete_options(&query, body)?;
                 Ok(self.deleted(target, &encoder, self.keeper.delete(target, &options)?))
             }
-            (&Method::DELETE, false) if !all_namespaces => self.delete_collection(target, &query, &encoder, body),
+            (&Method::DELETE, false) if !all_namespaces && target.served.kind.can_go_together() => {
+                self.delete_collection(target, &query, &encoder, body)
+            }
             _ => Err(Refusal::method_not_allowed()),
         }
     }
@@ -212,13 +214,16 @@ impl Service {
     fn deleted(&self, target: &Target, encoder: &Encoder, deleted: Deleted) -> Answer {
         match deleted {
             Deleted::Waiting(object) => Answer::object(200, encoder.one(&object)),
-            Deleted::Gone(object) => Answer::json(&json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
-                "details": {
-                    "name": target.name, "group": target.served.kind.group,
-                    "kind": target.served.kind.plural, "uid": object.uid(),
-                },
-            })),
+            Deleted::Gone(object) => {
+                let kind = &target.served.kind;
+                let mut details = json!({"name": target.name, "kind": kind.plural, "uid": object.uid()});
+                if !kind.group.is_empty() {
+                    details["group"] = json!(kind.group);
+                }
+                Answer::json(&json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+                }))
+            }
         }
     }
 

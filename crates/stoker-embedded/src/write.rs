@@ -3,6 +3,7 @@
 //! another write came first the computation starts again.
 
 mod admit;
+mod checks;
 mod evolve;
 
 use crate::crd;
@@ -74,6 +75,13 @@ pub(crate) struct Written {
     pub(crate) warnings: Vec<String>,
 }
 
+/// An update that does not say which version it is of.
+fn blind(target: &Target) -> Refusal {
+    let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+    // A real server names the resource here, not the kind.
+    Refusal::invalid(About { kind: &target.served.kind.plural, ..target.about() }, &[cause])
+}
+
 /// Seconds, as `metav1.Time` has them.
 pub(crate) fn timestamp(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
@@ -110,7 +118,12 @@ impl Keeper {
                     return Ok(Written { object, warnings });
                 }
                 Err(Lost::Changed) if generated => {}
-                Err(Lost::Changed) => return Err(Refusal::already_exists(about(kind, &name))),
+                Err(Lost::Changed) => {
+                    let place = Place { table: kind.table.clone(), key: Key::new(&target.namespace, &name) };
+                    let going = self.store.head(&place).is_some_and(|object| object.is_deleting());
+                    let refuse = if going { Refusal::still_exists } else { Refusal::already_exists };
+                    return Err(refuse(about(kind, &name)));
+                }
                 Err(other) => return Err(self.lost(other, target, &name)),
             }
         }
@@ -125,10 +138,7 @@ impl Keeper {
         let kind = &target.served.kind;
         self.change(target, options, |current| {
             if expected.is_empty() && !kind.blind_update {
-                let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-                // A real server names the resource here, not the kind.
-                let about = About { kind: &kind.plural, ..target.about() };
-                return Err(Refusal::invalid(about, &[cause]));
+                return Err(blind(target));
             }
             if !expected.is_empty() && expected != current.revision.to_string() {
                 return Err(Refusal::modified(target.about()));
@@ -141,9 +151,17 @@ impl Keeper {
         self.change(target, options, |current| {
             let mut value = present(&target.served, &current.value);
             patch.apply(&mut value)?;
-            let mut candidate = admit::decode(&target.served, value)?;
+            checks::patched(target, current, &value)?;
+            let mut candidate = admit::decode(&target.served, value).map_err(|refusal| match refusal.code {
+                // What a patch makes of an object is the patch's fault, not the body's.
+                400 => Refusal::invalid(target.about(), &[Cause::invalid("patch", &json!("…"), refusal.message)]),
+                _ => refusal,
+            })?;
             admit::place(target, &mut candidate)?;
             let expected = text(&candidate, "resourceVersion");
+            if expected.is_empty() && !target.served.kind.blind_update {
+                return Err(blind(target));
+            }
             if !expected.is_empty() && expected != current.revision.to_string() {
                 return Err(Refusal::modified(target.about()));
             }

@@ -16,12 +16,13 @@ const MAX_CAUSES: usize = 64;
 
 impl Shape {
     /// Checks structure first; rules run only on an object whose structure is right, as they may rely on it.
-    pub(crate) fn validate(&self, value: &Value, old: Option<&Value>) -> Vec<Cause> {
+    /// `before` is what was found wrong with the metadata.
+    pub(crate) fn validate(&self, value: &Value, old: Option<&Value>, before: &[Cause]) -> Vec<Cause> {
         let mut causes = Vec::new();
         check(&self.root, value, "", &mut causes);
         causes.truncate(MAX_CAUSES);
         let Some(rules) = &self.rules else { return causes };
-        if causes.iter().any(|cause| BLOCKING.contains(&cause.reason)) {
+        if causes.iter().chain(before).any(|cause| BLOCKING.contains(&cause.reason)) {
             causes.push(Cause::invalid("<nil>", &Value::Null, UNCHECKED));
             return causes;
         }
@@ -230,7 +231,7 @@ mod tests {
     fn causes(schema: Value, value: Value) -> Vec<String> {
         let schema = json!({"type": "object", "properties": {"f": schema}});
         let shape = Shape::compile(&schema, "schema").unwrap();
-        shape.validate(&json!({"f": value}), None).iter().map(Cause::to_string).collect()
+        shape.validate(&json!({"f": value}), None, &[]).iter().map(Cause::to_string).collect()
     }
 
     #[test]
@@ -348,7 +349,7 @@ mod tests {
         let shape = Shape::compile(&schema, "schema").unwrap();
         let run = |new: Value, old: Option<Value>| -> Vec<String> {
             let wrap = |spec: Value| json!({"spec": spec});
-            shape.validate(&wrap(new), old.map(wrap).as_ref()).iter().map(Cause::to_string).collect()
+            shape.validate(&wrap(new), old.map(wrap).as_ref(), &[]).iter().map(Cause::to_string).collect()
         };
         assert_eq!(run(json!({"epoch": 1}), None), Vec::<String>::new());
         assert_eq!(run(json!({"epoch": 2}), Some(json!({"epoch": 1}))), Vec::<String>::new());

@@ -3,7 +3,7 @@
 use crate::refusal::Refusal;
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, WARNING};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WARNING};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
@@ -23,6 +23,8 @@ pub(super) struct Answer {
     content_type: String,
     body: Body,
     warnings: Vec<String>,
+    /// When it may be better, in seconds.
+    retry_after: Option<u64>,
 }
 
 fn full(bytes: impl Into<Bytes>) -> Body {
@@ -31,7 +33,7 @@ fn full(bytes: impl Into<Bytes>) -> Body {
 
 impl Answer {
     fn new(code: u16, content_type: impl Into<String>, body: Body) -> Self {
-        Self { code, content_type: content_type.into(), body, warnings: Vec::new() }
+        Self { code, content_type: content_type.into(), body, warnings: Vec::new(), retry_after: None }
     }
 
     pub(super) fn text(text: &'static str) -> Self {
@@ -57,7 +59,10 @@ impl Answer {
     }
 
     pub(super) fn refusal(refusal: &Refusal) -> Self {
-        Self::object(refusal.code, refusal.status().to_string())
+        let mut answer = Self::object(refusal.code, refusal.status().to_string());
+        let details = refusal.details.as_ref();
+        answer.retry_after = details.and_then(|details| details.get("retryAfterSeconds")).and_then(Value::as_u64);
+        answer
     }
 
     pub(super) fn with_warnings(mut self, warnings: &[String]) -> Self {
@@ -73,6 +78,9 @@ impl Answer {
             headers.insert(CONTENT_TYPE, media);
         }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
         for text in self.warnings {
             if let Ok(value) = HeaderValue::from_str(&text) {
                 headers.append(WARNING, value);
@@ -98,4 +106,18 @@ fn warning(text: &str) -> String {
 /// The response to a request that may not come in.
 pub(crate) fn refused(refusal: &Refusal) -> Response<Body> {
     Answer::refusal(refusal).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_refusal_says_when_to_come_again() {
+        let mut refusal = Refusal::new(504, "Timeout", "Too large resource version");
+        assert_eq!(refused(&refusal).headers().get(RETRY_AFTER), None);
+        refusal.details = Some(json!({"retryAfterSeconds": 1}));
+        assert_eq!(refused(&refusal).headers()[RETRY_AFTER], "1");
+    }
 }

@@ -1,8 +1,8 @@
 //! From a body to an object that may be stored. In: JSON of a stranger, for a kind and version. Out: the stored form, complete
 //! (defaults) and clean (unknown fields gone), or a refusal. Pure.
 
-use super::{Options, Target, about, timestamp};
-use crate::kind::{Served, StatusUse};
+use super::{Options, Target, about, checks, timestamp};
+use crate::kind::{Role, Served, StatusUse};
 use crate::object::{check_metadata, metadata_mut, object_mut, text};
 use crate::random;
 use crate::refusal::{About, Cause, Refusal};
@@ -23,6 +23,9 @@ pub(crate) enum FieldValidation {
     /// The same for a patch, which a real server refuses with another code.
     StrictPatch,
 }
+
+/// Every namespace has it, so that selectors can name one.
+const NAMESPACE_LABEL: &str = "kubernetes.io/metadata.name";
 
 const METADATA: [&str; 15] = [
     "annotations",
@@ -50,8 +53,13 @@ pub(super) fn decode(served: &Served, mut body: Value) -> Result<Value, Refusal>
     };
     let found =
         |map: &Map<String, Value>, field: &str| map.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let (found_kind, found_version) = (found(map, "kind"), found(map, "apiVersion"));
+    let (mut found_kind, mut found_version) = (found(map, "kind"), found(map, "apiVersion"));
     let wanted = served.api_version();
+    if !kind.custom {
+        // The URL says it, for kinds that a real server knows itself.
+        let given = |text: String, default: &str| if text.is_empty() { default.to_owned() } else { text };
+        (found_kind, found_version) = (given(found_kind, &kind.kind), given(found_version, &wanted));
+    }
     if found_kind.is_empty() {
         return Err(Refusal::bad_request(format!("Object 'Kind' is missing: write kind: {}", kind.kind)));
     }
@@ -61,21 +69,26 @@ pub(super) fn decode(served: &Served, mut body: Value) -> Result<Value, Refusal>
         let name = map.get("metadata").and_then(|m| m.get("name")).and_then(Value::as_str).unwrap_or_default();
         return Err(Refusal::invalid(About { kind: &found_kind, ..about(kind, name) }, &[cause]));
     }
+    if kind.custom && found_version != wanted {
+        return Err(Refusal::bad_request(format!(
+            "the API version in the data ({found_version}) does not match the expected API version ({wanted})"
+        )));
+    }
     if found_kind != kind.kind || found_version != wanted {
         return Err(Refusal::bad_request(format!(
             "the API version in the data ({found_version}, Kind={found_kind}) does not match the expected API version ({wanted}, Kind={})",
             kind.kind
         )));
     }
-    if map.get("metadata").is_some_and(|m| !m.is_object() && !m.is_null()) {
-        return Err(Refusal::bad_request("metadata must be a map"));
-    }
+    checks::readable(served, &body)?;
+    let map = object_mut(&mut body);
     for (here, stored) in served.version().renames {
         if let Some(value) = map.remove(*here) {
             map.insert((*stored).to_owned(), value);
         }
     }
     map.insert("apiVersion".to_owned(), json!(kind.stored_api_version));
+    map.insert("kind".to_owned(), json!(kind.kind));
     metadata_mut(&mut body).retain(|_, value| !value.is_null());
     Ok(body)
 }
@@ -133,9 +146,6 @@ pub(super) fn newborn(served: &Served, value: &mut Value, now: Timestamp) -> Res
     if served.version().status == StatusUse::Dropped {
         object_mut(value).remove("status");
     }
-    if let Some(born_with) = &served.kind.born_with {
-        supply(value, born_with);
-    }
     let metadata = metadata_mut(value);
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
         metadata.remove(field);
@@ -169,6 +179,14 @@ pub(super) fn complete(
     old: Option<&Value>,
     options: Options<'_>,
 ) -> Result<Vec<String>, Refusal> {
+    if let Some(born_with) = &served.kind.born_with {
+        supply(value, born_with);
+    }
+    if served.kind.role == Role::Namespace {
+        let name = text(value, "name").to_owned();
+        let labels = metadata_mut(value).entry("labels").or_insert_with(|| json!({}));
+        object_mut(labels).insert(NAMESPACE_LABEL.to_owned(), json!(name));
+    }
     encode(served, value);
     let mut dropped = clean_metadata(value);
     let shape = served.version().shape.as_ref();
@@ -179,11 +197,13 @@ pub(super) fn complete(
     let twice = options.repeated.iter().map(|path| format!("duplicate field {path:?}"));
     let texts: Vec<String> = twice.chain(dropped.iter().map(|path| format!("unknown field {path:?}"))).collect();
     let name = text(value, "name").to_owned();
-    let warnings = unknown(served, &name, texts, options.validation)?;
+    let mut warnings = unknown(served, &name, texts, options.validation)?;
+    warnings.extend(checks::unqualified(value, old));
     let mut causes = check_metadata(value, served.kind.name_rule);
     if let Some(shape) = shape {
-        causes.extend(shape.validate(value, old));
+        causes.extend(shape.validate(value, old, &causes));
     }
+    causes.extend(checks::of_kind(served, value, old));
     if !causes.is_empty() {
         return Err(Refusal::invalid(about(&served.kind, &name), &causes));
     }
@@ -209,11 +229,7 @@ fn unknown(
     match validation {
         FieldValidation::Ignore => Ok(Vec::new()),
         FieldValidation::Warn => Ok(texts),
-        FieldValidation::Strict => Err(Refusal::bad_request(format!(
-            "{0} in version {1:?} cannot be handled as a {0}: {strict}",
-            kind.kind,
-            served.version().name
-        ))),
+        FieldValidation::Strict => Err(Refusal::bad_request(checks::cannot(served, &strict))),
         FieldValidation::StrictPatch => {
             let cause = Cause::invalid("patch", &json!("…"), strict);
             Err(Refusal::invalid(about(kind, name), &[cause]))

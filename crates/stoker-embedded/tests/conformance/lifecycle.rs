@@ -43,6 +43,9 @@ pub(crate) async fn a_finalizer_holds_an_object(server: Server) {
     let waiting = deleted.left().expect("an object that waits comes back as itself");
     assert!(waiting.metadata.deletion_timestamp.is_some());
     maps.delete("a", &DeleteParams::default()).await.unwrap();
+    let again: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+    let status = refusal(maps.create(&PostParams::default(), &again).await);
+    assert_eq!(status["message"], json!(r#"object is being deleted: configmaps "a" already exists"#));
     let more = Patch::Merge(json!({"metadata": {"finalizers": ["example.com/hold", "example.com/more"]}}));
     let status = refusal(maps.patch("a", &PatchParams::default(), &more).await);
     assert_eq!(status["details"]["causes"][0]["field"], json!("metadata.finalizers"));

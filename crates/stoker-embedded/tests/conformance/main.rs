@@ -36,7 +36,10 @@ macro_rules! behaviours {
 behaviours! {
     discovery: every_kind_is_found_both_ways, short_names_and_categories, aggregated_documents_say_their_form,
         openapi_lets_kubectl_apply_and_explain;
-    errors: each_refusal_is_a_status, causes_name_every_wrong_field, wrong_media_types, a_body_has_a_bound;
+    errors: each_refusal_is_a_status, causes_name_every_wrong_field, options_are_refused_by_the_name_of_their_method, wrong_media_types, a_body_has_a_bound;
+    kinds: what_no_client_can_read_is_refused, a_body_need_not_say_what_the_url_says,
+        items_of_built_in_kinds_do_not_say_what_they_are, a_namespace_has_its_name_as_a_label,
+        secrets_hold_what_their_type_says, an_event_is_where_its_object_is;
     lifecycle: a_finalizer_holds_an_object, preconditions_are_kept, dependents_go_with_their_last_owner,
         a_dependent_of_nobody_goes, propagation_policies, a_circle_of_owners_ends, a_circle_ends_in_the_foreground_too,
         a_cluster_scoped_owner_takes_its_dependents_along, a_namespace_goes_with_all_that_is_in_it,
@@ -51,7 +54,7 @@ behaviours! {
         a_watch_of_one_name_hears_of_one_object, the_timeout_ends_a_watch, kube_watches_by_list_and_watch,
         kube_watches_by_pages, a_no_op_write_is_no_event;
     writes: a_new_object_is_complete, names_are_generated, an_update_wants_the_version_it_read,
-        a_built_in_kind_may_be_updated_blindly, patches_merge, lists_of_built_in_kinds_merge_by_key,
+        a_built_in_kind_may_be_updated_blindly, patches_merge, a_patch_cannot_make_another_object, a_finalizer_that_anybody_might_use_is_warned_of, lists_of_built_in_kinds_merge_by_key,
         status_and_spec_are_apart, writing_the_same_changes_nothing, labels_do_not_touch_the_generation,
         a_dry_run_leaves_no_trace, misspelt_fields_are_named, fields_given_twice_are_named, secrets_take_plain_text,
         concurrent_patches_all_arrive;

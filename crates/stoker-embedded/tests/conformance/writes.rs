@@ -88,6 +88,61 @@ pub(crate) async fn patches_merge(server: Server) {
     assert_eq!(refusal(widgets.patch("none", &params, &patch).await)["code"], json!(404));
 }
 
+pub(crate) async fn a_patch_cannot_make_another_object(server: Server) {
+    let widgets = server.widgets();
+    widgets.create(&PostParams::default(), &widget("a", json!({}))).await.unwrap();
+    let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+    server.maps().create(&PostParams::default(), &map).await.unwrap();
+    let nameless = "the name of the object (a based on URL) was undeterminable: name must be provided";
+    let immutable = r#"metadata.uid: Invalid value: "x": field is immutable"#;
+    for (patch, code, said) in [
+        (json!({"metadata": null}), 400, nameless),
+        (json!({"metadata": {"name": null}}), 400, nameless),
+        (json!({"metadata": {"uid": "x"}}), 422, immutable),
+    ] {
+        let patch = Patch::Merge(patch);
+        let refusals = [
+            refusal(widgets.patch("a", &PatchParams::default(), &patch).await),
+            refusal(server.maps().patch("a", &PatchParams::default(), &patch).await),
+        ];
+        for status in refusals {
+            assert_eq!(status["code"], json!(code));
+            assert!(status["message"].as_str().unwrap().ends_with(said), "{status}");
+        }
+    }
+    for (patch, said) in [
+        (
+            json!({"apiVersion": "other/v1"}),
+            r#"Widget.other "a" is invalid: apiVersion: Invalid value: "other/v1": must be example.com/v1"#,
+        ),
+        (
+            json!({"metadata": {"resourceVersion": null}}),
+            r#"widgets.example.com "a" is invalid: metadata.resourceVersion: Invalid value: 0: must be specified for an update"#,
+        ),
+    ] {
+        let status = refusal(widgets.patch("a", &PatchParams::default(), &Patch::Merge(patch)).await);
+        assert_eq!((&status["code"], &status["message"]), (&json!(422), &json!(said)));
+    }
+    let media = [("content-type", "application/json-patch+json")];
+    let answer = server.raw("PATCH", &server.path("/a"), &media, json!([{"op": "zap", "path": "/spec"}])).await;
+    assert_eq!((answer.code, &answer.body["reason"]), (422, &json!("Invalid")));
+}
+
+pub(crate) async fn a_finalizer_that_anybody_might_use_is_warned_of(server: Server) {
+    let mut body = serde_json::to_value(widget("a", json!({}))).unwrap();
+    body["metadata"]["finalizers"] = json!(["hold", "example.com/hold"]);
+    let made = server.raw("POST", &server.path(""), JSON, body).await;
+    let warning = r#"299 - "metadata.finalizers: \"hold\": prefer a domain-qualified finalizer name to avoid accidental conflicts with other finalizer writers""#;
+    assert_eq!((made.code, made.headers["warning"].to_str().unwrap()), (201, warning));
+    // Once is enough.
+    let merge = [("content-type", "application/merge-patch+json")];
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    let labelled = server.raw("PATCH", &server.path("/a"), &merge, label).await;
+    assert_eq!((labelled.code, labelled.headers.get("warning")), (200, None));
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    server.widgets().patch("a", &PatchParams::default(), &free).await.unwrap();
+}
+
 pub(crate) async fn lists_of_built_in_kinds_merge_by_key(server: Server) {
     let nodes: Api<Node> = Api::all(server.client.clone());
     let name = server.name("n");

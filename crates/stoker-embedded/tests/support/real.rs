@@ -88,6 +88,14 @@ pub(crate) async fn remove(client: &Client, namespace: &str) {
     for map in maps.list(&ListParams::default()).await.unwrap() {
         let _ = maps.patch(&map.name_any(), &Default::default(), &clear).await;
     }
+    let widgets: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), namespace, &resource("example.com", "v1", "Widget"));
+    // The kind may be gone already.
+    if let Ok(left) = widgets.list(&ListParams::default()).await {
+        for widget in left {
+            let _ = widgets.patch(&widget.name_any(), &Default::default(), &clear).await;
+        }
+    }
     let _ = Api::<Namespace>::all(client.clone()).delete(namespace, &DeleteParams::default()).await;
 }
 
