@@ -10,12 +10,16 @@ use kube::Api;
 use kube::api::ObjectMeta;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
+use stoker_api::{DIALECTS, native};
 use tokio::sync::mpsc;
 
 use crate::problem::Problem;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// Objects that are listed with one request; all of them are in memory at one time.
+const PAGE: u32 = 100;
 
 /// What a watch says of its kind.
 #[derive(Debug)]
@@ -55,7 +59,7 @@ pub(crate) async fn watch<K, F>(api: Api<K>, kind: &'static str, facts: mpsc::Se
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watch_some(api, kind, watcher::Config::default(), facts, wrap).await;
+    watch_some(api, kind, watcher::Config::default().page_size(PAGE), facts, wrap).await;
 }
 
 /// The same for those objects of the kind that the configuration selects.
@@ -111,11 +115,16 @@ pub(crate) async fn watch_some<K, F>(
         let batch: Vec<Fact<K>> = match problem {
             Some(problem) if is_not_served(&problem) => {
                 if !std::mem::replace(&mut said_missing, true) {
-                    tracing::warn!(
-                        kind,
-                        "not served by this API server, so it has no objects; looked for again: {}",
-                        Problem::Watch(&problem)
-                    );
+                    let problem = Problem::Watch(&problem);
+                    match is_foreign(kind) {
+                        true => tracing::info!(kind, "jobs of this kind are not served here: {problem}"),
+                        false => {
+                            tracing::warn!(
+                                kind,
+                                "not there or not ours to see; taken for empty, looked for again: {problem}"
+                            );
+                        }
+                    }
                 }
                 std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Listed]).collect()
             }
@@ -133,6 +142,11 @@ pub(crate) async fn watch_some<K, F>(
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
+}
+
+/// Whether it is a kind of another project, which nobody need install.
+fn is_foreign(kind: &str) -> bool {
+    DIALECTS.iter().any(|dialect| dialect.kind == kind && (dialect.resource)().group != native::GROUP)
 }
 
 /// The kind is not installed, or we may not see it: its list was refused, not merely its watch.
