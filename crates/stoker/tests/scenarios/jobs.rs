@@ -21,6 +21,8 @@ pub(crate) async fn why_says_what_each_node_waits_for_and_delete_stops_it(site: 
         object.data.pointer("/status/waitingFor/0/reason") == Some(&"Parallelism".into())
     })
     .await;
+    // What the plan wants may be told before it is ordered.
+    registry.wait_for(|seen| seen.iter().any(|seen| seen.path.contains(&pushed.layers[0]))).await;
     let why = bed.run(&["why", "web"]).await;
     why.exits(0).says("the job's parallelism allows (1)");
     assert_eq!(why.out.matches("Waiting").count(), all - 1, "{}", why.out);
