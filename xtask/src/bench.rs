@@ -40,15 +40,16 @@ pub(crate) fn run(name: Option<&str>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The same command on clusters of several sizes, each in a folder of its own that is gone afterwards. All of it is built
-/// first: in a cluster's network there is no other.
+/// The same command on clusters of several sizes, each in a folder of its own that is gone afterwards.
 fn scale(command: &[&str]) -> anyhow::Result<()> {
     shell::cargo(&[command, &["--no-run"]].concat(), &[])?;
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_string());
     for (nodes, parts) in FLEETS {
         let fleet = Fleet { nodes, pull_time: Some(PULL_TIME.to_string()), fail_every: None };
-        let words = [&[cargo.as_str()], command, &["--"], parts].concat();
-        if let Some(lack) = cluster::with_fake_nodes(built::cache()?.join("bench-scale"), fleet, &words)? {
+        let dir = built::cache()?.join("bench-scale");
+        let run = |inside: &str, ends: &str| {
+            shell::cargo(&[command, &["--config", inside, "--"], parts, &[ends]].concat(), &[])
+        };
+        if let Some(lack) = cluster::with_fake_nodes(dir, fleet, run)? {
             println!("SKIPPED: {lack}");
             return Ok(());
         }

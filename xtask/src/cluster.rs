@@ -79,10 +79,14 @@ fn run(options: Options) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Brings up a cluster of simulated nodes, runs a command in its network with KUBECONFIG set, and takes it down whatever came
-/// of that. The command gets the path of the file with the ends of pulls as its last word. Gives what this machine lacks, if
-/// it does.
-pub(crate) fn with_fake_nodes(dir: PathBuf, fleet: Fleet, command: &[&str]) -> anyhow::Result<Option<String>> {
+/// Brings up a cluster of simulated nodes, runs something on it, and takes it down whatever came of that. `run` gets cargo's
+/// setting for programs that are to run inside, and the path of the file with the ends of pulls. Gives what this machine
+/// lacks, if it does.
+pub(crate) fn with_fake_nodes(
+    dir: PathBuf,
+    fleet: Fleet,
+    run: impl FnOnce(&str, &str) -> anyhow::Result<()>,
+) -> anyhow::Result<Option<String>> {
     if !shell::is_root() {
         return Ok(Some(ROOT.to_string()));
     }
@@ -90,14 +94,7 @@ pub(crate) fn with_fake_nodes(dir: PathBuf, fleet: Fleet, command: &[&str]) -> a
         return Ok(Some(lack));
     }
     let site = open(Place::new(dir)?)?;
-    let ran = site.in_network(CONTROL).and_then(|mut inside| {
-        as_administrator(&site, &mut inside)?;
-        inside.args(command).arg(fleet::ends(&site.place)).current_dir(shell::root());
-        match inside.status().context("cannot run nsenter")?.success() {
-            true => Ok(()),
-            false => bail!("`{}` failed", command.join(" ")),
-        }
-    });
+    let ran = inside(&site).and_then(|inside| run(&inside, &fleet::ends(&site.place).display().to_string()));
     let _lock = site::lock(&site.place)?;
     down::run(&site.place)?;
     ran.map(|()| None)
@@ -165,6 +162,15 @@ fn exec(site: &Site, machine: Option<&str>, command: &[String]) -> anyhow::Resul
     };
     as_administrator(site, &mut inside)?;
     Err(inside.args(command).exec()).context("cannot run nsenter")
+}
+
+/// Cargo's setting, for `--config`, by which what it builds runs as `exec` would run it. Cargo itself stays outside, where the
+/// network is, and with the environment that it knows: another PATH makes it build much anew.
+fn inside(site: &Site) -> anyhow::Result<String> {
+    let this = std::env::current_exe()?;
+    let words =
+        [&this.display().to_string(), "cluster", "exec", "--dir", &site.place.dir().display().to_string(), "--"];
+    Ok(format!("target.'cfg(all())'.runner={}", serde_json::to_string(&words)?))
 }
 
 /// Gives a command kubectl, the cluster's kubeconfig, and the names by which tests find the cluster.

@@ -46,7 +46,7 @@ pub(crate) fn run(all: bool) -> anyhow::Result<()> {
         command.env_remove(containerd::VARIABLE).env_remove(KUBECONFIG).env_remove(CLUSTER);
         return count(command);
     }
-    // In the cluster's network nothing can be downloaded any more.
+    // Whoever made a mistake hears of it before a cluster is up.
     shell::cargo(&["test", "--workspace", "--locked", "--no-run"], &[])?;
     let two = containerd::two();
     let loan = match loan::take()? {
@@ -66,11 +66,13 @@ pub(crate) fn run(all: bool) -> anyhow::Result<()> {
 }
 
 fn all_tests(loan: Option<&Loan>) -> anyhow::Result<Command> {
-    let args = [&QUICK[..], &["--include-ignored"]].concat();
-    match loan {
-        Some(loan) => loan.cargo(&args),
-        None => Ok(shell::cargo_command(&args)),
-    }
+    let inside = loan.map(Loan::inside).transpose()?;
+    let [test, rest @ ..] = QUICK;
+    let mut args = vec![test];
+    args.extend(inside.iter().flat_map(|inside| ["--config", inside]));
+    args.extend(rest);
+    args.push("--include-ignored");
+    Ok(shell::cargo_command(&args))
 }
 
 /// Runs them and says how many passed, failed and were skipped.

@@ -1,10 +1,8 @@
 //! A cluster for as long as the tests run: the one that is up, which stays, or one that comes for them and goes with them.
 
-use std::process::Command;
-
-use super::place::{CONTROL, Place};
+use super::place::Place;
 use super::site::{self, Site};
-use super::{ROOT, as_administrator, down, open, up};
+use super::{ROOT, down, inside, open, up};
 use crate::{built, shell};
 
 /// The cluster, and whether it goes.
@@ -33,14 +31,9 @@ pub(crate) fn take() -> anyhow::Result<Result<Loan, String>> {
 }
 
 impl Loan {
-    /// Cargo in the control plane's network, with all by which tests find the cluster. It must be left with nothing to
-    /// download.
-    pub(crate) fn cargo(&self, args: &[&str]) -> anyhow::Result<Command> {
-        let mut command = self.site.in_network(CONTROL)?;
-        as_administrator(&self.site, &mut command)?;
-        let cargo = shell::cargo_command(args);
-        command.arg(cargo.get_program()).args(cargo.get_args()).current_dir(shell::root());
-        Ok(command)
+    /// Cargo's setting, for `--config`, by which tests run in the control plane's network and find the cluster.
+    pub(crate) fn inside(&self) -> anyhow::Result<String> {
+        inside(&self.site)
     }
 
     /// Takes it down, if it came for this.
