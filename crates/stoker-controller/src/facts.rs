@@ -27,6 +27,31 @@ pub(crate) fn is_copy(secret: &PullSecret) -> bool {
     matches!(secret.to_core(), Event::Copy(_))
 }
 
+/// A NodePreheat, as far as the controller looks at it.
+pub(crate) struct NodeFacts {
+    pub(crate) name: String,
+    pub(crate) version: u64,
+    pub(crate) epoch: i64,
+    pub(crate) orders: Event,
+    pub(crate) reports: Event,
+}
+
+/// What a NodePreheat says. Whoever hears of thousands of them translates each at once: as JSON it takes many times the memory.
+pub(crate) fn node(object: &DynamicObject) -> Box<NodeFacts> {
+    Box::new(NodeFacts {
+        name: object.name_any(),
+        version: version(object),
+        epoch: native::to_core::epoch(object),
+        orders: orders(object),
+        reports: reports(object),
+    })
+}
+
+/// The version of an object; later ones are greater.
+pub(crate) fn version(object: &DynamicObject) -> u64 {
+    object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
+}
+
 /// The orders of a NodePreheat; entries that cannot be read are logged and left out.
 pub(crate) fn orders(object: &DynamicObject) -> Event {
     let (orders, broken) = native::to_core::orders(object);

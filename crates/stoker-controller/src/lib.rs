@@ -7,6 +7,7 @@ mod lease;
 mod lifecycle;
 mod metrics;
 mod mirror;
+mod owed;
 mod problem;
 mod run;
 mod secrets;

@@ -10,6 +10,8 @@ use serde_json::json;
 use stoker_api::{Dialect, Target, Write};
 use stoker_core::{JobId, Outcome};
 
+use crate::facts;
+
 /// How far an object and our writes of it are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
@@ -44,9 +46,8 @@ impl Progress {
         self.version > self.before
     }
 
-    /// Notes an object; false for one that is older than what is known.
-    pub(crate) fn see(&mut self, object: &DynamicObject) -> bool {
-        let version = object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
+    /// Notes a version of the object; false for one that is older than what is known.
+    pub(crate) fn see(&mut self, version: u64) -> bool {
         let newer = version >= self.version;
         self.version = self.version.max(version);
         newer
@@ -75,7 +76,7 @@ impl Mirror {
     ) -> Option<&DynamicObject> {
         let old = self.0.get(id).filter(|known| known.object.metadata.uid == object.metadata.uid);
         let mut progress = old.map(|known| known.progress).unwrap_or_default();
-        if !progress.see(&object) {
+        if !progress.see(facts::version(&object)) {
             return None;
         }
         if progress.assumed()

@@ -10,18 +10,28 @@ use kube::core::ApiResource;
 use kube::{Client, ResourceExt as _};
 use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, Dialect, Write, native, node};
-use stoker_core::{Clock, Event, JobId, Key, Order, World, model};
+use stoker_core::{Clock, Event, JobId, World, model};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::facts;
+use crate::facts::{self, NodeFacts};
 use crate::lease::Candidate;
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
 use crate::mirror::{Mirror, Progress};
+use crate::owed::{self, Owed};
 use crate::secrets::{self, Secrets};
 use crate::watch::{Fact, watch};
 use crate::writer::{self, Done, Limits, Numbered};
+
+/// What was heard and waits for the loop, at most; thousands of objects are larger than what is kept of them.
+const INPUTS_AT_ONCE: usize = 128;
+
+/// What one plan takes into account besides what it was made for, at most.
+const INPUTS_A_PLAN: usize = 1024;
+
+/// Orders that are on their way to the writer, at most.
+const ORDERS_AT_ONCE: usize = 32;
 
 /// What the controller needs.
 #[derive(Clone)]
@@ -49,8 +59,8 @@ pub enum Error {
 /// What the loop hears from its watches.
 enum Input {
     Node(Fact<model::Node>),
-    NodePreheat(Fact<DynamicObject>),
-    Job(&'static Dialect, Fact<DynamicObject>),
+    NodePreheat(Fact<Box<NodeFacts>>),
+    Job(&'static Dialect, Fact<Box<DynamicObject>>),
     Secret(&'static str, Fact<Option<PullSecret>>),
 }
 
@@ -76,16 +86,20 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
 
 /// Leads until it is cancelled, or a controller with a higher epoch has written.
 async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken) -> Result<(), Error> {
-    let (input, mut inputs) = mpsc::channel(1024);
+    let (input, mut inputs) = mpsc::channel(INPUTS_AT_ONCE);
     let (writes, writes_out) = mpsc::unbounded_channel();
+    // Orders wait here and not with the writer, see `owed`.
+    let (orders, orders_out) = mpsc::channel(ORDERS_AT_ONCE);
+    let owed = Owed::default();
     let (done, mut dones) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
     watch_all(&settings.client, &input, &mut tasks);
     drop(input);
     tasks.spawn({
         let (client, limits, metrics) = (settings.client.clone(), settings.limits, settings.metrics.clone());
+        let inbox = writer::Inbox { orders: orders_out, others: writes_out, owed: owed.count() };
         async move {
-            writer::run(client, limits, metrics, writes_out, done).await;
+            writer::run(client, limits, metrics, inbox, done).await;
             "writer"
         }
     });
@@ -96,6 +110,7 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
         nodes: BTreeMap::new(),
         secrets: Secrets::default(),
         unlisted: every_kind().collect(),
+        owed,
         writes,
         number: 0,
         epoch: None,
@@ -110,14 +125,22 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
             Some(ended) = tasks.join_next() => return Err(Error::Ended(ended.unwrap_or("task"))),
             Some(input) = inputs.recv() => shell.hear(input),
             Some(done) = dones.recv() => shell.acknowledge(done),
+            Ok(permit) = orders.reserve(), if !shell.owed.is_empty() => {
+                if let Some(write) = shell.next_orders() {
+                    permit.send(write);
+                }
+                // Nothing new is known.
+                continue;
+            }
             () = sleep_until(wake, &settings.clock), if wake.is_some() => {}
             _ = pulse.tick() => {
                 settings.metrics.beat();
                 continue;
             }
         }
-        // Everything that is known by now goes into one plan.
-        while let Ok(input) = inputs.try_recv() {
+        // Everything that is known by now goes into one plan; but where news never stop, plans are made all the same.
+        for _ in 0..INPUTS_A_PLAN {
+            let Ok(input) = inputs.try_recv() else { break };
             shell.hear(input);
         }
         while let Ok(done) = dones.try_recv() {
@@ -149,13 +172,16 @@ fn watch_all(client: &Client, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&
     let resource = ApiResource::erase::<native::NodePreheat>(&());
     let (preheats, to) = (Api::all_with(client.clone(), &resource), input.clone());
     tasks.spawn(async move {
-        watch(preheats, "NodePreheat", to, Input::NodePreheat).await;
+        watch(preheats, "NodePreheat", to, |fact: Fact<DynamicObject>| {
+            Input::NodePreheat(fact.map(|object| facts::node(&object)))
+        })
+        .await;
         "watch of NodePreheats"
     });
     for dialect in DIALECTS {
         let (jobs, to) = (Api::all_with(client.clone(), &(dialect.resource)()), input.clone());
         tasks.spawn(async move {
-            watch(jobs, dialect.kind, to, |fact| Input::Job(dialect, fact)).await;
+            watch(jobs, dialect.kind, to, |fact| Input::Job(dialect, fact.map(Box::new))).await;
             "watch of jobs"
         });
     }
@@ -184,6 +210,8 @@ struct Shell {
     secrets: Secrets,
     /// Kinds whose first list is not complete; until then nothing is planned.
     unlisted: BTreeSet<&'static str>,
+    /// Orders that are planned and not handed to the writer.
+    owed: Owed,
     writes: mpsc::UnboundedSender<Numbered>,
     /// Of the last write.
     number: u64,
@@ -201,14 +229,14 @@ impl Shell {
             Input::Node(Fact::Gone((_, name))) => self.world.apply(Event::NodeGone(name.into())),
             Input::Node(Fact::Listed) => self.listed("Node"),
             Input::Node(Fact::Deaf) => self.deaf("Node"),
-            Input::NodePreheat(Fact::There(object)) => self.see_node(object),
+            Input::NodePreheat(Fact::There(seen)) => self.see_node(*seen),
             Input::NodePreheat(Fact::Gone((_, name))) => {
                 self.nodes.remove(&name);
                 self.world.apply(Event::AgentGone(name.into()));
             }
             Input::NodePreheat(Fact::Listed) => self.listed("NodePreheat"),
             Input::NodePreheat(Fact::Deaf) => self.deaf("NodePreheat"),
-            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, object),
+            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, *object),
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
                 let id = JobId::new(dialect.kind, &namespace, &name);
                 self.mirror.forget(&id);
@@ -241,17 +269,18 @@ impl Shell {
     }
 
     /// A NodePreheat as a watch saw it or as it answered a write; orders that are under way are not taken back.
-    fn see_node(&mut self, object: DynamicObject) {
-        let progress = self.nodes.entry(object.name_any()).or_default();
-        if !progress.see(&object) {
+    fn see_node(&mut self, seen: NodeFacts) {
+        let NodeFacts { name, version, epoch, orders, reports } = seen;
+        let progress = self.nodes.entry(name.clone()).or_default();
+        if !progress.see(version) {
             return;
         }
-        self.highest = self.highest.max(native::to_core::epoch(&object));
-        if !progress.assumed() {
-            self.world.apply(facts::orders(&object));
+        self.highest = self.highest.max(epoch);
+        if !progress.assumed() && !self.owed.holds(&name) {
+            self.world.apply(orders);
         }
-        self.world.apply(facts::reports(&object));
-        self.world.heard(&object.name_any(), (self.clock)());
+        self.world.apply(reports);
+        self.world.heard(&name, (self.clock)());
     }
 
     fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject) {
@@ -284,7 +313,7 @@ impl Shell {
                     progress.end(number);
                 }
                 match object {
-                    Some(object) => self.see_node(object),
+                    Some(object) => self.see_node(*facts::node(&object)),
                     None => self.lost_node(&target.name),
                 }
             }
@@ -301,7 +330,7 @@ impl Shell {
         }
         // It was made anew in the meantime: what was meant for the old one is meant for the new one.
         let orders = self.world.orders(name).unwrap_or_default();
-        self.order(name, &orders.into_iter().map(|(key, order)| (key, Some(order))).collect());
+        self.owed.add(name, orders.into_keys());
     }
 
     /// Plans, and hands out the writes. Returns when to plan again even if nothing happens.
@@ -311,7 +340,7 @@ impl Shell {
         let plan = self.world.plan(now);
         self.leading.planned(&plan, begun);
         for write in &plan.orders {
-            self.order(&write.node, &write.changes);
+            self.owed.add(&write.node, write.changes.keys().copied());
         }
         for write in plan.copies.iter().filter_map(|change| self.secrets.write(change)).collect::<Vec<_>>() {
             self.write(write);
@@ -330,9 +359,14 @@ impl Shell {
         plan.wake
     }
 
-    fn order(&mut self, node: &str, changes: &BTreeMap<Key, Option<Order>>) {
-        self.nodes.entry(node.into()).or_default().hand_out(self.number + 1);
-        self.write(native::from_core::orders(node, changes, self.epoch.unwrap_or(self.highest)));
+    /// The write of the orders that are owed longest; none where that node's object is gone.
+    fn next_orders(&mut self) -> Option<Numbered> {
+        let (node, keys) = self.owed.next()?;
+        let changes = owed::changes(keys, self.world.orders(&node)?);
+        self.number += 1;
+        self.nodes.entry(node.clone()).or_default().hand_out(self.number);
+        let write = native::from_core::orders(&node, &changes, self.epoch.unwrap_or(self.highest));
+        Some((self.number, write))
     }
 
     fn write(&mut self, write: Write) {

@@ -2,6 +2,8 @@
 //! fails waits with growing pauses, without holding up others, until it succeeds or its object is gone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -122,12 +124,22 @@ struct Writer {
     troubles: BTreeMap<Id, (Duration, String)>,
 }
 
-/// Performs what comes in until the channel closes.
+/// What is to be written.
+pub(crate) struct Inbox {
+    /// Orders: thousands at a time, so they are taken only when they can go soon. Where they wait they are small.
+    pub(crate) orders: mpsc::Receiver<Numbered>,
+    /// Everything else, which never has to wait for them.
+    pub(crate) others: mpsc::UnboundedReceiver<Numbered>,
+    /// How many nodes wait for orders that did not come in yet.
+    pub(crate) owed: Arc<AtomicUsize>,
+}
+
+/// Performs what comes in until the channels close.
 pub(crate) async fn run(
     client: Client,
     limits: Limits,
     metrics: Metrics,
-    mut writes: mpsc::UnboundedReceiver<Numbered>,
+    mut inbox: Inbox,
     done: mpsc::UnboundedSender<Done>,
 ) {
     let mut writer = Writer {
@@ -143,13 +155,15 @@ pub(crate) async fn run(
     let pause = Duration::from_secs(1) / limits.writes_per_second.max(1);
     let mut next = Instant::now();
     loop {
-        writer.metrics.writes_waiting(writer.waiting.len());
+        writer.metrics.writes_waiting(writer.waiting.len() + inbox.owed.load(Ordering::Relaxed));
         let may_start = !writer.ready.is_empty() && writer.flights.len() < limits.at_once;
         tokio::select! {
-            write = writes.recv() => {
+            write = inbox.others.recv() => {
                 let Some(write) = write else { return };
                 writer.take(write);
             }
+            // Those that rest after a failure are not in the way of others.
+            Some(write) = inbox.orders.recv(), if writer.ready.len() < limits.at_once => writer.take(write),
             Some(flight) = writer.flights.next(), if !writer.flights.is_empty() => {
                 if let Some(end) = writer.land(flight)
                     && done.send(end).is_err()
