@@ -115,8 +115,8 @@ struct Running {
     abort: AbortHandle,
 }
 
-/// A write of the status, and what came of it.
-type Written = (Saying, Result<(), String>);
+/// What a write of the status has said, or why it did not.
+type Written = Result<Saying, String>;
 
 struct Agent {
     settings: Settings,
@@ -213,7 +213,8 @@ impl Agent {
         let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
         let mut watch = watcher(api.clone(), config).default_backoff().boxed();
         let mut registering: Option<BoxFuture<'static, ()>> = Some(register(client.clone(), node.clone()).boxed());
-        let mut writing: Option<BoxFuture<'static, Written>> = None;
+        // One at most. A task, so that it goes on while the loop waits for the disk.
+        let mut writing: JoinSet<Written> = JoinSet::new();
         let mut listed = false;
         let able = Able { orders_at_once: self.settings.limits.pulls.max(1), ..Able::default() };
         self.settings.spool.pace().set(self.settings.limits.bandwidth);
@@ -225,7 +226,11 @@ impl Agent {
         let mut pulse = metrics::pulse(self.settings.runtime.clone()).boxed();
         loop {
             self.share.turn(self.adopted, &self.orders, &self.tasks);
-            // On the disk before anything is done about it.
+            // What came of an order is told while it is noted: should the note be lost, the image is found there again.
+            if self.has_noted_orders() {
+                self.write(&api, &mut writing);
+            }
+            // Orders are on the disk before anything is done about them.
             self.remember().await;
             let now = (self.settings.clock)();
             let step = step::step(&self.orders, &self.tasks, &able, now);
@@ -238,10 +243,8 @@ impl Agent {
             if sweeping.is_none() && self.broom.take(self.attempts.len() == self.running.len(), now) {
                 sweeping = Some(sweep::sweep(self.tools.clone(), self.keep()).boxed());
             }
-            if writing.is_none() {
-                writing = self.next_write(&api, now);
-            }
-            let due = self.write_due(now).filter(|_| writing.is_none());
+            self.write(&api, &mut writing);
+            let due = self.write_due(now).filter(|_| writing.is_empty());
             let nap = until([due, step.wake, self.next_look(now), self.broom.wake()].into_iter().flatten().min(), now);
             tokio::select! {
                 event = watch.try_next() => match event {
@@ -255,16 +258,15 @@ impl Agent {
                     // Gone: with it all orders. It is made anew, as at the start.
                     Ok(Some(Event::InitDone | Event::Delete(_))) => {
                         self.forget_all();
-                        writing = None;
+                        writing = JoinSet::new();
                         registering.get_or_insert_with(|| register(client.clone(), node.clone()).boxed());
                     }
                     Err(problem) => tracing::warn!(node, "watch interrupted, trying again: {problem}"),
                 },
                 Some(()) = OptionFuture::from(registering.as_mut()) => registering = None,
                 Some(ended) = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => self.join(ended),
-                Some((saying, result)) = OptionFuture::from(writing.as_mut()) => {
-                    writing = None;
-                    self.written(&saying, result);
+                Some(ended) = writing.join_next(), if !writing.is_empty() => {
+                    self.written(ended.unwrap_or_else(|problem| Err(problem.to_string())));
                 }
                 () = self.news.notified() => {}
                 Some(()) = changes.next() => {
@@ -295,6 +297,12 @@ impl Agent {
     fn next_look(&self, now: Timestamp) -> Option<Timestamp> {
         let running = self.running.keys().filter_map(|key| self.orders.get(key));
         running.map(|order| order.progress).min().map(|progress| after(now, progress))
+    }
+
+    /// Whether the ledger has the orders in hand.
+    fn has_noted_orders(&self) -> bool {
+        (&self.ledger.uid, self.ledger.generation) == (&self.source.0, self.source.1)
+            && self.ledger.orders == self.orders
     }
 
     /// Writes the ledger where it is out of date. A disk that refuses is said; the work goes on.
@@ -503,9 +511,12 @@ impl Agent {
         due.map(|due| self.quiet_until.map_or(due, |quiet| quiet.max(due)))
     }
 
-    /// The write that is due now, begun.
-    fn next_write(&self, api: &Api<DynamicObject>, now: Timestamp) -> Option<BoxFuture<'static, Written>> {
-        self.write_due(now).filter(|due| *due <= now)?;
+    /// Begins the write that is due now, if one is and none is under way.
+    fn write(&self, api: &Api<DynamicObject>, writing: &mut JoinSet<Written>) {
+        let now = (self.settings.clock)();
+        if !writing.is_empty() || self.write_due(now).is_none_or(|due| due > now) {
+            return;
+        }
         let mut saying = self.said.saying(&self.tasks);
         if !self.introduced {
             saying.agent = Some(AgentInfo {
@@ -524,20 +535,19 @@ impl Agent {
                 return std::future::pending().await;
             };
             let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
-            let result = match tokio::time::timeout(PATIENCE, api.patch_status(&node, &params, &patch)).await {
-                Ok(result) => result.map(|_| ()).map_err(|problem| problem.to_string()),
+            match tokio::time::timeout(PATIENCE, api.patch_status(&node, &params, &patch)).await {
+                Ok(result) => result.map(|_| saying).map_err(|problem| problem.to_string()),
                 Err(_) => Err(format!("no answer after {} s", PATIENCE.as_secs())),
-            };
-            (saying, result)
+            }
         };
-        Some(write.boxed())
+        writing.spawn(write);
     }
 
-    fn written(&mut self, saying: &Saying, result: Result<(), String>) {
-        self.share.wrote(result.is_ok());
-        match result {
-            Ok(()) => {
-                self.said.acknowledge(saying);
+    fn written(&mut self, written: Written) {
+        self.share.wrote(written.is_ok());
+        match written {
+            Ok(saying) => {
+                self.said.acknowledge(&saying);
                 self.introduced = true;
                 (self.quiet_until, self.pause) = (None, Duration::ZERO);
             }
