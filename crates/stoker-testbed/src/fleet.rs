@@ -209,7 +209,8 @@ fn agent(
         spool: spool.map_err(|problem| Error::Part(name.into(), problem.into()))?,
         runtime,
         why_runtime: "it is scripted".into(),
-        limits: Limits { disk: 100, ..Limits::default() },
+        // No image takes room here, and pulls of many jobs need not wait for each other.
+        limits: Limits { disk: 100, pulls: 20, ..Limits::default() },
         ledger: home.join("ledger.json"),
         node_labels: None,
         metrics: Metrics::new(),

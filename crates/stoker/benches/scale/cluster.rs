@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
@@ -60,6 +60,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: Vec<String>,
     /// Where the fleet tells the ends of pulls.
     pub(crate) ends: PathBuf,
+    /// In the name of every image: none is there already, also when this runs a second time.
+    run: u128,
     kubeconfig: tempfile::NamedTempFile,
 }
 
@@ -82,26 +84,24 @@ impl Cluster {
         let all: Api<NodePreheat> = Api::all(client.clone());
         let nodes = all.list_metadata(&ListParams::default()).await?;
         let nodes = nodes.items.iter().map(|object| object.name_any()).collect();
-        Ok(Self { client, controllers, nodes, ends, kubeconfig })
+        let run = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis();
+        Ok(Self { client, controllers, nodes, ends, run, kubeconfig })
     }
 
-    /// Starts a controller. It leads when the first job moves.
-    pub(crate) fn controller(&self) -> Outcome<Controller> {
+    /// Starts a controller, without a cap on its writes or with the usual one. It leads when the first job moves.
+    pub(crate) fn controller(&self, capped: bool) -> Outcome<Controller> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stoker"));
-        command.args([
-            "controller",
-            "--max-writes-per-second",
-            WRITES_PER_SECOND,
-            "--log",
-            "warn,kube_client=off,kube_runtime=off",
-        ]);
+        command.args(["controller", "--log", "warn,kube_client=off,kube_runtime=off"]);
+        if !capped {
+            command.args(["--max-writes-per-second", WRITES_PER_SECOND]);
+        }
         command.arg("--kubeconfig").arg(self.kubeconfig.path()).env_remove("KUBECONFIG").stdin(Stdio::null());
         Ok(Controller(command.spawn()?))
     }
 
     /// The image of this name and tag.
-    pub(crate) fn image(name: &str, tag: &str) -> String {
-        format!("{REGISTRY}/scale/{name}:{tag}")
+    pub(crate) fn image(&self, name: &str, tag: &str) -> String {
+        format!("{REGISTRY}/scale-{}/{name}:{tag}", self.run)
     }
 
     fn jobs(&self) -> Api<Preheat> {

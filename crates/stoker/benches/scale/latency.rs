@@ -25,7 +25,7 @@ const SAMPLES: usize = 100;
 const PARTS: usize = 5;
 
 pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
-    let _controller = cluster.controller()?;
+    let _controller = cluster.controller(false)?;
     let count = cluster.nodes.len();
     let (first, rest) = cluster.nodes.split_first().ok_or("there are no nodes")?;
     let mut raw = Raw::start(cluster, first).await?;
@@ -34,7 +34,7 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
     let (mut writes, mut again, mut results) = (vec![], vec![], vec![]);
     for (sample, node) in (0..=SAMPLES).zip(rest.iter().cycle()) {
         let before = raw.sample(2 * sample).await?;
-        let (name, tag) = (format!("one{sample}"), Cluster::image("one", &format!("v{sample}")));
+        let (name, tag) = (format!("one{sample}"), cluster.image("one", &format!("v{sample}")));
         let (repository, _) = tag.rsplit_once(':').ok_or("an image has a tag")?;
         let image = format!("{repository}@{}", scripted::digest(&tag));
         cluster.order(&name, &image, Some(node)).await?;

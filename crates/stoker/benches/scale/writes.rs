@@ -1,16 +1,17 @@
 //! B4: writes a second of one job on all nodes, orders and reports, from its creation to its end as a watcher sees it; against
-//! as many PATCHes of the same objects that 64 tasks send as fast as the same API server answers them.
+//! the PATCHes of the same objects that 64 tasks send as fast as the same API server answers them.
 //!
 //! The raw ones go by the same accounts, half of them as the controller and half as agents, with patches of the same size, and
 //! everybody watches as before. A round is raw, ours, raw: ours is compared with the mean of its neighbours, and these with
 //! each other (A/A).
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::Request;
 use kube::Client;
-use serde_json::{Value, json};
+use serde_json::json;
 use stoker_core::Key;
 use stoker_testbed::fleet::speak_for_agent;
 use tokio::task::JoinSet;
@@ -21,29 +22,31 @@ use crate::figures::{median, spread};
 
 const ROUNDS: usize = 5;
 const TASKS: usize = 64;
+/// How long the raw ones go on.
+const RAW: Duration = Duration::from_secs(6);
 const PATH: &str = "/apis/stoker.dev/v1alpha1/nodepreheats";
 
 pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
-    let _controller = cluster.controller()?;
+    let _controller = cluster.controller(false)?;
     // Connections, caches and the lease are there before anything counts.
     ours(cluster, "warm").await?;
-    raw(cluster, "warm").await?;
+    let number = AtomicUsize::new(1);
+    raw(cluster, &number).await?;
     let (mut rates, mut raws, mut ratios, mut same, mut waits) = (vec![], vec![], vec![], vec![], vec![]);
     let mut all = Counts::default();
     for round in 0..ROUNDS {
-        let before = raw(cluster, &format!("{round}a")).await?;
+        let before = raw(cluster, &number).await?;
+        println!("round {round}: raw {before:.0} writes a second");
         let own = ours(cluster, &format!("round{round}")).await?;
-        let after = raw(cluster, &format!("{round}b")).await?;
+        println!("round {round}: ours {:.0} writes a second, {:.2} s", own.rate, own.took);
+        let after = raw(cluster, &number).await?;
+        println!("round {round}: raw {after:.0} writes a second");
         ratios.push(own.rate / ((before + after) / 2.0));
         same.push(after / before);
         raws.extend([before, after]);
         rates.push(own.rate);
         waits.push(own.last_seen * 1000.0);
         all = own.counts;
-        println!(
-            "round {round}: raw {before:.0}, ours {:.0} ({:.2} s), raw {after:.0} writes a second",
-            own.rate, own.took
-        );
     }
     let count = cluster.nodes.len();
     let (nodes, per_node) = (count as f64, |writes: f64| writes / count as f64);
@@ -71,7 +74,7 @@ struct Run {
 }
 
 async fn ours(cluster: &Cluster, tag: &str) -> Outcome<Run> {
-    let image = Cluster::image("app", tag);
+    let image = cluster.image("app", tag);
     let before = cluster.counts().await?;
     let start = Instant::now();
     cluster.order(tag, &image, None).await?;
@@ -83,21 +86,23 @@ async fn ours(cluster: &Cluster, tag: &str) -> Outcome<Run> {
     Ok(Run { rate: (counts.orders + counts.reports) / took, took, counts, last_seen })
 }
 
-/// An order, as far as its size goes: an annotation, so that agents and controller see it and have nothing to do.
-fn order(round: &str) -> Value {
-    json!({ "metadata": { "annotations": { "stoker.dev/bench": format!("{round:x>450}") } } })
+/// An order, as far as its size goes: an annotation, so that agents and controller see it and have nothing to do. Each has
+/// another number: a patch that changes nothing is not written.
+fn order(number: usize) -> Vec<u8> {
+    json!({ "metadata": { "annotations": { "stoker.dev/bench": format!("{number:0>450}") } } }).to_string().into_bytes()
 }
 
 /// A report of an image that nobody ordered: the controller notes it, and no job counts it.
-fn report(round: &str) -> Value {
-    let key = Key::of(&Cluster::image("raw", "v1")).to_string();
-    let (time, digest) = ("2026-01-01T00:00:00Z", format!("sha256:{round:0>64}"));
+fn report(number: usize) -> Vec<u8> {
+    let key = Key::of("127.0.0.1:1/scale/raw:v1").to_string();
+    let (time, digest) = ("2026-01-01T00:00:00Z", format!("sha256:{number:0>64}"));
     let report = json!({
         "asked": time, "phase": "Succeeded", "digest": digest, "pin": null,
         "bytes": { "total": 104857600, "done": 104857600, "upstream": 0, "peers": 0 },
         "attempt": 1, "reason": null, "message": null, "started": time, "finished": time, "updated": time,
     });
-    json!({ "status": { "disk": { "total": 12000000000_u64, "free": 11000000000_u64 }, "reports": { key: report } } })
+    let disk = json!({ "total": 12000000000_u64, "free": 11000000000_u64 });
+    json!({ "status": { "disk": disk, "reports": { key: report } } }).to_string().into_bytes()
 }
 
 /// One PATCH, for an agent where one is named; what comes back is read and thrown away.
@@ -110,27 +115,32 @@ async fn patch(client: &Client, path: &str, agent: Option<&str>, patch: Vec<u8>)
     client.request_text(request).await.map(drop).map_err(|problem| problem.to_string())
 }
 
-/// Writes a second.
-async fn raw(cluster: &Cluster, round: &str) -> Outcome<f64> {
-    let number = round.replace(|letter: char| !letter.is_ascii_hexdigit(), "0");
-    let (order, report) = (order(round).to_string().into_bytes(), report(&number).to_string().into_bytes());
+/// Writes a second; they are numbered on from `number`.
+async fn raw(cluster: &Cluster, number: &AtomicUsize) -> Outcome<f64> {
     let nodes: Arc<Vec<String>> = Arc::new(cluster.nodes.clone());
+    let first = number.fetch_add(1_000_000, Ordering::Relaxed);
     let mut tasks = JoinSet::new();
     let start = Instant::now();
     for task in 0..TASKS {
-        let (order, report, nodes) = (order.clone(), report.clone(), nodes.clone());
+        let nodes = nodes.clone();
         let (controller, admin) = (cluster.controllers.clone(), cluster.client.clone());
         tasks.spawn(async move {
-            for node in nodes.iter().skip(task).step_by(TASKS) {
+            let mut written = 0;
+            for node in nodes.iter().skip(task).step_by(TASKS).cycle() {
+                if start.elapsed() > RAW {
+                    break;
+                }
                 let path = format!("{PATH}/{node}");
-                patch(&controller, &path, None, order.clone()).await?;
-                patch(&admin, &format!("{path}/status"), Some(node), report.clone()).await?;
+                patch(&controller, &path, None, order(first + written)).await?;
+                patch(&admin, &format!("{path}/status"), Some(node), report(first + written)).await?;
+                written += 2;
             }
-            Ok::<(), String>(())
+            Ok::<usize, String>(written)
         });
     }
+    let mut written = 0;
     while let Some(ended) = tasks.join_next().await {
-        ended??;
+        written += ended??;
     }
-    Ok(2.0 * nodes.len() as f64 / start.elapsed().as_secs_f64())
+    Ok(written as f64 / start.elapsed().as_secs_f64())
 }
