@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::shell;
+use crate::layout;
+use crate::shell::{self, output};
 
 /// The name of the image inside the layout.
 const NAME: &str = "stoker";
@@ -139,7 +140,7 @@ fn write(path: &Path, bytes: &[u8], mode: u32) -> anyhow::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).with_context(problem)
 }
 
-/// An OCI layout with one image of one layer; returns the digest of its manifest.
+/// A layout of the root file system; returns the digest of its manifest.
 fn pack(root: &Path, layout: &Path) -> anyhow::Result<String> {
     let tar = root.with_extension("tar");
     let mut archive = Command::new("tar");
@@ -150,50 +151,16 @@ fn pack(root: &Path, layout: &Path) -> anyhow::Result<String> {
     let mut tmp = Command::new("tar");
     tmp.args(["--append", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
     output(tmp.arg("--file").arg(&tar).arg("--directory").arg(root).arg("./tmp"))?;
-    let layer = blob(layout, &fs::read(&tar)?, "application/vnd.oci.image.layer.v1.tar")?;
-    fs::remove_file(&tar)?;
-    let config = json!({
-        "architecture": architecture(),
-        "os": "linux",
-        "config": {
-            "Entrypoint": ["/usr/local/bin/stoker"],
-            "Env": ["PATH=/usr/local/bin"],
-            "User": format!("{USER}:{USER}"),
-            "WorkingDir": "/",
-            "Labels": { "org.opencontainers.image.title": NAME, "org.opencontainers.image.version": env!("CARGO_PKG_VERSION") },
-        },
-        "rootfs": { "type": "layers", "diff_ids": [layer["digest"]] },
+    let settings = json!({
+        "Entrypoint": ["/usr/local/bin/stoker"],
+        "Env": ["PATH=/usr/local/bin"],
+        "User": format!("{USER}:{USER}"),
+        "WorkingDir": "/",
+        "Labels": { "org.opencontainers.image.title": NAME, "org.opencontainers.image.version": env!("CARGO_PKG_VERSION") },
     });
-    let config = blob(layout, config.to_string().as_bytes(), "application/vnd.oci.image.config.v1+json")?;
-    let kind = "application/vnd.oci.image.manifest.v1+json";
-    let manifest = json!({ "schemaVersion": 2, "mediaType": kind, "config": config, "layers": [layer] });
-    let mut manifest = blob(layout, manifest.to_string().as_bytes(), kind)?;
-    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": NAME });
-    manifest["platform"] = json!({ "architecture": architecture(), "os": "linux" });
-    let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
-    write(&layout.join("index.json"), index.to_string().as_bytes(), 0o644)?;
-    write(&layout.join("oci-layout"), br#"{"imageLayoutVersion": "1.0.0"}"#, 0o644)?;
-    Ok(manifest["digest"].as_str().unwrap_or_default().to_string())
-}
-
-/// Writes a blob under its digest; gives its descriptor.
-fn blob(layout: &Path, bytes: &[u8], kind: &str) -> anyhow::Result<Value> {
-    let blobs = layout.join("blobs/sha256");
-    let fresh = blobs.join("fresh");
-    write(&fresh, bytes, 0o644)?;
-    let sum = output(Command::new("sha256sum").arg(&fresh))?;
-    let sum = sum.split_whitespace().next().context("sha256sum printed nothing")?;
-    fs::rename(&fresh, blobs.join(sum))?;
-    Ok(json!({ "mediaType": kind, "size": bytes.len(), "digest": format!("sha256:{sum}") }))
-}
-
-/// As OCI names it.
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
+    let digest = layout::write(layout, NAME, &tar, &settings)?;
+    fs::remove_file(&tar)?;
+    Ok(digest)
 }
 
 fn push(layout: &Path, reference: &str, insecure: bool) -> anyhow::Result<()> {
@@ -212,16 +179,6 @@ fn push(layout: &Path, reference: &str, insecure: bool) -> anyhow::Result<()> {
     fs::remove_file(&digest)?;
     println!("now: stoker install --image {reference} | kubectl apply -f -");
     Ok(())
-}
-
-/// What a program prints, where it succeeds; else what it complains of.
-fn output(command: &mut Command) -> anyhow::Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().with_context(|| format!("cannot run {program}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => bail!("{program} failed: {}", String::from_utf8_lossy(&output.stderr).trim()),
-    }
 }
 
 #[cfg(test)]
@@ -260,15 +217,6 @@ mod tests {
             pack(&root, &dir.join(name).join("layout")).unwrap()
         });
         assert_eq!(digests[0], digests[1]);
-        let layout = dir.join("one/layout");
-        let read = |digest: &Value| -> Value {
-            let file = layout.join("blobs/sha256").join(digest.as_str().unwrap().strip_prefix("sha256:").unwrap());
-            serde_json::from_slice(&fs::read(file).unwrap()).unwrap()
-        };
-        let index: Value = serde_json::from_slice(&fs::read(layout.join("index.json")).unwrap()).unwrap();
-        let manifest = read(&index["manifests"][0]["digest"]);
-        let config = read(&manifest["config"]["digest"]);
-        assert_eq!(config["rootfs"]["diff_ids"][0], manifest["layers"][0]["digest"]);
         if shell::is_root() {
             let said =
                 output(Command::new("chroot").arg(dir.join("one/root")).args(["/usr/local/bin/stoker", "--list"]));

@@ -6,6 +6,7 @@ mod cluster;
 mod containerd;
 mod generate;
 mod image;
+mod layout;
 mod packages;
 mod shell;
 mod test;

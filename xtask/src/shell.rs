@@ -1,4 +1,4 @@
-//! Runs other programs, in the root of the repository.
+//! Runs other programs; cargo in the root of the repository.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -24,6 +24,15 @@ pub(crate) fn cargo(args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<()> {
     match status.success() {
         true => Ok(()),
         false => bail!("`cargo {}` failed", args.join(" ")),
+    }
+}
+
+/// Runs a command that must succeed, for what it prints.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim()),
     }
 }
 

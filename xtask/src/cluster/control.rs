@@ -7,8 +7,9 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::place::{API_ADDRESS, CONTROL, CONTROL_ADDRESS, Node, Place, REGISTRY, SERVICES};
-use super::site::{PATH, Site, output, write};
+use super::site::{PATH, Site, write};
 use super::wait::{self, Look};
+use crate::shell::output;
 
 /// A loaded machine of two cores is slow; one that is not up by then never is.
 const WAIT: Duration = Duration::from_secs(120);

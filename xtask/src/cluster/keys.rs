@@ -9,7 +9,8 @@ use std::process::Command;
 use anyhow::Context as _;
 
 use super::place::{API_ADDRESS, CONTROL_ADDRESS, Node, Place};
-use super::site::{output, write};
+use super::site::write;
+use crate::shell::output;
 
 /// A test cluster lives for hours; a forgotten one for a while.
 const DAYS: &str = "365";

@@ -2,7 +2,8 @@
 //! each. Runs `ip` inside of the machines; this machine's own network is never touched.
 
 use super::place::{API_ADDRESS, CONTROL, CONTROL_ADDRESS, Node};
-use super::site::{Site, output};
+use super::site::Site;
+use crate::shell::output;
 
 /// The bridge. Its ports are named after the nodes, so that `tc` on one of them shapes that node's link.
 const BRIDGE: &str = "nodes";

@@ -172,15 +172,6 @@ impl Site {
     }
 }
 
-/// Runs a command that must succeed, for what it prints.
-pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
 /// Writes a file and the folders above it.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     if let Some(folder) = path.parent() {
@@ -219,7 +210,7 @@ mod tests {
         site.start_machine("m", true).unwrap();
         let first = site.first("m").unwrap();
         let script = "hostname; echo x > /etc/only-inside; echo x > /run/only-inside; grep -c stoker-site /proc/mounts";
-        let said = output(site.inside("m").unwrap().args(["sh", "-c", script])).unwrap();
+        let said = shell::output(site.inside("m").unwrap().args(["sh", "-c", script])).unwrap();
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines[0], "m");
         assert_ne!(lines[1], "0", "its /etc is an overlay");
