@@ -29,10 +29,12 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, bail};
 
 use self::journal::Journal;
+use self::loan::Loan;
 use self::options::{Options, Order};
 pub(crate) use self::place::Fleet;
 use self::place::{CONTROL, Nodes, Place};
 use self::site::Site;
+use self::up::Half;
 use crate::shell;
 
 const ROOT: &str = "a cluster needs root, for namespaces, mounts and cgroups";
@@ -59,7 +61,7 @@ fn run(options: Options) -> anyhow::Result<ExitCode> {
         None => Place::new(crate::built::cache()?.join("cluster"))?,
     };
     match options.order {
-        Order::Up { nodes } => match up::run(place, nodes)? {
+        Order::Up { nodes } => match up::run(place, nodes, Half::Stays)? {
             None => Ok(ExitCode::SUCCESS),
             Some(lack) => Ok(skip(&lack)),
         },
@@ -90,14 +92,13 @@ pub(crate) fn with_fake_nodes(
     if !shell::is_root() {
         return Ok(Some(ROOT.to_string()));
     }
-    if let Some(lack) = up::run(Place::new(dir.clone())?, Some(Nodes::Fake(fleet)))? {
+    if let Some(lack) = up::run(Place::new(dir.clone())?, Some(Nodes::Fake(fleet)), Half::Goes)? {
         return Ok(Some(lack));
     }
-    let site = open(Place::new(dir)?)?;
-    let ran = inside(&site).and_then(|inside| run(&inside, &fleet::ends(&site.place).display().to_string()));
-    let _lock = site::lock(&site.place)?;
-    down::run(&site.place)?;
-    ran.map(|()| None)
+    let loan = Loan { site: open(Place::new(dir)?)?, ours: true };
+    let ends = fleet::ends(&loan.site.place).display().to_string();
+    let ran = loan.inside().and_then(|inside| run(&inside, &ends));
+    loan.end(ran).map(|()| None)
 }
 
 fn skip(lack: &str) -> ExitCode {

@@ -62,7 +62,10 @@ pub(crate) fn run(all: bool) -> anyhow::Result<()> {
         }
         count(command)
     });
-    loan.map_or(Ok(()), Loan::end).and(ran)
+    match loan {
+        Some(loan) => loan.end(ran),
+        None => ran,
+    }
 }
 
 fn all_tests(loan: Option<&Loan>) -> anyhow::Result<Command> {

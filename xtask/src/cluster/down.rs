@@ -65,6 +65,16 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
     remove(place)
 }
 
+/// What came of the work, and of taking down after it: neither error hides the other.
+pub(crate) fn after<T>(ran: anyhow::Result<T>, down: anyhow::Result<()>, place: &Place) -> anyhow::Result<T> {
+    let again = || format!("`cargo xtask cluster down --dir {}` tries again", place.dir().display());
+    match (ran, down) {
+        (ran, Ok(())) => ran,
+        (Ok(_), Err(down)) => Err(down.context(format!("the cluster could not be taken down ({})", again()))),
+        (Err(ran), Err(down)) => bail!("{ran:#}\nand the cluster could not be taken down ({}): {down:#}", again()),
+    }
+}
+
 /// Ends everyone: who carries the mark, and who is in a cgroup of containers.
 fn kill(mark: Option<&str>, cgroups: &[&str], deadline: Instant) -> anyhow::Result<()> {
     let mut killed: Vec<Process> = Vec::new();
@@ -147,6 +157,19 @@ mod tests {
         let info =
             "1 0 8:1 / / rw - ext4 x rw\n2 1 0:5 / /tmp/c/a rw - tmpfs x rw\n3 1 0:6 / /tmp/cc rw - tmpfs x rw\n";
         assert_eq!(mounts_below(Path::new("/tmp/c"), info), ["/tmp/c/a"]);
+    }
+
+    #[test]
+    fn an_error_of_the_work_and_one_of_taking_down_are_both_told() {
+        let place = Place::new("/x/cluster".into()).unwrap();
+        let fails = |text: &'static str| Err::<(), _>(anyhow::anyhow!(text));
+        let told = |ran, down| format!("{:#}", after(ran, down, &place).unwrap_err());
+        after(Ok(()), Ok(()), &place).unwrap();
+        assert_eq!(told(fails("tests failed"), Ok(())), "tests failed");
+        let again =
+            "the cluster could not be taken down (`cargo xtask cluster down --dir /x/cluster` tries again): busy";
+        assert_eq!(told(Ok(()), fails("busy")), again);
+        assert_eq!(told(fails("tests failed"), fails("busy")), format!("tests failed\nand {again}"));
     }
 
     #[test]

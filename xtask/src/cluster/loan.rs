@@ -2,13 +2,14 @@
 
 use super::place::Place;
 use super::site::{self, Site};
-use super::{ROOT, down, inside, open, up};
+use super::up::{self, Half};
+use super::{ROOT, down, inside, open};
 use crate::{built, shell};
 
 /// The cluster, and whether it goes.
 pub(crate) struct Loan {
-    site: Site,
-    ours: bool,
+    pub(super) site: Site,
+    pub(super) ours: bool,
 }
 
 /// A cluster with real nodes, or why this machine has none.
@@ -18,7 +19,7 @@ pub(crate) fn take() -> anyhow::Result<Result<Loan, String>> {
     }
     let place = || Place::new(built::cache()?.join("cluster"));
     let ours = !place()?.journal().exists();
-    if let Some(lack) = up::run(place()?, None)? {
+    if let Some(lack) = up::run(place()?, None, Half::Goes)? {
         return Ok(Err(lack));
     }
     let site = open(place()?)?;
@@ -36,14 +37,12 @@ impl Loan {
         inside(&self.site)
     }
 
-    /// Takes it down, if it came for this.
-    pub(crate) fn end(self) -> anyhow::Result<()> {
+    /// Takes it down, if it came for this, whatever came of what ran on it.
+    pub(crate) fn end<T>(self, ran: anyhow::Result<T>) -> anyhow::Result<T> {
+        let place = &self.site.place;
         match self.ours {
-            true => {
-                let _lock = site::lock(&self.site.place)?;
-                down::run(&self.site.place)
-            }
-            false => Ok(()),
+            true => down::after(ran, site::lock(place).and_then(|_lock| down::run(place)), place),
+            false => ran,
         }
     }
 }

@@ -38,8 +38,18 @@ const PACKAGES: &[(&str, &str)] = &[
 /// Of these, what a cluster of simulated nodes needs.
 const WITH_FAKE_NODES: [&str; 7] = ["etcd", "hostname", "ip", "kill", "mount", "nsenter", "openssl"];
 
-/// Brings it up; gives what this machine lacks for it, if it does.
-pub(crate) fn run(place: Place, nodes: Option<Nodes>) -> anyhow::Result<Option<String>> {
+/// What becomes of a cluster that did not come up as a whole.
+#[derive(Clone, Copy)]
+pub(crate) enum Half {
+    /// Somebody will look at it, and at its logs.
+    Stays,
+    /// It was to go anyhow, and whoever comes next would take it for somebody's who wants it.
+    Goes,
+}
+
+/// Brings it up; gives what this machine lacks for it, if it does. Where something was before, what comes in its
+/// place is not the caller's to remove: half of it stays, whatever `half` says.
+pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Result<Option<String>> {
     let lock = site::lock(&place)?;
     if let Some(journal) = Journal::open(&place.journal())? {
         let has = journal.nodes();
@@ -59,7 +69,7 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>) -> anyhow::Result<Option<S
         down::run(&place)?;
         // The lock went with the folder.
         drop(lock);
-        return run(place, nodes);
+        return run(place, nodes, Half::Stays);
     }
     let strange = fs::read_dir(place.dir())?.flatten().find(|entry| entry.file_name() != "lock");
     if let Some(entry) = strange {
@@ -81,14 +91,30 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>) -> anyhow::Result<Option<S
             .and_then(|two| bring_up(&mut site, *count, &Tools { kubernetes, containerd_2: two })),
         Nodes::Fake(fleet) => fleet::build().and_then(|program| bring_up_fake(&mut site, fleet, &kubernetes, &program)),
     };
-    brought.with_context(|| {
-        let logs = site.place.dir().join("logs");
-        format!("the cluster did not come up (logs: {}; `cargo xtask cluster down` removes all)", logs.display())
-    })?;
+    settle(brought, &site.place, half)?;
     let (programs, all) = (built.as_secs(), begun.elapsed().as_secs());
     println!("the cluster is up with {}, after {all} s (of which its programs took {programs} s)", nodes.describe());
     println!("try: cargo xtask cluster exec -- kubectl get nodes");
     Ok(None)
+}
+
+/// Says that it did not come up, where it did not, and takes it down where it is to go. Whoever calls holds the lock.
+fn settle(brought: anyhow::Result<()>, place: &Place, half: Half) -> anyhow::Result<()> {
+    let Err(problem) = brought else { return Ok(()) };
+    let (dir, logs) = (place.dir().display(), place.dir().join("logs"));
+    let logs = logs.display();
+    match half {
+        Half::Stays => Err(problem.context(format!(
+            "the cluster did not come up (logs: {logs}; `cargo xtask cluster down --dir {dir}` removes all)"
+        ))),
+        Half::Goes => {
+            let gone = format!("the cluster did not come up, and was taken down with its logs, which were in {logs}");
+            match down::run(place) {
+                Ok(()) => Err(problem.context(gone)),
+                failed => down::after(Err(problem.context("the cluster did not come up")), failed, place),
+            }
+        }
+    }
 }
 
 struct Tools {
@@ -151,4 +177,37 @@ fn bring_up_fake(site: &mut Site, wish: &Fleet, kubernetes: &Path, program: &Pat
     println!("starting {}", place::say(wish.nodes, true));
     fleet::start(site, wish, kubernetes, program)?;
     site.journal.add(Record::Up(wish.nodes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_a_cluster_stays_for_who_looks_at_it_and_goes_where_nobody_would() {
+        let dir = std::env::temp_dir().join(format!("stoker-up-{}", std::process::id()));
+        let place = Place::new(dir.clone()).unwrap();
+        let settled = |half| {
+            let brought = Err(anyhow::anyhow!("etcd ended"));
+            format!("{:#}", settle(brought, &place, half).unwrap_err())
+        };
+        let _lock = site::lock(&place).unwrap();
+        Journal::begin(&place.journal()).unwrap();
+        settle(Ok(()), &place, Half::Goes).unwrap();
+        let told = settled(Half::Stays);
+        assert!(told.contains("/logs;") && told.ends_with(": etcd ended"), "{told}");
+        assert!(place.journal().exists());
+        let told = settled(Half::Goes);
+        assert!(told.contains("/logs: etcd ended"), "{told}");
+        assert!(!dir.exists());
+        // What cannot be taken down is named, and does not hide why it did not come up.
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(place.journal(), "a letter\n").unwrap();
+        let told = settled(Half::Goes);
+        assert!(
+            told.starts_with("the cluster did not come up: etcd ended\nand") && told.contains("tries again"),
+            "{told}"
+        );
+        fs::remove_dir_all(dir).unwrap();
+    }
 }
