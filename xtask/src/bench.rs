@@ -5,7 +5,7 @@ use anyhow::bail;
 use crate::cluster::{self, Fleet};
 use crate::{built, shell};
 
-/// How often a fleet's pull is the same: short, so that the API server is never idle while one is awaited.
+/// How long a fleet's pull takes: short, so that the API server is never idle while one is awaited.
 const PULL_TIME: &str = "100ms";
 
 /// Each benchmark with the cargo command that runs it.
