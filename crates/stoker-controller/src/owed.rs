@@ -12,7 +12,10 @@ use stoker_core::{Key, Order};
 #[derive(Default)]
 pub(crate) struct Owed {
     keys: BTreeMap<String, BTreeSet<Key>>,
-    turns: VecDeque<String>,
+    /// Nodes, each with the number of its turn.
+    turns: VecDeque<(u64, String)>,
+    /// Of the next turn.
+    number: u64,
     /// How many nodes, for whoever counts.
     count: Arc<AtomicUsize>,
 }
@@ -38,20 +41,47 @@ impl Owed {
             Some(owed) => owed.extend(keys),
             None => {
                 self.keys.insert(node.into(), keys.collect());
-                self.turns.push_back(node.into());
-                self.count.store(self.turns.len(), Ordering::Relaxed);
+                self.turns.push_back((self.number, node.into()));
+                self.number += 1;
+                self.recount();
             }
         }
     }
 
+    /// The node's object is gone, and nothing is owed to it.
+    pub(crate) fn forget(&mut self, node: &str) {
+        if self.keys.remove(node).is_some() {
+            self.turns.retain(|(_, other)| other != node);
+            self.recount();
+        }
+    }
+
+    /// Everything that is owed now.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.number)
+    }
+
+    /// Whether all that was owed then is handed out.
+    pub(crate) fn is_past(&self, mark: Mark) -> bool {
+        self.turns.front().is_none_or(|(number, _)| *number >= mark.0)
+    }
+
+    fn recount(&self) {
+        self.count.store(self.turns.len(), Ordering::Relaxed);
+    }
+
     /// The node whose turn it is, and which of its orders to write.
     pub(crate) fn next(&mut self) -> Option<(String, BTreeSet<Key>)> {
-        let node = self.turns.pop_front()?;
-        self.count.store(self.turns.len(), Ordering::Relaxed);
+        let (_, node) = self.turns.pop_front()?;
+        self.recount();
         let keys = self.keys.remove(&node).unwrap_or_default();
         Some((node, keys))
     }
 }
+
+/// A moment in the row of turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(u64);
 
 impl Drop for Owed {
     fn drop(&mut self) {
@@ -83,5 +113,26 @@ mod tests {
         assert_eq!(owed.next(), Some(("n2".into(), BTreeSet::from([b]))));
         assert!(owed.is_empty() && owed.next().is_none() && !owed.holds("n2"));
         assert_eq!(changes(BTreeSet::from([a]), BTreeMap::new()), BTreeMap::from([(a, None)]));
+    }
+
+    #[test]
+    fn a_mark_is_past_when_all_before_it_had_their_turn_or_are_gone() {
+        let key = || [Key::of("r/a:1")].into_iter();
+        let mut owed = Owed::default();
+        assert!(owed.is_past(owed.mark()));
+        owed.add("n1", key());
+        owed.add("n2", key());
+        let mark = owed.mark();
+        owed.add("n3", key());
+        owed.forget("n3");
+        owed.forget("never owed anything");
+        assert!(!owed.is_past(mark));
+        owed.next();
+        assert!(!owed.is_past(mark));
+        owed.forget("n2");
+        assert!(owed.is_past(mark) && owed.is_empty() && owed.count().load(Ordering::Relaxed) == 0);
+        owed.add("n2", key());
+        assert!(owed.is_past(mark), "what is owed since then is another matter");
+        assert_eq!(owed.next().map(|(node, _)| node), Some("n2".into()));
     }
 }

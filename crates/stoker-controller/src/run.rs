@@ -1,6 +1,6 @@
 //! The one loop: facts in, plan, writes out. Everything it knows it can learn again from the API server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -10,6 +10,7 @@ use kube::core::ApiResource;
 use kube::{Client, ResourceExt as _};
 use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, Dialect, Write, native, node};
+use stoker_core::world::CopyChange;
 use stoker_core::{Clock, Event, JobId, World, model};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -19,7 +20,7 @@ use crate::facts::{self, NodeFacts};
 use crate::lease::Candidate;
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
 use crate::mirror::{Mirror, Progress};
-use crate::owed::{self, Owed};
+use crate::owed::{self, Mark, Owed};
 use crate::secrets::{self, Secrets};
 use crate::watch::{Fact, watch};
 use crate::writer::{self, Done, Limits, Numbered};
@@ -111,6 +112,7 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
         secrets: Secrets::default(),
         unlisted: every_kind().collect(),
         owed,
+        removals: VecDeque::new(),
         writes,
         number: 0,
         epoch: None,
@@ -125,12 +127,14 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
             Some(ended) = tasks.join_next() => return Err(Error::Ended(ended.unwrap_or("task"))),
             Some(input) = inputs.recv() => shell.hear(input),
             Some(done) = dones.recv() => shell.acknowledge(done),
-            Ok(permit) = orders.reserve(), if !shell.owed.is_empty() => {
-                if let Some(write) = shell.next_orders() {
+            Ok(permit) = orders.reserve(), if shell.owes() => {
+                if let Some(write) = shell.next_owed() {
                     permit.send(write);
                 }
-                // Nothing new is known.
-                continue;
+                // Nothing new is known; a plan that is due is made all the same.
+                if wake.is_none_or(|wake| (settings.clock)() < wake) {
+                    continue;
+                }
             }
             () = sleep_until(wake, &settings.clock), if wake.is_some() => {}
             _ = pulse.tick() => {
@@ -212,6 +216,8 @@ struct Shell {
     unlisted: BTreeSet<&'static str>,
     /// Orders that are planned and not handed to the writer.
     owed: Owed,
+    /// Copies to remove, each when the orders of its time are with the writer: they may be those that name it no more.
+    removals: VecDeque<(Mark, Write)>,
     writes: mpsc::UnboundedSender<Numbered>,
     /// Of the last write.
     number: u64,
@@ -231,8 +237,7 @@ impl Shell {
             Input::Node(Fact::Deaf) => self.deaf("Node"),
             Input::NodePreheat(Fact::There(seen)) => self.see_node(*seen),
             Input::NodePreheat(Fact::Gone((_, name))) => {
-                self.nodes.remove(&name);
-                self.world.apply(Event::AgentGone(name.into()));
+                self.forget_node(&name);
             }
             Input::NodePreheat(Fact::Listed) => self.listed("NodePreheat"),
             Input::NodePreheat(Fact::Deaf) => self.deaf("NodePreheat"),
@@ -324,13 +329,19 @@ impl Shell {
     fn lost_node(&mut self, name: &str) {
         let Some(progress) = self.nodes.get(name) else { return };
         if !progress.moved_on() {
-            self.nodes.remove(name);
-            self.world.apply(Event::AgentGone(name.into()));
+            self.forget_node(name);
             return;
         }
         // It was made anew in the meantime: what was meant for the old one is meant for the new one.
         let orders = self.world.orders(name).unwrap_or_default();
         self.owed.add(name, orders.into_keys());
+    }
+
+    /// The object of a node is gone.
+    fn forget_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+        self.owed.forget(name);
+        self.world.apply(Event::AgentGone(name.into()));
     }
 
     /// Plans, and hands out the writes. Returns when to plan again even if nothing happens.
@@ -342,8 +353,12 @@ impl Shell {
         for write in &plan.orders {
             self.owed.add(&write.node, write.changes.keys().copied());
         }
-        for write in plan.copies.iter().filter_map(|change| self.secrets.write(change)).collect::<Vec<_>>() {
-            self.write(write);
+        for change in &plan.copies {
+            match (change, self.secrets.write(change)) {
+                (CopyChange::Make { .. }, Some(write)) => self.write(write),
+                (CopyChange::Remove(_), Some(write)) => self.removals.push_back((self.owed.mark(), write)),
+                (_, None) => {}
+            }
         }
         for outcome in &plan.outcomes {
             for write in self.mirror.project(outcome, self.number, now) {
@@ -359,12 +374,23 @@ impl Shell {
         plan.wake
     }
 
-    /// The write of the orders that are owed longest; none where that node's object is gone.
-    fn next_orders(&mut self) -> Option<Numbered> {
+    /// Whether there are orders, or removals of copies, that the writer has not got.
+    fn owes(&self) -> bool {
+        !self.owed.is_empty() || !self.removals.is_empty()
+    }
+
+    /// The write that is owed longest: a copy's removal, or the orders of a node as they are now.
+    fn next_owed(&mut self) -> Option<Numbered> {
+        if self.removals.front().is_some_and(|(mark, _)| self.owed.is_past(*mark)) {
+            let (_, write) = self.removals.pop_front()?;
+            self.number += 1;
+            return Some((self.number, write));
+        }
         let (node, keys) = self.owed.next()?;
+        let progress = self.nodes.get_mut(&node)?;
         let changes = owed::changes(keys, self.world.orders(&node)?);
         self.number += 1;
-        self.nodes.entry(node.clone()).or_default().hand_out(self.number);
+        progress.hand_out(self.number);
         let write = native::from_core::orders(&node, &changes, self.epoch.unwrap_or(self.highest));
         Some((self.number, write))
     }

@@ -126,9 +126,10 @@ struct Writer {
 
 /// What is to be written.
 pub(crate) struct Inbox {
-    /// Orders: thousands at a time, so they are taken only when they can go soon. Where they wait they are small.
+    /// Orders, and what must not overtake them: thousands at a time, so they are taken only when they can go soon. Where they
+    /// wait they are small.
     pub(crate) orders: mpsc::Receiver<Numbered>,
-    /// Everything else, which never has to wait for them.
+    /// Everything else, which never has to wait for more than a few of them.
     pub(crate) others: mpsc::UnboundedReceiver<Numbered>,
     /// How many nodes wait for orders that did not come in yet.
     pub(crate) owed: Arc<AtomicUsize>,

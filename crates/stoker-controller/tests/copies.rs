@@ -112,3 +112,53 @@ async fn a_stranger_with_other_logins_is_named_and_waited_for() {
 async fn a_stranger_of_another_type_is_waited_for() {
     a_stranger_is_named_and_waited_for("Opaque", json!({}), false).await;
 }
+
+/// With hardly a write a second, the orders that name the new copy take longer than a spare copy is kept.
+#[tokio::test(start_paused = true)]
+async fn a_copy_stays_until_no_order_names_it_however_slow_the_writes_are() {
+    let clock = clock();
+    let client = api(&clock);
+    let secrets: Api<Secret> = Api::default_namespaced(client.clone());
+    let ours: Api<Secret> = Api::namespaced(client.clone(), stoker_api::NAMESPACE);
+    let logins = |text: &str| json!({ ".dockerconfigjson": text });
+    make(secrets.clone(), json!({"metadata": {"name": "regcred"}, "type": DOCKER, "data": logins("e30=")})).await;
+    let copy = async || stoker_api::secret::PullSecret::read(&secrets.get("regcred").await.unwrap()).unwrap().copy;
+    let old = copy().await.to_string();
+    let nodes: Api<Node> = Api::all(client.clone());
+    let preheats: Api<NodePreheat> = Api::all(client.clone());
+    let names: Vec<String> = (0..40).map(|number| format!("n{number}")).collect();
+    for name in &names {
+        make(nodes.clone(), json!({"metadata": {"name": name}})).await;
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        nodes.patch_status(name, &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
+        preheats.create(&PostParams::default(), &NodePreheat::new(name, NodePreheatSpec::default())).await.unwrap();
+    }
+    let image = format!("registry.example/web@sha256:{}", "a".repeat(64));
+    let image = json!({"image": image, "pullSecrets": [{"name": "regcred"}]});
+    let spec = json!({"images": [image], "pace": {"parallelism": 100}});
+    make(Api::<Preheat>::default_namespaced(client.clone()), json!({"metadata": {"name": "web"}, "spec": spec})).await;
+    let cancel = CancellationToken::new();
+    let settings = Settings {
+        client: client.clone(),
+        clock: clock.clone(),
+        limits: Limits { writes_per_second: 1, at_once: 1 },
+        identity: "only".into(),
+        metrics: Metrics::new(),
+    };
+    let controller = tokio::spawn(stoker_controller::run(settings, cancel.clone()));
+    let naming = async |copy: &str| {
+        let all = preheats.list(&Default::default()).await.unwrap().items;
+        all.iter().filter(|node| serde_json::to_value(&node.spec.orders).unwrap().to_string().contains(copy)).count()
+    };
+    while naming(&old).await < names.len() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let patch = Patch::Merge(json!({ "data": logins("eyJhdXRocyI6e319") }));
+    secrets.patch("regcred", &PatchParams::default(), &patch).await.unwrap();
+    let new = copy().await.to_string();
+    assert_ne!(old, new);
+    await_condition(ours, &old, |copy: Option<&Secret>| copy.is_none()).await.unwrap();
+    assert_eq!((naming(&old).await, naming(&new).await), (0, names.len()));
+    cancel.cancel();
+    controller.await.unwrap().unwrap();
+}
