@@ -299,10 +299,13 @@ impl Agent {
         running.map(|order| order.progress).min().map(|progress| after(now, progress))
     }
 
-    /// Whether the ledger has the orders in hand.
+    /// Whether the ledger has the orders in hand, and every digest that all nodes will take from this one.
     fn has_noted_orders(&self) -> bool {
+        let noted = |key: &Key| self.ledger.reports.get(key).and_then(|report| report.pin.as_ref());
+        let mut open = self.tasks.iter().filter(|(_, task)| !task.report.ended());
         (&self.ledger.uid, self.ledger.generation) == (&self.source.0, self.source.1)
             && self.ledger.orders == self.orders
+            && open.all(|(key, task)| task.report.pin.is_none() || task.report.pin.as_ref() == noted(key))
     }
 
     /// Writes the ledger where it is out of date. A disk that refuses is said; the work goes on.
