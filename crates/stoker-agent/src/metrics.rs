@@ -139,6 +139,11 @@ impl Metrics {
         }
     }
 
+    /// How many agents have started.
+    pub fn agents(&self) -> usize {
+        self.agents.lock().1.len()
+    }
+
     /// An agent starts.
     pub(crate) fn join(&self) -> Share {
         let mut agents = self.agents.lock();

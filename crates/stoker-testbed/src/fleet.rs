@@ -21,7 +21,7 @@ use stoker_core::Clock;
 use stoker_runtime::{Cri, Runtime};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::{Platform, Registry, Retry, Settings as Registries, Spool, SpoolSettings};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::scripted::{Ends, Script, Scripted};
@@ -109,7 +109,10 @@ pub async fn run(
                     ended.map_err(|problem| Error::Part(name, problem.into()))
                 });
             }
-            while metrics.ready().is_err() {
+            while metrics.agents() < batch.len() || metrics.ready().is_err() {
+                if let Some(ended) = tasks.try_join_next() {
+                    return unasked(ended);
+                }
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -122,15 +125,18 @@ pub async fn run(
     ready();
     tokio::select! {
         () = cancel.cancelled() => Ok(()),
-        Some(ended) = tasks.join_next() => {
-            ended.map_err(|problem| Error::Part("of a task".into(), problem.into()))??;
+        Some(ended) = tasks.join_next() => match cancel.is_cancelled() {
             // Agents hear of it, too.
-            match cancel.is_cancelled() {
-                true => Ok(()),
-                false => Err(Error::Part("of a task".into(), "it ended unasked".into())),
-            }
+            true => Ok(()),
+            false => unasked(ended),
         }
     }
+}
+
+/// Why a part ended that should not have.
+fn unasked(ended: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
+    ended.map_err(|problem| Error::Part("of a task".into(), problem.into()))??;
+    Err(Error::Part("of a task".into(), "it ended unasked".into()))
 }
 
 /// Raises the limit of open files as far as this fleet needs and the machine allows.
