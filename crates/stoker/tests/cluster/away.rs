@@ -35,8 +35,7 @@ async fn agents_finish_while_the_api_server_is_away_and_report_when_it_is_back()
     let away = cluster.without("control/apiserver").await;
     linked.link.let_go();
     for node in ["n1", "n2"] {
-        let present = format!("ctr -n k8s.io images ls -q | grep -Fx '{}'", linked.reference);
-        let has = || async { cluster.on_node(node, &present).await.is_some() };
+        let has = || cluster.has(node, &linked.reference);
         cluster.eventually(&format!("the image is on {node}, with nobody to tell"), has).await;
     }
     tokio::time::sleep_until(since + AWAY).await;

@@ -3,6 +3,7 @@
 //! administrator.
 
 use std::fmt::Debug;
+use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,15 +47,15 @@ pub(crate) struct Cluster {
 
 /// What cannot be used while this lives; it is started again when this goes, also by a test that fails.
 pub(crate) struct Without<'a> {
-    cluster: &'a Cluster,
     part: String,
+    /// It goes before the test's turn does.
+    of: PhantomData<&'a Cluster>,
 }
 
 impl Drop for Without<'_> {
     fn drop(&mut self) {
         let ran = cluster_command(&["start", &self.part]).output().unwrap();
         assert!(ran.status.success() || std::thread::panicking(), "{} does not start: {ran:?}", self.part);
-        let _ = self.cluster;
     }
 }
 
@@ -210,10 +211,26 @@ impl Cluster {
         run(cluster_command(args)).await
     }
 
-    /// Runs a script on a node; what it printed, or `None` where it failed.
-    pub(crate) async fn on_node(&self, node: &str, script: &str) -> Option<String> {
+    /// What a script prints on a node, where it succeeds.
+    pub(crate) async fn try_on_node(&self, node: &str, script: &str) -> Option<String> {
         let ran = self.control(&["exec", "--node", node, "--", "sh", "-c", script]).await;
         (ran.code == Some(0)).then_some(ran.out)
+    }
+
+    /// What a script prints on a node. It must succeed.
+    pub(crate) async fn on_node(&self, node: &str, script: &str) -> String {
+        let ran = self.control(&["exec", "--node", node, "--", "sh", "-c", script]).await;
+        ran.exits(0).out.clone()
+    }
+
+    /// Whether the runtime of a node has an image of this name.
+    pub(crate) async fn has(&self, node: &str, image: &str) -> bool {
+        self.on_node(node, "ctr -n k8s.io images ls -q").await.lines().any(|name| name == image)
+    }
+
+    /// A page that a part of Stoker serves, asked from a node; `None` where the answer is no.
+    pub(crate) async fn page(&self, node: &str, url: &str) -> Option<String> {
+        self.try_on_node(node, &format!("/bin/busybox wget -qO- {url}")).await
     }
 
     /// Sends a signal to a part of Stoker that runs on a node.
@@ -221,13 +238,13 @@ impl Cluster {
         // The brackets keep the shell's own line from being found.
         let first = &part[..1];
         let script = format!("pkill -{signal} -f '^/usr/local/bin/stoker [{first}]{}'", &part[1..]);
-        self.on_node(node, &script).await.expect("it runs");
+        self.on_node(node, &script).await;
     }
 
     /// Ends a part of the cluster as a crash would.
     pub(crate) async fn without(&self, part: &str) -> Without<'_> {
         self.control(&["stop", part]).await.exits(0);
-        Without { cluster: self, part: part.to_owned() }
+        Without { part: part.to_owned(), of: PhantomData }
     }
 
     pub(crate) fn nodes(&self) -> Api<Node> {

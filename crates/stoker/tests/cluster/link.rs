@@ -32,7 +32,7 @@ impl Linked {
         for node in ["n1", "n2"] {
             let folder = format!("/etc/containerd/certs.d/{host}");
             let script = format!("mkdir -p {folder} && cat > {folder}/hosts.toml <<'END'\n{hosts}END\n");
-            cluster.on_node(node, &script).await.unwrap();
+            cluster.on_node(node, &script).await;
         }
         Self { real, link, image, reference: format!("{host}/shop/web:v1") }
     }

@@ -15,7 +15,7 @@ fn sum(page: &str, series: &str, labels: &[&str]) -> f64 {
 #[ignore = "long"]
 async fn pulls_bytes_waits_and_writes_are_counted() {
     let Some(cluster) = Cluster::enter().await else { return };
-    let agent = async || cluster.on_node("n1", "wget -qO- http://127.0.0.1:7480/metrics").await.unwrap();
+    let agent = async || cluster.page("n1", "http://127.0.0.1:7480/metrics").await.unwrap();
     let before = agent().await;
     let (image, pushed) = cluster.push("shop/web", 3_000_000).await;
     cluster.stoker(&["pull", &image, "--node", "n1"]).await.exits(0);
@@ -37,7 +37,7 @@ async fn pulls_bytes_waits_and_writes_are_counted() {
     cluster.wait(&cluster.preheats(), "waits", waits).await;
     let (pod, ..) = cluster.leader().await;
     let address = pod.status.and_then(|status| status.pod_ip).unwrap();
-    let controller = cluster.on_node("n1", &format!("wget -qO- http://{address}:8080/metrics")).await.unwrap();
+    let controller = cluster.page("n1", &format!("http://{address}:8080/metrics")).await.unwrap();
     assert_eq!(sum(&controller, "stoker_controller_leader", &[]), 1.0);
     assert_eq!(sum(&controller, "stoker_controller_nodes_waiting", &["reason=\"NodeUnknown\""]), 1.0, "{controller}");
     assert_eq!(sum(&controller, "stoker_controller_nodes", &["state=\"waiting\""]), 1.0, "{controller}");
@@ -49,7 +49,7 @@ async fn pulls_bytes_waits_and_writes_are_counted() {
     for pod in cluster.parts("controller").await {
         let address = pod.status.and_then(|status| status.pod_ip).unwrap();
         for page in ["healthz", "readyz"] {
-            let asked = cluster.on_node("n2", &format!("wget -qO- http://{address}:8080/{page}")).await;
+            let asked = cluster.page("n2", &format!("http://{address}:8080/{page}")).await;
             assert!(asked.is_some(), "{page} of {SYSTEM}/{:?}", pod.metadata.name);
         }
     }

@@ -40,12 +40,19 @@ async fn a_pull_goes_on_with_the_secret_that_came_meanwhile_and_no_copy_stays() 
     linked.link.wait_for_bytes(3_000_000).await.unwrap();
     let of = |object: &DynamicObject| copies(object, &linked.reference);
     let before = of(&cluster.node_preheats().get("n2").await.unwrap()).unwrap();
+    let copies: Api<Secret> = Api::namespaced(cluster.client.clone(), SYSTEM);
+    let names =
+        |of: &Value| of.as_array().into_iter().flatten().map(|name| name.as_str().unwrap().to_owned()).collect();
+    let old: Vec<String> = names(&before);
+    assert_eq!(old.len(), 1, "{before}");
+    copies.get(&old[0]).await.expect("the copy that the order names");
 
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), SHOP);
     let new = json!({"stringData": {".dockerconfigjson": login(&host, "hunter2-new")}});
     secrets.patch("login", &PatchParams::default(), &Patch::Merge(&new)).await.unwrap();
     let other = |object: Option<&DynamicObject>| object.and_then(of).is_some_and(|copies| copies != before);
-    cluster.wait(&cluster.node_preheats(), "n2", other).await;
+    let now = cluster.wait(&cluster.node_preheats(), "n2", other).await.unwrap();
+    let new: Vec<String> = names(&of(&now).unwrap());
     linked.real.set_accounts(&[("ada".to_owned(), "hunter2-new".to_owned())]).unwrap();
     linked.link.let_go();
 
@@ -54,13 +61,9 @@ async fn a_pull_goes_on_with_the_secret_that_came_meanwhile_and_no_copy_stays() 
     linked.sent_at_most(1);
     // Nothing of either login is where people look, and the copies go with the job.
     cluster.kubectl_as_person(&["delete", "preheat", "web"]).await.exits(0);
-    let copies: Api<Secret> = Api::namespaced(cluster.client.clone(), SYSTEM);
-    cluster
-        .eventually("no copy of the login is left", || async {
-            let all = copies.list(&Default::default()).await.unwrap();
-            all.items.iter().all(|secret| secret.type_.as_deref() != Some("kubernetes.io/dockerconfigjson"))
-        })
-        .await;
+    for copy in old.iter().chain(&new) {
+        cluster.wait(&copies, copy, |copy: Option<&Secret>| copy.is_none()).await;
+    }
     for pod in cluster.parts("agent").await.iter().chain(&cluster.parts("controller").await) {
         let name = pod.metadata.name.as_deref().unwrap();
         let log = cluster.kubectl(&["-n", SYSTEM, "logs", name]).await;
