@@ -285,7 +285,7 @@ async fn built_in_kinds(kubectl: &Kubectl) {
     // The imperative forms send protobuf: kinds that a user makes by hand are read, the others refused with the way around.
     let shop = &format!("{}-shop", kubectl.namespace);
     kubectl.ok(&format!("create namespace {shop}")).await;
-    kubectl.ok(&format!("label namespace {shop} {}=api", real::OURS)).await;
+    kubectl.ok(&format!("label namespace {shop} {}", real::OURS)).await;
     kubectl.ok(&format!("create configmap settings -n {shop} --from-literal=a=b")).await;
     let login = "--docker-server=registry.example --docker-username=me --docker-password=secret";
     kubectl.ok(&format!("create secret docker-registry login -n {shop} {login}")).await;

@@ -146,11 +146,11 @@ pub(crate) async fn a_circle_ends_in_the_foreground_too(server: Server) {
 pub(crate) async fn a_cluster_scoped_owner_takes_its_dependents_along(server: Server) {
     let nodes: Api<Node> = Api::all(server.client.clone());
     let (name, other) = (server.name("n"), server.name("other"));
-    let node: Node = serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
+    let node: Node = serde_json::from_value(json!({"metadata": {"name": name, "labels": labels()}})).unwrap();
     let node = nodes.create(&PostParams::default(), &node).await.unwrap();
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.uid().unwrap()}]);
-    let owned: Node = serde_json::from_value(json!({"metadata": {"name": other, "ownerReferences": owner}})).unwrap();
-    nodes.create(&PostParams::default(), &owned).await.unwrap();
+    let owned = json!({"metadata": {"name": other, "labels": labels(), "ownerReferences": owner}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(owned).unwrap()).await.unwrap();
     map(&server, "m", json!({"ownerReferences": owner})).await;
     nodes.delete(&name, &DeleteParams::default()).await.unwrap();
     eventually("the other node is gone", || async { nodes.get_opt(&other).await.unwrap().is_none() }).await;

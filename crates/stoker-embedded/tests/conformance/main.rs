@@ -1,10 +1,10 @@
 //! What a Kubernetes API does, behaviour by behaviour: each as a test of the embedded API, and all of them on a real API server
 //! where `STOKER_TEST_KUBECONFIG` names a kubeconfig that may do everything there. A real one needs the controllers for
-//! namespaces and garbage collection; the tests use namespaces and names of their own and leave nothing behind. One suite at a
+//! namespaces and garbage collection; the tests use namespaces and names of their own and leave nothing behind. One run at a
 //! time: what another left, or is still using, goes first.
 //!
 //! ```text
-//! STOKER_TEST_KUBECONFIG=~/.kube/config cargo test -p stoker-embedded --test conformance real
+//! cargo xtask cluster exec -- cargo test -p stoker-embedded --test conformance real
 //! ```
 // Functions that tests share fail as tests do.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -36,7 +36,8 @@ macro_rules! behaviours {
 behaviours! {
     discovery: every_kind_is_found_both_ways, short_names_and_categories, aggregated_documents_say_their_form,
         openapi_lets_kubectl_apply_and_explain;
-    errors: each_refusal_is_a_status, causes_name_every_wrong_field, options_are_refused_by_the_name_of_their_method, wrong_media_types, a_body_has_a_bound;
+    errors: each_refusal_is_a_status, causes_name_every_wrong_field, options_are_refused_by_the_name_of_their_method,
+        wrong_media_types, a_body_has_a_bound;
     kinds: what_no_client_can_read_is_refused, a_body_need_not_say_what_the_url_says,
         items_of_built_in_kinds_do_not_say_what_they_are, a_namespace_has_its_name_as_a_label,
         secrets_hold_what_their_type_says, an_event_is_where_its_object_is;
@@ -54,7 +55,8 @@ behaviours! {
         a_watch_of_one_name_hears_of_one_object, the_timeout_ends_a_watch, kube_watches_by_list_and_watch,
         kube_watches_by_pages, a_no_op_write_is_no_event;
     writes: a_new_object_is_complete, names_are_generated, an_update_wants_the_version_it_read,
-        a_built_in_kind_may_be_updated_blindly, patches_merge, a_patch_cannot_make_another_object, a_finalizer_that_anybody_might_use_is_warned_of, lists_of_built_in_kinds_merge_by_key,
+        a_built_in_kind_may_be_updated_blindly, patches_merge, a_patch_cannot_make_another_object,
+        a_finalizer_that_anybody_might_use_is_warned_of, lists_of_built_in_kinds_merge_by_key,
         status_and_spec_are_apart, writing_the_same_changes_nothing, labels_do_not_touch_the_generation,
         a_dry_run_leaves_no_trace, misspelt_fields_are_named, fields_given_twice_are_named, secrets_take_plain_text,
         concurrent_patches_all_arrive;

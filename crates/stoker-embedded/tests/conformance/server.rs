@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stoker_embedded::Settings;
 
-pub(crate) use crate::real::{definitions, eventually, resource, widget_crd};
+pub(crate) use crate::real::{definitions, eventually, labels, resource, widget_crd};
 
 /// A behaviour by name.
 pub(crate) type Behaviour = (&'static str, fn(Server) -> Pin<Box<dyn Future<Output = ()>>>);

@@ -146,7 +146,8 @@ pub(crate) async fn a_finalizer_that_anybody_might_use_is_warned_of(server: Serv
 pub(crate) async fn lists_of_built_in_kinds_merge_by_key(server: Server) {
     let nodes: Api<Node> = Api::all(server.client.clone());
     let name = server.name("n");
-    let node = json!({"metadata": {"name": name}, "status": {"conditions": [{"type": "Ready", "status": "False"}]}});
+    let status = json!({"conditions": [{"type": "Ready", "status": "False"}]});
+    let node = json!({"metadata": {"name": name, "labels": labels()}, "status": status});
     nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
     let patch =
         json!({"status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "X", "status": "True"}]}});

@@ -9,10 +9,8 @@ use kube::{Client, Config, ResourceExt as _};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Namespaces of tests have this label.
-pub(crate) const OURS: &str = "tests.stoker.dev/suite";
-/// Names of what tests make in no namespace begin with that.
-const PREFIX: &str = "test-";
+/// Selects what tests make: namespaces, and what is in none of them. Nothing else is ever removed.
+pub(crate) const OURS: &str = "tests.stoker.dev/suite=api";
 
 /// A server that was cleaned and has the test's kind.
 pub(crate) struct Real(Config);
@@ -26,7 +24,13 @@ impl Real {
         let client = real.client("default");
         real.clean().await;
         let crd = serde_json::from_value(widget_crd()).unwrap();
-        definitions(&client).create(&PostParams::default(), &crd).await.unwrap();
+        match definitions(&client).create(&PostParams::default(), &crd).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => panic!(
+                "the cluster has a CRD widgets.example.com without the label {OURS}, which is not of these tests; delete it, \
+                 or name another cluster"
+            ),
+            made => made.unwrap(),
+        };
         let widgets: Api<DynamicObject> = Api::all_with(client.clone(), &resource("example.com", "v1", "Widget"));
         eventually("the test's kind is served", async || widgets.list(&ListParams::default()).await.is_ok()).await;
         // What kubectl and clients look at comes later.
@@ -50,33 +54,31 @@ impl Real {
     /// Removes everything that tests made, and waits until it is gone.
     pub(crate) async fn clean(&self) {
         let client = self.client("default");
+        let ours = ListParams::default().labels(OURS);
         let crds = definitions(&client);
-        let ours = |name: &str| name == "widgets.example.com" || name.starts_with("widgets.test-");
-        for crd in crds.list(&ListParams::default()).await.unwrap().iter().filter(|crd| ours(&crd.name_any())) {
-            let _ = crds.delete(&crd.name_any(), &DeleteParams::default()).await;
-        }
+        crds.delete_collection(&DeleteParams::default(), &ours).await.unwrap();
         let nodes: Api<Node> = Api::all(client.clone());
-        for node in nodes.list(&ListParams::default()).await.unwrap() {
-            if node.name_any().starts_with(PREFIX) {
-                let _ = nodes.delete(&node.name_any(), &DeleteParams::default()).await;
-            }
-        }
+        nodes.delete_collection(&DeleteParams::default(), &ours).await.unwrap();
         let namespaces: Api<Namespace> = Api::all(client.clone());
-        let labelled = ListParams::default().labels(OURS);
-        for namespace in namespaces.list(&labelled).await.unwrap() {
+        for namespace in namespaces.list(&ours).await.unwrap() {
             remove(&client, &namespace.name_any()).await;
         }
         eventually("everything of the tests is gone", async || {
-            namespaces.list(&labelled).await.unwrap().items.is_empty()
-                && !crds.list(&ListParams::default()).await.unwrap().iter().any(|crd| ours(&crd.name_any()))
+            namespaces.list(&ours).await.unwrap().items.is_empty() && crds.list(&ours).await.unwrap().items.is_empty()
         })
         .await;
     }
 }
 
+/// What tests make in no namespace has these labels.
+pub(crate) fn labels() -> Value {
+    let (name, value) = OURS.split_once('=').unwrap();
+    json!({name: value})
+}
+
 /// Makes a namespace that is known as a test's.
 pub(crate) async fn make(client: &Client, namespace: &str) {
-    let object = json!({"metadata": {"name": namespace, "labels": {OURS: "api"}}});
+    let object = json!({"metadata": {"name": namespace, "labels": labels()}});
     let object: Namespace = serde_json::from_value(object).unwrap();
     Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
 }
