@@ -1,12 +1,12 @@
 //! The same scenarios on both: each as a test against `stoker up`, the API in the box with agents in one process; and all of
 //! them on a real API server where `STOKER_TEST_KUBECONFIG` names an administrator's kubeconfig. There, controller and agents
 //! are processes with tokens of their own accounts, and commands are those of somebody who may edit one namespace: what RBAC
-//! and the admission policy of `stoker install` do not allow, no scenario can do. What is in the cluster of Stoker is removed,
-//! before and after.
+//! and the admission policy of `stoker install` do not allow, no scenario can do. What this suite made is removed,
+//! before and after. A cluster with a Stoker or with jobs of others is left alone, unless `STOKER_TEST_CLUSTER` says that it
+//! was made for tests.
 //!
 //! ```text
-//! cargo xtask cluster exec -- env STOKER_TEST_KUBECONFIG=$(cargo xtask cluster kubeconfig) \
-//!   cargo test -p stoker --test scenarios real
+//! cargo xtask cluster exec -- cargo test -p stoker --test scenarios real
 //! ```
 //!
 //! `STOKER_TEST_ONLY` is a part of the names of those to run there.
@@ -15,6 +15,7 @@
 
 mod bed;
 mod heartbeat;
+mod own;
 mod real;
 mod rights;
 #[path = "../it/bed.rs"]
@@ -48,6 +49,7 @@ scenarios! {
     kruise: the_samples_of_the_article_run, upstreams_refusals_are_the_schemas;
     kubectl: the_examples_are_applied_shown_and_deleted;
     mistakes: every_mistake_is_answered_with_the_thing_and_the_next_step;
+    needs: an_order_that_needs_what_an_agent_lacks_fails_and_others_go_on;
     pull: an_image_reaches_every_node_and_is_there_the_second_time,
         an_image_costs_a_node_two_writes_and_the_one_that_asks_one_more,
         failed_nodes_are_named_with_their_reasons_while_others_go_on, only_the_nodes_that_were_asked_for,

@@ -2,7 +2,7 @@
 //! controller and an agent for every node are processes here, each with a token of its own account. An administrator's
 //! kubeconfig comes in; beds go out. Nodes are the cluster's own and as many of the test's as make three, at least one.
 //!
-//! What a run leaves, killed in its middle or not, goes before the next one begins.
+//! What a run leaves, killed in its middle or not, goes before the next one begins; see [`crate::own`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,25 +11,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
-use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use serde_json::json;
+use serde_json::{Value, json};
 use stoker_api::native::NodePreheat;
 use tokio::task::JoinHandle;
 
 use crate::bed::{Bed, Running, SmallDisk, Wishes};
-use crate::heartbeat;
 use crate::rights::Rights;
 use crate::up::{Login, PATIENCE, Ran, kubectl, stoker};
+use crate::{heartbeat, own};
 
-/// What tests make has this label.
-pub(crate) const OURS: &str = "tests.stoker.dev/suite";
-/// Selects what this suite made.
-const OURS_HERE: &str = "tests.stoker.dev/suite=scenarios";
 /// Where Stoker's own objects are.
-const SYSTEM: &str = "stoker-system";
+pub(crate) const SYSTEM: &str = "stoker-system";
 /// What stays out of an installation whose parts are processes of the test.
 const PODS: [&str; 3] = ["DaemonSet", "Deployment", "PodDisruptionBudget"];
 /// There are at least this many nodes.
@@ -53,7 +48,8 @@ impl Real {
     pub(crate) async fn new(kubeconfig: &str) -> Self {
         let administrator = Login::new(kubeconfig.into());
         let client = administrator.client().await;
-        clean(&administrator).await;
+        own::or_refuse(&client).await;
+        own::clean(&administrator).await;
         install(&administrator).await;
         let (nodes, own) = make_nodes(&client).await;
         let heartbeats = tokio::spawn(heartbeat::keep(client.clone(), own.clone()));
@@ -72,9 +68,10 @@ impl Real {
     /// Nothing of an earlier scenario is there, and everything runs.
     pub(crate) async fn bed(&self, wishes: Wishes) -> Bed {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
-        forget(&self.client).await;
+        own::forget(&self.client).await;
         let namespace = format!("scenario-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-        let object = json!({"metadata": {"name": namespace, "labels": {OURS: "scenarios"}}});
+        let mut object = json!({"metadata": {"name": namespace}});
+        own::mark(&mut object);
         let object: Namespace = serde_json::from_value(object).unwrap();
         Api::all(self.client.clone()).create(&PostParams::default(), &object).await.unwrap();
         let scratch = tempfile::tempdir().unwrap();
@@ -129,7 +126,7 @@ impl Real {
     /// Takes everything away again.
     pub(crate) async fn leave(self) {
         self.heartbeats.abort();
-        clean(&self.administrator).await;
+        own::clean(&self.administrator).await;
     }
 }
 
@@ -166,14 +163,17 @@ impl Drop for Part {
     }
 }
 
-/// Applies what `stoker install` prints, as its users do.
+/// Applies what `stoker install` prints, as its users do, but with a mark: that it is this suite's.
 async fn install(administrator: &Login) {
     let printed = administrator.run(&["install", "--dialects", "kruise"]).await;
-    let of_pods = |part: &&str| PODS.iter().any(|kind| part.contains(&format!("\nkind: {kind}\n")));
-    let wanted: Vec<&str> = printed.exits(0).out.split("---\n").filter(|part| !of_pods(part)).collect();
+    let mut objects: Vec<Value> = serde_saphyr::from_multiple(&printed.exits(0).out).unwrap();
+    objects.retain(|object| !PODS.iter().any(|kind| object["kind"] == *kind));
+    let namespace = objects.iter_mut().find(|object| object["kind"] == "Namespace").unwrap();
+    own::mark(namespace);
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("stoker.yaml");
-    std::fs::write(&file, wanted.join("---\n")).unwrap();
+    let file = dir.path().join("stoker.json");
+    std::fs::write(&file, list.to_string()).unwrap();
     let run = async |args: &[&str]| {
         let program = kubectl().expect("kubectl 1.28 or newer on the PATH or in $KUBECTL");
         let mut command = std::process::Command::new(program);
@@ -192,10 +192,11 @@ async fn make_nodes(client: &Client) -> (Vec<String>, Vec<String>) {
     let missing = NODES.saturating_sub(all.len()).max(1);
     let own: Vec<String> = (1..=missing).map(|number| format!("test-node-{number}")).collect();
     for name in &own {
-        let labels = json!({OURS: "scenarios", "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
+        let labels = json!({"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"});
         let ready =
             json!([{"type": "Ready", "status": "True", "reason": "Test", "lastHeartbeatTime": jiff::Timestamp::now()}]);
-        let node = json!({"metadata": {"name": name, "labels": labels}, "status": {"conditions": ready}});
+        let mut node = json!({"metadata": {"name": name, "labels": labels}, "status": {"conditions": ready}});
+        own::mark(&mut node);
         nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
     }
     all.extend(own.iter().cloned());
@@ -206,61 +207,13 @@ async fn make_nodes(client: &Client) -> (Vec<String>, Vec<String>) {
 /// The pod that an agent would be in: a token is bound to it, and so to its node. No kubelet starts it.
 async fn place(client: &Client, node: &str) -> Pod {
     let spec = json!({
-        "nodeName": node, "nodeSelector": {OURS: "never"}, "serviceAccountName": "stoker-agent",
+        "nodeName": node, "nodeSelector": {own::LABEL: "never"}, "serviceAccountName": "stoker-agent",
         "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
         "containers": [{"name": "agent", "image": "registry.example/nothing:v1"}],
     });
     let pod = json!({"metadata": {"name": format!("agent-{node}")}, "spec": spec});
     let pods: Api<Pod> = Api::namespaced(client.clone(), SYSTEM);
     pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
-}
-
-/// Removes what a scenario made. Its processes are gone.
-async fn forget(client: &Client) {
-    for dialect in stoker_api::DIALECTS {
-        let jobs: Api<DynamicObject> = Api::all_with(client.clone(), &(dialect.resource)());
-        let Ok(found) = jobs.list(&ListParams::default()).await else { continue };
-        for job in found {
-            let of =
-                Api::<DynamicObject>::namespaced_with(client.clone(), &job.namespace().unwrap(), &(dialect.resource)());
-            let _ = of.delete(&job.name_any(), &DeleteParams::default()).await;
-        }
-        eventually("no jobs are left", async || {
-            jobs.list(&ListParams::default()).await.is_ok_and(|jobs| jobs.items.is_empty())
-        })
-        .await;
-    }
-    let preheats: Api<NodePreheat> = Api::all(client.clone());
-    let _ = preheats.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), SYSTEM);
-    let _ = secrets.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
-    // Nobody gave it back.
-    let leases: Api<Lease> = Api::namespaced(client.clone(), SYSTEM);
-    let _ = leases.delete("stoker-controller", &DeleteParams::default()).await;
-    let ours = ListParams::default().labels(OURS_HERE);
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    for namespace in namespaces.list(&ours).await.unwrap() {
-        let _ = namespaces.delete(&namespace.name_any(), &DeleteParams::default()).await;
-    }
-    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
-    bindings.delete_collection(&DeleteParams::default(), &ours).await.unwrap();
-}
-
-/// Removes Stoker and everything that this suite made, and waits until it is gone.
-async fn clean(administrator: &Login) {
-    let client = administrator.client().await;
-    administrator.run(&["uninstall", "--yes"]).await.exits(0);
-    forget(&client).await;
-    let ours = ListParams::default().labels(OURS_HERE);
-    let nodes: Api<Node> = Api::all(client.clone());
-    let leases: Api<Lease> = Api::namespaced(client.clone(), heartbeat::NAMESPACE);
-    for node in nodes.list(&ours).await.unwrap() {
-        nodes.delete(&node.name_any(), &DeleteParams::default()).await.unwrap();
-        let _ = leases.delete(&node.name_any(), &DeleteParams::default()).await;
-    }
-    let namespaces: Api<Namespace> = Api::all(client);
-    let gone = async || namespaces.list(&ours).await.unwrap().items.is_empty();
-    eventually("the namespaces of scenarios are gone", gone).await;
 }
 
 /// Waits for what a server's controllers do in their own time.

@@ -11,7 +11,8 @@ use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::real::{OURS, eventually};
+use crate::own;
+use crate::real::eventually;
 
 /// Makes kubeconfigs that differ from the administrator's in who it is.
 pub(crate) struct Rights {
@@ -114,9 +115,11 @@ struct Somebody {
 }
 
 fn binding(name: &str, role: &str, somebody: &Somebody) -> Value {
-    json!({
-        "metadata": {"name": name, "labels": {OURS: "scenarios"}},
+    let mut binding = json!({
+        "metadata": {"name": name},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": somebody.name, "namespace": somebody.namespace}],
-    })
+    });
+    own::mark(&mut binding);
+    binding
 }

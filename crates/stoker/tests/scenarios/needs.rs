@@ -1,0 +1,58 @@
+//! An order that wants more than the agent knows, as from a controller that is newer than it.
+
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use serde_json::{Value, json};
+use stoker_api::native::NodePreheat;
+use stoker_testbed::registry::{Fault, On, Registry, noise};
+
+use crate::bed::{Site, Wishes};
+
+/// The key of the order for an image.
+fn key(object: &DynamicObject, image: &str) -> Option<String> {
+    let orders = object.data.pointer("/spec/orders")?.as_object()?;
+    orders.iter().find(|(_, order)| order["image"].as_str().is_some_and(|name| name.contains(image))).map(|(key, _)| key.clone())
+}
+
+pub(crate) async fn an_order_that_needs_what_an_agent_lacks_fails_and_others_go_on(site: &Site) {
+    let registry = Registry::start().await.unwrap();
+    let slow = registry.push("shop/slow", "v1", &[noise(200_000, 1)]);
+    registry.push("shop/newer", "v1", &[noise(1_000, 2)]);
+    registry.push("shop/later", "v1", &[noise(1_000, 3)]);
+    registry.fault(On::Path(slow.layers[0].clone()), usize::MAX, Fault::StallAfter(1_000));
+    // One pull at a time: what is ordered while it lasts has not begun, and can still be changed.
+    let bed = site.bed(Wishes { agents: &["--max-pulls", "1"], ..Wishes::default() }).await;
+    let node = bed.nodes[0].as_str();
+    let order = async |name: &str| {
+        let image = format!("{}/shop/{name}:v1", registry.host());
+        bed.run(&["pull", &image, "--name", name, "--node", node, "--no-wait"]).await.exits(0);
+    };
+    order("slow").await;
+    registry.wait_for(|seen| seen.iter().any(|seen| seen.path.contains(&slow.layers[0]))).await;
+    order("newer").await;
+    order("later").await;
+    let object = bed.wait("NodePreheat", node, |object| key(object, "shop/newer").is_some()).await;
+    let key = key(&object, "shop/newer").unwrap();
+    // No controller of this version needs anything, so the administrator writes what a later one would.
+    let patch = json!({"spec": {"orders": {&key: {"needs": ["telepathy"]}}}});
+    let preheats: Api<NodePreheat> = Api::all(bed.administrator.clone());
+    preheats.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+
+    let report = |object: &DynamicObject| object.data.pointer(&format!("/status/reports/{key}")).cloned();
+    let object = bed.wait("NodePreheat", node, |object| report(object).is_some()).await;
+    let report = report(&object).unwrap();
+    assert_eq!((&report["phase"], &report["reason"]), (&json!("Failed"), &json!("Unsupported")), "{report:#}");
+    let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
+    let newer = bed.wait("Preheat", "newer", ended).await.data;
+    assert_eq!(newer["status"]["phase"], "Failed", "{newer:#}");
+    assert_eq!(newer["status"]["failedNodes"][0]["reason"], "Unsupported", "{newer:#}");
+    let why = bed.run(&["get", "newer"]).await;
+    why.exits(0).says("Unsupported").says("this agent does not know telepathy; update it to the controller's version");
+    assert!(registry.requests("shop/newer").is_empty(), "nothing was fetched for it");
+
+    // The pull that was under way goes on, and so does what waits behind the order that was refused.
+    registry.let_go();
+    for name in ["slow", "later"] {
+        let job = bed.wait("Preheat", name, ended).await.data;
+        assert_eq!(job["status"]["phase"], Value::from("Succeeded"), "{job:#}");
+    }
+}
