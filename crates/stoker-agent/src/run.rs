@@ -47,6 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// The API server, embedded or real.
     pub client: Client,
+    /// The namespace of copies of Secrets.
+    pub namespace: String,
     /// The time.
     pub clock: Clock,
     /// The name of its Node.
@@ -177,7 +179,7 @@ impl Agent {
             },
             runtime: settings.runtime.clone(),
             platform: settings.platform.clone(),
-            secrets: Secrets::new(settings.client.clone()),
+            secrets: Secrets::new(settings.client.clone(), &settings.namespace),
             providers: settings.providers.clone(),
             layers: settings.limits.layers.max(1),
             uses: Arc::default(),

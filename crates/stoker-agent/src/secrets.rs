@@ -8,7 +8,6 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::Api;
-use stoker_api::NAMESPACE;
 use stoker_core::step::Failure;
 use stoker_core::{CopyName, Reason};
 use stoker_transfer::{Keyring, SecretKind};
@@ -37,8 +36,8 @@ pub(crate) struct Trouble {
 }
 
 impl Secrets {
-    pub(crate) fn new(client: Client) -> Self {
-        Self { api: Api::namespaced(client, NAMESPACE), kept: Arc::default() }
+    pub(crate) fn new(client: Client, namespace: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), kept: Arc::default() }
     }
 
     /// The logins of these copies; one that cannot be used stops no other.

@@ -26,7 +26,7 @@ pub use image::image;
 pub use span::{NotASpan, Span};
 pub use write::{Target, Write};
 
-/// The namespace of Stoker's own objects.
+/// The namespace of Stoker's own objects, unless it is installed in another.
 pub const NAMESPACE: &str = "stoker-system";
 
 /// The CRDs of every kind that this version serves, each with the name of its file below `deploy/crds/`.

@@ -9,7 +9,6 @@ use kube_core::discovery::ApiResource;
 use serde_json::json;
 use stoker_core::{CopyName, Event, SecretId};
 
-use crate::NAMESPACE;
 use crate::write::{Target, Write};
 
 /// The types of Secret that hold logins of registries, each with the key of its data that does. No other is ever read.
@@ -35,11 +34,13 @@ pub struct PullSecret {
     content: ByteString,
     salt: String,
     made_by_us: bool,
+    /// The namespace of copies.
+    home: String,
 }
 
 impl PullSecret {
-    /// Reads a Secret; `None` where it is of another type.
-    pub fn read(secret: &Secret) -> Option<Self> {
+    /// Reads a Secret; `None` where it is of another type. Copies are in the namespace `home`, which is Stoker's own.
+    pub fn read(secret: &Secret, home: &str) -> Option<Self> {
         let (kind, key) = TYPES.into_iter().find(|(kind, _)| secret.type_.as_deref() == Some(kind))?;
         let content = secret.data.as_ref().and_then(|data| data.get(key)).cloned().unwrap_or_default();
         let meta = &secret.metadata;
@@ -58,15 +59,21 @@ impl PullSecret {
             content,
             salt,
             made_by_us,
+            home: home.into(),
         })
     }
 
     /// What it means to the core: a copy that we made, or a Secret that jobs may name.
     pub fn to_core(&self) -> Event {
-        match self.id.namespace == NAMESPACE && self.made_by_us && self.id.name == self.copy.as_str() {
+        match self.is_at_home() && self.made_by_us && self.id.name == self.copy.as_str() {
             true => Event::Copy(self.copy.clone()),
             false => Event::Secret(self.id.clone(), self.copy.clone()),
         }
+    }
+
+    /// Whether it is where copies are.
+    pub fn is_at_home(&self) -> bool {
+        self.id.namespace == self.home
     }
 
     /// What it means that it is gone.
@@ -84,7 +91,7 @@ impl PullSecret {
             "kind": "Secret",
             "metadata": {
                 "name": self.copy.as_str(),
-                "namespace": NAMESPACE,
+                "namespace": self.home,
                 "labels": { MADE_BY.0: MADE_BY.1 },
                 "annotations": { SALT: self.salt },
             },
@@ -92,7 +99,7 @@ impl PullSecret {
             "data": { self.key: self.content },
             "immutable": true,
         });
-        Write::Create(target(&self.copy), object)
+        Write::Create(target(&self.copy, &self.home), object)
     }
 }
 
@@ -102,18 +109,20 @@ impl fmt::Debug for PullSecret {
     }
 }
 
-/// The write that removes a copy.
-pub fn remove_copy(copy: &CopyName) -> Write {
-    Write::Delete(target(copy), None)
+/// The write that removes a copy from Stoker's own namespace.
+pub fn remove_copy(copy: &CopyName, home: &str) -> Write {
+    Write::Delete(target(copy, home), None)
 }
 
-fn target(copy: &CopyName) -> Target {
-    Target { resource: ApiResource::erase::<Secret>(&()), namespace: Some(NAMESPACE.into()), name: copy.to_string() }
+fn target(copy: &CopyName, home: &str) -> Target {
+    Target { resource: ApiResource::erase::<Secret>(&()), namespace: Some(home.into()), name: copy.to_string() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HOME: &str = "stoker-system";
 
     fn secret(namespace: &str, kind: &str, data: &str) -> Secret {
         let object = json!({
@@ -126,12 +135,12 @@ mod tests {
 
     #[test]
     fn a_copy_is_recognised_as_what_it_is_and_holds_only_the_logins() {
-        let original = PullSecret::read(&secret("shop", "kubernetes.io/dockerconfigjson", "hunter2")).unwrap();
+        let original = PullSecret::read(&secret("shop", "kubernetes.io/dockerconfigjson", "hunter2"), HOME).unwrap();
         assert!(matches!(original.to_core(), Event::Secret(id, _) if id == SecretId::new("shop", "regcred")));
         let Write::Create(target, object) = original.make_copy() else { panic!("not a new object") };
-        assert_eq!((target.namespace.as_deref(), target.name.as_str()), (Some(NAMESPACE), original.copy.as_str()));
+        assert_eq!((target.namespace.as_deref(), target.name.as_str()), (Some(HOME), original.copy.as_str()));
         assert_eq!(object["data"].as_object().unwrap().len(), 1);
-        let copy = PullSecret::read(&serde_json::from_value(object).unwrap()).unwrap();
+        let copy = PullSecret::read(&serde_json::from_value(object).unwrap(), HOME).unwrap();
         assert!(matches!(copy.to_core(), Event::Copy(name) if name == original.copy));
         assert!(matches!(copy.gone(), Event::CopyGone(name) if name == original.copy));
         assert!(!format!("{original:?}{copy:?}").contains("hunter2"));
@@ -139,13 +148,13 @@ mod tests {
 
     #[test]
     fn other_secrets_are_not_read() {
-        assert_eq!(PullSecret::read(&secret("shop", "Opaque", "x")), None);
-        assert_eq!(PullSecret::read(&Secret::default()), None);
+        assert_eq!(PullSecret::read(&secret("shop", "Opaque", "x"), HOME), None);
+        assert_eq!(PullSecret::read(&Secret::default(), HOME), None);
     }
 
     #[test]
     fn a_secret_in_our_namespace_that_we_did_not_make_is_nobodys_copy() {
-        let theirs = PullSecret::read(&secret(NAMESPACE, "kubernetes.io/dockerconfigjson", "x")).unwrap();
+        let theirs = PullSecret::read(&secret(HOME, "kubernetes.io/dockerconfigjson", "x"), HOME).unwrap();
         assert!(matches!(theirs.to_core(), Event::Secret(..)));
     }
 }

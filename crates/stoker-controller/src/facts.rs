@@ -3,7 +3,7 @@
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use stoker_api::secret::PullSecret;
-use stoker_api::{Dialect, NAMESPACE, native};
+use stoker_api::{Dialect, native};
 use stoker_core::{Event, SecretId};
 
 /// A Secret with logins: a copy that we made, or one that jobs may name. One of others among our copies, under such a
@@ -18,7 +18,7 @@ pub(crate) fn secret_gone(secret: &PullSecret) -> impl Iterator<Item = Event> {
 }
 
 fn stranger(secret: &PullSecret) -> Option<SecretId> {
-    let among_copies = secret.id.namespace == NAMESPACE && secret.id.name.starts_with("pull-");
+    let among_copies = secret.is_at_home() && secret.id.name.starts_with("pull-");
     (among_copies && !is_copy(secret)).then(|| secret.id.clone())
 }
 

@@ -38,8 +38,8 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     pub(crate) fn new(settings: &Settings) -> Self {
-        let Settings { client, clock, identity, metrics, .. } = settings.clone();
-        Self { leases: Api::namespaced(client, stoker_api::NAMESPACE), identity, clock, metrics }
+        let Settings { client, clock, namespace, identity, metrics, .. } = settings.clone();
+        Self { leases: Api::namespaced(client, &namespace), identity, clock, metrics }
     }
 
     /// Waits until it is the one; returns how often the Lease has changed hands.

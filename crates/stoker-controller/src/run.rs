@@ -41,6 +41,8 @@ pub struct Settings {
     pub client: Client,
     /// The time.
     pub clock: Clock,
+    /// The namespace of its Lease and of copies of Secrets.
+    pub namespace: String,
     /// How much to ask of the API server.
     pub limits: Limits,
     /// Who this is among controllers of one cluster. One that comes back under the same name need not wait.
@@ -94,7 +96,7 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
     let owed = Owed::default();
     let (done, mut dones) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
-    watch_all(&settings.client, &input, &mut tasks);
+    watch_all(settings, &input, &mut tasks);
     drop(input);
     tasks.spawn({
         let (client, limits, metrics) = (settings.client.clone(), settings.limits, settings.metrics.clone());
@@ -109,7 +111,7 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
         world: World::new(),
         mirror: Mirror::default(),
         nodes: BTreeMap::new(),
-        secrets: Secrets::default(),
+        secrets: Secrets::new(&settings.namespace),
         unlisted: every_kind().collect(),
         owed,
         removals: VecDeque::new(),
@@ -166,7 +168,8 @@ fn every_kind() -> impl Iterator<Item = &'static str> {
     ["Node", "NodePreheat"].into_iter().chain(jobs).chain(secret::TYPES.map(|(kind, _)| kind))
 }
 
-fn watch_all(client: &Client, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&'static str>) {
+fn watch_all(settings: &Settings, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&'static str>) {
+    let client = &settings.client;
     let (nodes, to) = (Api::<Node>::all(client.clone()), input.clone());
     tasks.spawn(async move {
         // Translated at once: of a Node's kilobytes little is wanted.
@@ -190,9 +193,9 @@ fn watch_all(client: &Client, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&
         });
     }
     for (kind, _) in secret::TYPES {
-        let (client, to) = (client.clone(), input.clone());
+        let (client, home, to) = (client.clone(), settings.namespace.clone(), input.clone());
         tasks.spawn(async move {
-            secrets::watch_type(client, kind, to, |fact| Input::Secret(kind, fact)).await;
+            secrets::watch_type(client, kind, home, to, |fact| Input::Secret(kind, fact)).await;
             "watch of Secrets"
         });
     }

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::watcher;
+use stoker_api::Write;
 use stoker_api::secret::{self, PullSecret};
-use stoker_api::{NAMESPACE, Write};
 use stoker_core::world::CopyChange;
 use stoker_core::{SecretId, World};
 use tokio::sync::mpsc;
@@ -21,43 +21,51 @@ use crate::watch::{Fact, ObjectName, watch_some};
 pub(crate) async fn watch_type<F>(
     client: Client,
     kind: &'static str,
+    home: String,
     facts: mpsc::Sender<F>,
     wrap: impl Fn(Fact<Option<PullSecret>>) -> F,
 ) {
     let config = watcher::Config::default().fields(&format!("type={kind}"));
-    let read = |fact: Fact<Secret>| wrap(fact.map(|secret| PullSecret::read(&secret)));
+    let read = |fact: Fact<Secret>| wrap(fact.map(|secret| PullSecret::read(&secret, &home)));
     watch_some(Api::all(client), kind, config, facts, read).await;
 }
 
 /// Whether what is there in the place of a copy that was to be made is the copy; else what to do about it. Listed and
 /// not got: that is what a controller may do.
-pub(crate) async fn check_copy(api: &Api<DynamicObject>, name: &str) -> Result<(), String> {
+pub(crate) async fn check_copy(api: &Api<DynamicObject>, home: &str, name: &str) -> Result<(), String> {
     let there = api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await;
     let there = there.map_err(|problem| Problem::Request(&problem).to_string())?;
     let Some(object) = there.items.into_iter().next() else {
-        return Err(format!("Secret {NAMESPACE}/{name} was there and is gone"));
+        return Err(format!("Secret {home}/{name} was there and is gone"));
     };
-    let read = object.try_parse::<Secret>().ok().and_then(|secret| PullSecret::read(&secret));
+    let read = object.try_parse::<Secret>().ok().and_then(|secret| PullSecret::read(&secret, home));
     match read.is_some_and(|secret| facts::is_copy(&secret)) {
         true => Ok(()),
         false => Err(format!(
-            "Secret {NAMESPACE}/{name} has the name of a copy of a pull secret and is not Stoker's, so the copy cannot be \
-             made and jobs wait for it; delete it (kubectl -n {NAMESPACE} delete secret {name}), and they go on"
+            "Secret {home}/{name} has the name of a copy of a pull secret and is not Stoker's, so the copy cannot be \
+             made and jobs wait for it; delete it (kubectl -n {home} delete secret {name}), and they go on"
         )),
     }
 }
 
 /// The Secrets that are there, copies among them.
-#[derive(Default)]
-pub(crate) struct Secrets(BTreeMap<SecretId, PullSecret>);
+pub(crate) struct Secrets {
+    there: BTreeMap<SecretId, PullSecret>,
+    /// The namespace of copies.
+    home: String,
+}
 
 impl Secrets {
+    pub(crate) fn new(home: &str) -> Self {
+        Self { there: BTreeMap::new(), home: home.into() }
+    }
+
     /// One is there, or has changed.
     pub(crate) fn see(&mut self, secret: Option<PullSecret>, world: &mut World) {
         let Some(secret) = secret else { return };
         // A watch that was interrupted tells only the last of a removal and a new object of the same name: a stranger
         // in the place of a copy must not pass for it.
-        let old = self.0.insert(secret.id.clone(), secret.clone());
+        let old = self.there.insert(secret.id.clone(), secret.clone());
         if let Some(old) = old.filter(|old| facts::is_copy(old) != facts::is_copy(&secret)) {
             facts::secret_gone(&old).for_each(|event| world.apply(event));
         }
@@ -68,8 +76,8 @@ impl Secrets {
     /// another.
     pub(crate) fn forget(&mut self, kind: &'static str, (namespace, name): ObjectName, world: &mut World) {
         let id = SecretId::new(namespace, name);
-        if self.0.get(&id).is_some_and(|secret| secret.kind == kind)
-            && let Some(secret) = self.0.remove(&id)
+        if self.there.get(&id).is_some_and(|secret| secret.kind == kind)
+            && let Some(secret) = self.there.remove(&id)
         {
             facts::secret_gone(&secret).for_each(|event| world.apply(event));
         }
@@ -80,11 +88,11 @@ impl Secrets {
         match change {
             CopyChange::Make { copy, from } => {
                 tracing::info!(secret = %from, %copy, "copying a Secret");
-                self.0.get(from).map(PullSecret::make_copy)
+                self.there.get(from).map(PullSecret::make_copy)
             }
             CopyChange::Remove(copy) => {
                 tracing::info!(%copy, "removing a copy that no job needs");
-                Some(secret::remove_copy(copy))
+                Some(secret::remove_copy(copy, &self.home))
             }
         }
     }

@@ -72,7 +72,10 @@ async fn pull_secrets(client: &Client) -> Result<Option<Vec<PullSecret>>, kube::
     for (kind, _) in secret::TYPES {
         match api.list(&ListParams::default().fields(&format!("type={kind}"))).await {
             Err(kube::Error::Api(status)) if status.code == 403 => return Ok(None),
-            secrets => all.extend(secrets?.items.iter().filter_map(PullSecret::read)),
+            // Where Stoker is installed nobody has to say: a copy is known by its label and its name.
+            secrets => all.extend(secrets?.items.iter().filter_map(|secret| {
+                PullSecret::read(secret, secret.metadata.namespace.as_deref().unwrap_or_default())
+            })),
         }
     }
     Ok(Some(all))

@@ -289,7 +289,8 @@ async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>,
         Err(kube::Error::Api(status))
             if status.code == 409 && matches!(write, Write::Create(..)) && resource.kind == "Secret" =>
         {
-            secrets::check_copy(&api, name).await.map(|()| None)
+            let home = namespace.as_deref().unwrap_or_default();
+            secrets::check_copy(&api, home, name).await.map(|()| None)
         }
         Err(kube::Error::Api(status)) if status.code == 404 || is_another(&status) => Ok(None),
         result => result.map_err(|problem| Problem::Request(&problem).to_string()),

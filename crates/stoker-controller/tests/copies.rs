@@ -64,7 +64,8 @@ async fn a_stranger_is_named_and_waited_for(stranger: &str, data: Value, named: 
     let ours: Api<Secret> = Api::namespaced(client.clone(), stoker_api::NAMESPACE);
     let logins = json!({".dockerconfigjson": "e30="});
     make(secrets.clone(), json!({"metadata": {"name": "regcred"}, "type": DOCKER, "data": logins})).await;
-    let original = stoker_api::secret::PullSecret::read(&secrets.get("regcred").await.unwrap()).unwrap();
+    let original =
+        stoker_api::secret::PullSecret::read(&secrets.get("regcred").await.unwrap(), stoker_api::NAMESPACE).unwrap();
     let copy = original.copy.to_string();
     make(ours.clone(), json!({"metadata": {"name": copy}, "type": stranger, "data": data})).await;
     let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
@@ -81,6 +82,7 @@ async fn a_stranger_is_named_and_waited_for(stranger: &str, data: Value, named: 
         client: client.clone(),
         clock: clock.clone(),
         limits: Limits::default(),
+        namespace: stoker_api::NAMESPACE.into(),
         identity: "only".into(),
         metrics: Metrics::new(),
     };
@@ -122,7 +124,11 @@ async fn a_copy_stays_until_no_order_names_it_however_slow_the_writes_are() {
     let ours: Api<Secret> = Api::namespaced(client.clone(), stoker_api::NAMESPACE);
     let logins = |text: &str| json!({ ".dockerconfigjson": text });
     make(secrets.clone(), json!({"metadata": {"name": "regcred"}, "type": DOCKER, "data": logins("e30=")})).await;
-    let copy = async || stoker_api::secret::PullSecret::read(&secrets.get("regcred").await.unwrap()).unwrap().copy;
+    let copy = async || {
+        stoker_api::secret::PullSecret::read(&secrets.get("regcred").await.unwrap(), stoker_api::NAMESPACE)
+            .unwrap()
+            .copy
+    };
     let old = copy().await.to_string();
     let nodes: Api<Node> = Api::all(client.clone());
     let preheats: Api<NodePreheat> = Api::all(client.clone());
@@ -142,6 +148,7 @@ async fn a_copy_stays_until_no_order_names_it_however_slow_the_writes_are() {
         client: client.clone(),
         clock: clock.clone(),
         limits: Limits { writes_per_second: 1, at_once: 1 },
+        namespace: stoker_api::NAMESPACE.into(),
         identity: "only".into(),
         metrics: Metrics::new(),
     };

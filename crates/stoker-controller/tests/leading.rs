@@ -48,6 +48,7 @@ fn metered(
         client: client.clone(),
         clock: clock.clone(),
         limits: Limits::default(),
+        namespace: stoker_api::NAMESPACE.into(),
         identity: identity.into(),
         metrics: metrics.clone(),
     };

@@ -35,6 +35,7 @@ async fn a_fleet_pulls_a_job_to_its_end_and_says_what_failed() {
         client: client.clone(),
         clock,
         limits: Limits { writes_per_second: 10_000, ..Limits::default() },
+        namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
         metrics: stoker_controller::Metrics::new(),
     };

@@ -29,17 +29,20 @@ pub(crate) use uninstall::run as uninstall;
 
 /// Prints the manifests.
 pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<ExitCode> {
-    let namespace = namespace(cluster)?;
-    let documents = manifests::all(&namespace, &args)?;
+    let namespace = cluster.namespace.as_deref().unwrap_or(stoker_api::NAMESPACE);
+    if let Some(problem) = not_a_name(namespace) {
+        bail!("--namespace {namespace}: {problem}");
+    }
+    let documents = manifests::all(namespace, &args)?;
     if !args.offline {
-        look(cluster, &args).await?;
+        look(cluster, namespace, &args).await?;
     }
     outln!("{}", manifests::yaml(&documents)?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Checks the cluster, where there is one. Somebody who named one means it; else none is no problem.
-async fn look(cluster: &Cluster, args: &Install) -> anyhow::Result<()> {
+async fn look(cluster: &Cluster, namespace: &str, args: &Install) -> anyhow::Result<()> {
     let named = cluster.kubeconfig.is_some() || cluster.context.is_some();
     let client = match connect(cluster).await {
         Ok(connection) => connection.client,
@@ -52,7 +55,7 @@ async fn look(cluster: &Cluster, args: &Install) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    match check::cluster(&client, &manifests::definitions(&args.dialects)).await {
+    match check::cluster(&client, namespace, &manifests::definitions(&args.dialects)).await {
         Err(check::Problem::Unreachable(why)) if !named => {
             eprintln!("note: the cluster was not looked at ({why}); it must be {}", check::NEEDS);
             Ok(())
@@ -61,16 +64,14 @@ async fn look(cluster: &Cluster, args: &Install) -> anyhow::Result<()> {
     }
 }
 
-/// Where Stoker's own objects are.
-fn namespace(cluster: &Cluster) -> anyhow::Result<String> {
-    match cluster.namespace.as_deref() {
-        // Controller and agents look for their Lease and for copies of Secrets there and nowhere else.
-        Some(other) if other != stoker_api::NAMESPACE => bail!(
-            "this version runs in the namespace {} alone, not in {other}; leave --namespace out",
-            stoker_api::NAMESPACE
-        ),
-        _ => Ok(stoker_api::NAMESPACE.into()),
-    }
+/// Why this cannot be a namespace, if it cannot. It is also put into expressions of the policy.
+fn not_a_name(text: &str) -> Option<&'static str> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let good =
+        (1..=63).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-') && !text.ends_with('-');
+    (!good).then_some(
+        "a namespace has up to 63 lower-case letters, digits and dashes, and begins and ends with none of the latter",
+    )
 }
 
 /// A dialect by its name on the command line.

@@ -21,7 +21,8 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
     let identity = format!("{}-{}", host.trim(), std::process::id());
     let metrics = stoker_controller::Metrics::new();
     let server = Server::bind(args.metrics, &Numbers { controller: Some(metrics.clone()), agents: None }).await?;
-    let settings = stoker_controller::Settings { client, clock: clock::system(), limits, identity, metrics };
+    let (namespace, clock) = (home(cluster), clock::system());
+    let settings = stoker_controller::Settings { client, namespace, clock, limits, identity, metrics };
     let cancel = CancellationToken::new();
     until_stopped(stoker_controller::run(settings, cancel.clone()), server, cancel.clone()).await
 }
@@ -30,11 +31,17 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
 pub(crate) async fn agent(cluster: &Cluster, args: Agent) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let (platform, clock) = (Platform::host(), clock::system());
-    let settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
+    let mut settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
+    settings.namespace = home(cluster);
     let numbers = Numbers { controller: None, agents: Some(settings.metrics.clone()) };
     let server = Server::bind(args.metrics, &numbers).await?;
     let cancel = CancellationToken::new();
     until_stopped(stoker_agent::run(settings, cancel.clone()), server, cancel.clone()).await
+}
+
+/// Where Stoker's own objects are; not that of the context, which is for jobs.
+fn home(cluster: &Cluster) -> String {
+    cluster.namespace.clone().unwrap_or_else(|| stoker_api::NAMESPACE.into())
 }
 
 async fn until_stopped<E>(

@@ -93,6 +93,7 @@ impl System {
         }
         let settings = stoker_controller::Settings {
             client: client.clone(),
+            namespace: stoker_api::NAMESPACE.into(),
             clock: clock.clone(),
             limits: stoker_controller::Limits::default(),
             // The data directory is locked: whoever held the lease before is gone.

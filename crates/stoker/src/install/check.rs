@@ -4,12 +4,13 @@
 use std::future::Future;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::Api;
+use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 
-use super::manifests::MANAGED_BY;
+use super::manifests::{MANAGED_BY, PART_OF};
 use crate::jobs;
 
 /// The oldest that binds a pod's node into its token and has admission policies without a feature gate.
@@ -38,10 +39,20 @@ pub(super) enum Problem {
         .0.join(", ")
     )]
     Foreign(Vec<String>),
+    /// The namespace of another installation.
+    #[error(
+        "Stoker is in the namespace {0} of this cluster already; one is enough. Leave --namespace out or give that one, or \
+         `stoker uninstall` first"
+    )]
+    Elsewhere(String),
 }
 
-/// Looks at the version, and at CRDs of the same names as ours.
-pub(super) async fn cluster(client: &Client, ours: &[CustomResourceDefinition]) -> Result<(), Problem> {
+/// Looks at the version, at CRDs of the same names as ours, and for an installation in another namespace.
+pub(super) async fn cluster(
+    client: &Client,
+    namespace: &str,
+    ours: &[CustomResourceDefinition],
+) -> Result<(), Problem> {
     let version = answer(client.apiserver_version()).await?;
     if version_of(&version).is_some_and(|version| version < OLDEST) {
         return Err(Problem::TooOld(format!("Kubernetes {}", version.git_version)));
@@ -52,9 +63,15 @@ pub(super) async fn cluster(client: &Client, ours: &[CustomResourceDefinition]) 
         let there = answer(api.get_opt(&definition.name_any())).await?;
         foreign.extend(there.filter(|there| !is_ours(there)).map(|there| there.name_any()));
     }
-    match foreign.is_empty() {
-        true => Ok(()),
-        false => Err(Problem::Foreign(foreign)),
+    if !foreign.is_empty() {
+        return Err(Problem::Foreign(foreign));
+    }
+    let labels = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let homes = answer(namespaces.list(&ListParams::default().labels(&labels))).await?;
+    match homes.items.iter().map(|home| home.name_any()).find(|home| home != namespace) {
+        Some(other) => Err(Problem::Elsewhere(other)),
+        None => Ok(()),
     }
 }
 

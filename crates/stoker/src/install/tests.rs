@@ -53,6 +53,18 @@ fn the_whole_of_it_reads_well() {
 }
 
 #[test]
+fn in_another_namespace_nothing_is_left_that_names_the_usual_one() {
+    let documents = manifests::all("warm", &install(&["--dialects", "kruise"])).unwrap();
+    let text = manifests::yaml(&documents).unwrap();
+    assert!(!text.contains(stoker_api::NAMESPACE), "{text}");
+    assert_eq!(text.matches("--namespace=warm").count(), 2, "controller and agents are told");
+    for wrong in ["", "Warm", "-warm", "warm-", "a.b", "a'b", &"x".repeat(64)] {
+        assert!(super::not_a_name(wrong).is_some(), "{wrong}");
+    }
+    assert_eq!(super::not_a_name("warm-2"), None);
+}
+
+#[test]
 fn every_object_is_what_it_says_it_is_and_can_be_found_again() {
     let removed: BTreeSet<String> = kinds::all().into_iter().map(|kind| kind.resource.kind).collect();
     let provider =

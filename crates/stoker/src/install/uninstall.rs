@@ -16,8 +16,8 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::wait::{await_condition, conditions::is_deleted};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
+use stoker_api::DIALECTS;
 use stoker_api::native::{GROUP, NodePreheat};
-use stoker_api::{DIALECTS, NAMESPACE};
 
 use super::check::is_ours;
 use super::kinds::{self, Stage};
@@ -46,7 +46,6 @@ struct Survey {
 
 /// Removes Stoker from the cluster.
 pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<ExitCode> {
-    super::namespace(cluster)?;
     let client = connect(cluster).await?.client;
     let survey = survey(&client).await?;
     if !survey.held.is_empty() && !args.yes {
@@ -93,8 +92,8 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
                 survey.held.extend(jobs_of(client, object).await?);
             }
         }
-        if stage == Stage::Namespace && objects.iter().any(|object| object.name_any() == NAMESPACE) {
-            survey.held.extend(strangers(client).await?);
+        for namespace in objects.iter().filter(|_| stage == Stage::Namespace) {
+            survey.held.extend(strangers(client, &namespace.name_any()).await?);
         }
         survey.found.extend(objects.into_iter().map(|object| Found { stage, resource: resource.clone(), object }));
     }
@@ -122,11 +121,11 @@ async fn jobs_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Opti
 }
 
 /// Pods in our namespace that are not ours.
-async fn strangers(client: &Client) -> anyhow::Result<Option<String>> {
+async fn strangers(client: &Client, namespace: &str) -> anyhow::Result<Option<String>> {
     let others = ListParams::default().labels(&format!("{}!={}", PART_OF.0, PART_OF.1));
-    let pods = Api::<Pod>::namespaced(client.clone(), NAMESPACE).list(&others).await.map_err(jobs::explain)?;
+    let pods = Api::<Pod>::namespaced(client.clone(), namespace).list(&others).await.map_err(jobs::explain)?;
     let names = pods.items.iter().map(|pod| pod.name_any()).collect();
-    Ok(some_of("other pod", &format!(" in namespace {NAMESPACE}"), names))
+    Ok(some_of("other pod", &format!(" in namespace {namespace}"), names))
 }
 
 /// `3 Preheats (a/b, c/d, …)`.

@@ -60,7 +60,7 @@ fn controller(namespace: &str, args: &Install) -> Value {
     let container = json!({
         "name": "controller",
         "image": args.image.name(),
-        "args": ["controller", format!("--metrics=0.0.0.0:{CONTROLLER_PORT}")],
+        "args": controller_args(namespace),
         "ports": [{ "name": "metrics", "containerPort": CONTROLLER_PORT, "protocol": "TCP" }],
         "livenessProbe": probe("/healthz", 20, json!({ "port": "metrics" })),
         "readinessProbe": probe("/readyz", 5, json!({ "port": "metrics" })),
@@ -104,7 +104,7 @@ fn agent(namespace: &str, args: &Install) -> Value {
     let container = json!({
         "name": "agent",
         "image": args.image.name(),
-        "args": agent_args(&args.host),
+        "args": agent_args(namespace, &args.host),
         "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } }],
         "livenessProbe": probe("/healthz", 20, at.clone()),
         "readinessProbe": probe("/readyz", 5, at),
@@ -146,7 +146,17 @@ fn agent(namespace: &str, args: &Install) -> Value {
     })
 }
 
-fn agent_args(host: &HostArgs) -> Vec<String> {
+fn controller_args(namespace: &str) -> Vec<String> {
+    let args = ["controller".to_string(), format!("--metrics=0.0.0.0:{CONTROLLER_PORT}")];
+    args.into_iter().chain(elsewhere(namespace)).collect()
+}
+
+/// Said only where it is not what they take for granted.
+fn elsewhere(namespace: &str) -> Option<String> {
+    (namespace != stoker_api::NAMESPACE).then(|| format!("--namespace={namespace}"))
+}
+
+fn agent_args(namespace: &str, host: &HostArgs) -> Vec<String> {
     let mut args = vec![
         "agent".into(),
         "--node=$(NODE_NAME)".into(),
@@ -154,6 +164,7 @@ fn agent_args(host: &HostArgs) -> Vec<String> {
         format!("--data={}", host.data),
         format!("--metrics={}", host.agent_metrics),
     ];
+    args.extend(elsewhere(namespace));
     args.extend(host.runtime_endpoint.iter().map(|socket| format!("--runtime-endpoint={socket}")));
     let config = host.credential_provider_config.iter();
     args.extend(config.map(|file| format!("--credential-provider-config={file}")));

@@ -130,7 +130,7 @@ impl Cluster {
     }
 
     /// Makes the namespace and its somebody, who has rights that every cluster's users may have.
-    async fn invite(&self) {
+    pub(crate) async fn invite(&self) {
         let subject = json!([{"kind": "ServiceAccount", "name": "ada", "namespace": SHOP}]);
         let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
         let v1 = "rbac.authorization.k8s.io/v1";
@@ -193,7 +193,7 @@ impl Cluster {
     }
 
     /// `kubectl apply` as administrator.
-    async fn apply(&self, text: &str) -> Ran {
+    pub(crate) async fn apply(&self, text: &str) -> Ran {
         let file = self.file("manifests.yaml");
         std::fs::write(&file, text).unwrap();
         self.kubectl(&["apply", "-f", file.to_str().unwrap()]).await

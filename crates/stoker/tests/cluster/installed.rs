@@ -78,3 +78,37 @@ async fn uninstall_leaves_nothing_though_a_pull_runs_and_a_job_is_held() {
     // A second time there is nothing to do, and that is no failure.
     cluster.administer(&["uninstall"]).await.exits(0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn another_namespace_will_do_and_one_stoker_is_enough() {
+    let Some(mut cluster) = Cluster::enter().await else { return };
+    let path = "jsonpath={.spec.template.spec.containers[0].image}";
+    let of_stoker = cluster.kubectl(&["-n", SYSTEM, "get", "deployment/stoker-controller", "-o", path]).await;
+    let of_stoker = of_stoker.exits(0).out.trim().to_owned();
+    cluster.uninstall().await;
+    let manifests = cluster.administer(&["install", "--image", &of_stoker, "--namespace", "warm"]).await;
+    cluster.apply(&manifests.exits(0).out).await.exits(0);
+    for part in ["deployment/stoker-controller", "daemonset/stoker-agent"] {
+        cluster.kubectl(&["-n", "warm", "rollout", "status", "--timeout=180s", part]).await.exits(0);
+    }
+    cluster.invite().await;
+    let second = cluster.administer(&["install", "--image", &of_stoker]).await;
+    second.exits(1).says("Stoker is in the namespace warm");
+
+    // With a login: its copy is where agents may read it.
+    let linked = Linked::start(&cluster, &[("ada", "hunter2")], image(1_000_000)).await;
+    let login = json!({"auths": {linked.link.host(): {"username": "ada", "password": "hunter2"}}}).to_string();
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"},
+        "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": login}});
+    cluster.create(&secret).await;
+    cluster
+        .stoker(&["pull", &linked.reference, "--name", "web", "--secret", "login"])
+        .await
+        .exits(0)
+        .says("on all 2 nodes");
+    let leases = cluster.kubectl(&["-n", "warm", "get", "leases,secrets", "-o", "name"]).await;
+    leases.exits(0).says("lease.coordination.k8s.io/stoker-controller").says("secret/pull-");
+    cluster.uninstall().await;
+    cluster.kubectl(&["get", "namespace", "warm"]).await.exits(1).says("not found");
+}

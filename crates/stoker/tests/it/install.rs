@@ -208,7 +208,13 @@ async fn without_a_cluster_it_prints_and_says_what_was_not_checked() {
     assert_eq!((quiet.exits(0).err.as_str(), &quiet.out), ("", &noted.out));
     let named = run(Some(Path::new("/nonexistent/kubeconfig")), &["install"]).await;
     named.exits(1).says("/nonexistent/kubeconfig");
-    run(None, &["install", "--offline", "-n", "elsewhere"]).await.exits(1).says("stoker-system alone");
+    let elsewhere = run(None, &["install", "--offline", "-n", "elsewhere"]).await;
+    elsewhere.exits(0).says("--namespace=elsewhere").says("name: elsewhere");
+    run(None, &["install", "--offline", "-n", "Else Where"])
+        .await
+        .exits(1)
+        .says("--namespace Else Where")
+        .says("letters");
     run(None, &["install", "--image", "not an image"]).await.exits(2).says("not an image");
     run(None, &["install", "--data", "relative"]).await.exits(2).says("absolute path");
 }

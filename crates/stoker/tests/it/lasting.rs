@@ -112,6 +112,7 @@ async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_ow
         client: client.clone(),
         clock,
         limits: Default::default(),
+        namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
         metrics: Default::default(),
     };
