@@ -121,7 +121,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until so many jobs are over, all of them without a failure, and removes them.
+    /// Waits until so many jobs are over, all of them without a failure.
     pub(crate) async fn settle(&self, count: usize) -> Outcome<()> {
         let jobs = self.jobs();
         let mut events = watcher(jobs.clone(), watcher::Config::default()).default_backoff().applied_objects().boxed();
