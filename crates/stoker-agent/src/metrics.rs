@@ -14,6 +14,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use stoker_core::Reason;
 use stoker_core::model::{Key, Order, Phase};
 use stoker_core::step::{Failure, Task};
 use stoker_runtime::Runtime;
@@ -215,10 +216,11 @@ impl Share {
         self.state(|state| state.free = free);
     }
 
-    /// An attempt ended by itself.
+    /// An attempt ended by itself. One that only looked and found nothing was none to bring the image.
     pub(crate) fn attempt(&self, result: &Result<Done, Failure>) {
         let (result, reason) = match result {
             Ok(_) => ("succeeded", ""),
+            Err(failure) if failure.reason == Reason::Unresolved => return,
             Err(failure) => ("failed", failure.reason.as_str()),
         };
         self.metrics.attempts.get_or_create(&ByResultAndReason { result, reason }).inc();
@@ -251,6 +253,8 @@ fn phases(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> [u32; 4
             None => 0,
             Some(Phase::Pulling) => 1,
             Some(Phase::Succeeded) => 2,
+            // It looked, and waits for the digest.
+            Some(Phase::Failed) if order.looks() => 0,
             Some(Phase::Failed) => 3,
         };
         phases[phase] += 1;

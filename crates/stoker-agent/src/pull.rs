@@ -113,6 +113,13 @@ impl Tools {
             meter.sized(*size, *size);
             return Ok(digest.clone().into());
         }
+        if order.looks() {
+            let message = format!(
+                "{} is not on this node; it comes when the node that asks the registry knows its digest",
+                order.image
+            );
+            return Err(Failure { reason: Reason::Unresolved, message, retryable: false, pause: None });
+        }
         let (mut keyring, mut troubles) = self.secrets.keyring(&order.secrets).await;
         let (provided, silent) = self.providers.logins(reference).await;
         keyring.provide(provided);

@@ -263,6 +263,16 @@ pub struct Order {
     pub needs: BTreeSet<String>,
 }
 
+/// The feature of an agent that an order to look needs: to say whether the image is there and to leave the registry alone.
+pub const LOOK: &str = "look";
+
+impl Order {
+    /// Whether the node only looks: another one is asking the registry.
+    pub fn looks(&self) -> bool {
+        self.needs.contains(LOOK)
+    }
+}
+
 /// How far an order is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Bytes, Key, Order, Phase, Report, after};
+use crate::model::{Bytes, Key, LOOK, Order, Phase, Report, after};
 use crate::reason::Reason;
 
 /// The longest pause between two attempts.
@@ -73,7 +73,7 @@ pub struct Able {
 
 impl Default for Able {
     fn default() -> Self {
-        Self { orders_at_once: 3, features: BTreeSet::new() }
+        Self { orders_at_once: 3, features: BTreeSet::from([LOOK.into()]) }
     }
 }
 

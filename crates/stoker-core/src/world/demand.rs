@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::held::{Held, Kinds};
 use super::{Slot, Stale, World};
-use crate::model::{JobId, Key, Pin, Report, after};
+use crate::model::{JobId, Key, Phase, Pin, Report, after};
 use crate::pace::SILENCE;
 
 /// What is known about one image.
@@ -19,6 +19,10 @@ pub(super) struct Demand {
     pins: BTreeMap<Pin, Carried>,
     /// Nodes that were ordered to ask and have not answered.
     asking: BTreeSet<usize>,
+    /// By when they were asked for it: how many nodes more turned out to have it than to have looked for it in vain.
+    had: BTreeMap<Timestamp, i64>,
+    /// How many nodes are looking whether they have it.
+    looking: i64,
     /// What its orders share.
     pub(super) kinds: Kinds,
 }
@@ -49,8 +53,27 @@ impl Demand {
         }
     }
 
+    fn count_had(&mut self, found: Option<(Timestamp, bool)>, sign: i64) {
+        let Some((asked, had)) = found else { return };
+        let nodes = self.had.entry(asked).or_default();
+        *nodes += if had { sign } else { -sign };
+        if *nodes == 0 {
+            self.had.remove(&asked);
+        }
+    }
+
+    /// Whether one more node may look for it, for a job that counts from `since`: as long as more had it than looked in vain
+    /// or still look. Where nobody has it nobody looks, and where all have it they are asked in a few steps.
+    pub(super) fn look(&self, since: Timestamp) -> bool {
+        self.had.range(since..).map(|(_, nodes)| nodes).sum::<i64>() > self.looking
+    }
+
     fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.pins.is_empty() && self.asking.is_empty()
+        self.jobs.is_empty()
+            && self.pins.is_empty()
+            && self.asking.is_empty()
+            && self.had.is_empty()
+            && self.looking == 0
     }
 }
 
@@ -70,7 +93,18 @@ pub(super) fn answered(order: &Held, report: Option<&Report>) -> bool {
 
 fn is_asking(order: &Held, report: Option<&Report>) -> bool {
     let has_answer = report.is_some_and(|report| report.pin.as_ref().is_some_and(|pin| pin.asked >= order.asked));
-    order.pinned.is_none() && !has_answer && !answered(order, report)
+    order.pinned.is_none() && !order.looks() && !has_answer && !answered(order, report)
+}
+
+/// When a node was asked that did not have to ask the registry, and whether it turned out to have the image: it says that
+/// it is there, and not what its tag means.
+fn had(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
+    let report = report.filter(|report| order.pinned.is_none() && answered(order, Some(report)))?;
+    match report.phase {
+        Phase::Succeeded if report.pin.is_none() => Some((report.asked, true)),
+        Phase::Failed if order.looks() => Some((report.asked, false)),
+        _ => None,
+    }
 }
 
 /// What one node contributes to the demand of one key.
@@ -79,6 +113,8 @@ struct Contribution {
     ordered: Option<Pin>,
     reported: Option<Pin>,
     asking: bool,
+    had: Option<(Timestamp, bool)>,
+    looking: bool,
 }
 
 impl Contribution {
@@ -88,6 +124,8 @@ impl Contribution {
             ordered: order.and_then(Held::pin),
             reported: report.and_then(|report| report.pin.clone()),
             asking: order.is_some_and(|order| is_asking(order, report)),
+            had: order.and_then(|order| had(order, report)),
+            looking: order.is_some_and(|order| order.looks() && !answered(order, report)),
         }
     }
 }
@@ -109,6 +147,9 @@ impl World {
                 true => demand.asking.insert(at),
                 false => demand.asking.remove(&at),
             };
+            demand.count_had(before.had, -1);
+            demand.count_had(now.had, 1);
+            demand.looking += i64::from(now.looking) - i64::from(before.looking);
         }
         for id in &demand.jobs {
             if let Some(state) = self.jobs.get_mut(id) {

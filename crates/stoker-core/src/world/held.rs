@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{CopyName, JobId, Order, Pin, Policy, Sandbox};
+use crate::model::{CopyName, JobId, LOOK, Order, Pin, Policy, Sandbox};
 
 /// How many kinds of orders of one image are looked through for those that nobody has any more.
 const MANY: usize = 16;
@@ -64,6 +64,11 @@ impl Held {
             secrets: shared.secrets.clone(),
             needs: shared.needs.clone(),
         }
+    }
+
+    /// [`Order::looks`].
+    pub(super) fn looks(&self) -> bool {
+        self.needs.contains(LOOK)
     }
 
     /// [`Order::pin`].

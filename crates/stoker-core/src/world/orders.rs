@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::World;
 use super::demand::{answered, silent_from};
 use super::held::Held;
-use crate::model::{CopyName, Job, JobId, Key, Order, Pin, Pull, Report, after};
+use crate::model::{CopyName, Job, JobId, Key, LOOK, Order, Pin, Pull, Report, after};
 use crate::pace;
 use crate::reference::Reference;
 use crate::select::selects;
@@ -163,6 +163,11 @@ impl World {
                 (asked, named.or_else(known))
             }
         };
+        // Only one node asks the registry; who is handed out besides it, looks.
+        let look = match joined {
+            Some(joined) => joined.looks(),
+            None => pin.is_none() && self.asking(key, now).is_some(),
+        };
         // A digest that is too old for another job would be a wrong answer to it: that one asks by itself.
         let serves = |other: &Job| joined.is_some() || pin.as_ref().is_none_or(|pin| pin.asked >= other.since(now));
         let others = self
@@ -192,7 +197,7 @@ impl World {
             jobs: serves,
             asked,
             secrets,
-            needs: BTreeSet::new(),
+            needs: look.then(|| LOOK.into()).into_iter().collect(),
         };
         self.set_order(at, key, Some(order.clone()));
         order

@@ -10,7 +10,7 @@ use super::seat::{self, Entry, Seat, Standing, Wait};
 use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
-use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Unreachable, after};
+use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Policy, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
 use crate::rollup::{Count, Outcome, Tally};
@@ -52,8 +52,13 @@ enum Resolution {
     Known,
     /// Nobody is asking: the next node that is handed out does.
     Free,
-    /// Another node is asking, and would be given up at this time.
-    Taken(Timestamp),
+    /// Another node is asking.
+    Taken {
+        /// When it would be given up.
+        until: Timestamp,
+        /// Whether one more node may look meanwhile whether it has it.
+        look: bool,
+    },
 }
 
 impl World {
@@ -202,7 +207,7 @@ impl World {
             }
         }
         let taken = resolutions.iter().filter_map(|resolution| match resolution {
-            Resolution::Taken(until) => Some(*until),
+            Resolution::Taken { until, .. } => Some(*until),
             _ => None,
         });
         taken.min()
@@ -222,12 +227,15 @@ impl World {
         let since = job.since(now);
         let images = job.images.iter().map(|image| {
             let Ok(reference) = &image.reference else { return Resolution::Known };
-            let pin = self.demand.get(&reference.key()).and_then(|demand| demand.pin(since));
-            if reference.digest().is_some() || pin.is_some() {
+            let demand = self.demand.get(&reference.key());
+            if reference.digest().is_some() || demand.and_then(|demand| demand.pin(since)).is_some() {
                 return Resolution::Known;
             }
             match self.asking(reference.key(), now) {
-                Some((_, until)) => Resolution::Taken(until),
+                Some((_, until)) => {
+                    let content = job.pull.policy == Policy::IfNotPresent;
+                    Resolution::Taken { until, look: content && demand.is_some_and(|demand| demand.look(since)) }
+                }
                 None => Resolution::Free,
             }
         });
@@ -239,15 +247,22 @@ impl World {
         if free == 0 {
             return Some(Wait::Parallelism);
         }
-        let taken = |image: &usize| matches!(resolutions.get(*image), Some(Resolution::Taken(_)));
-        let wait = |image: usize| match taken(&image) {
-            true => Some(Wait::Unresolved(image)),
-            false => self.secret_wait(job, image, now),
+        let wait = |image: usize| match resolutions.get(image) {
+            Some(Resolution::Taken { look, .. }) if !look || !self.may_look(job, image, at, now) => {
+                Some(Wait::Unresolved(image))
+            }
+            _ => self.secret_wait(job, image, now),
         };
         match (0..resolutions.len()).any(|image| wait(image).is_some()) {
             true => self.open_images(job, at, now).find_map(wait),
             false => None,
         }
+    }
+
+    fn may_look(&self, job: &Job, image: usize, at: usize, now: Timestamp) -> bool {
+        let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
+        let (Some(reference), Some(slot)) = (reference, self.slots.get(at)) else { return false };
+        seat::may_look(slot, reference.key(), job.since(now))
     }
 
     fn open_images(&self, job: &Job, at: usize, now: Timestamp) -> impl Iterator<Item = usize> + use<> {

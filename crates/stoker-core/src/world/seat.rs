@@ -6,7 +6,7 @@ use super::Slot;
 use super::demand::{answered, silent_from};
 use super::held::Held;
 use super::secrets::Secrets;
-use crate::model::{Bytes, Completion, Job, Phase, Report, Unreachable, after};
+use crate::model::{Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
 use crate::reason::Reason;
 use crate::select::selects;
@@ -107,6 +107,8 @@ pub(super) fn entry(
     let enough = order.is_none_or(|order| order.policy >= job.pull.policy);
     match report.filter(|report| report.asked >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
+        // It was only asked whether the image is there.
+        Some(Report { phase: Phase::Failed, .. }) if order.is_some_and(Held::looks) => (Entry::Open, None),
         Some(report @ Report { phase: Phase::Failed, .. }) => {
             let again = match job.completion {
                 Completion::Once { .. } => None,
@@ -123,6 +125,15 @@ pub(super) fn entry(
         // Nobody asked, or another job's pull is under way, which this one may join.
         Some(Report { phase: Phase::Pulling, .. }) | None => (Entry::Open, None),
     }
+}
+
+/// Whether a node may be asked to look for an image while another asks the registry for it: it has not looked since then, and
+/// it has nothing to do with the image just now.
+pub(super) fn may_look(slot: &Slot, key: Key, since: Timestamp) -> bool {
+    slot.orders.get(&key).is_none_or(|order| {
+        let looked = order.looks() && order.asked >= since;
+        answered(order, slot.report(key)) && !looked
+    })
 }
 
 /// Whether a pull that a registry refused may go better now: the job has a login that was not tried, or somebody is

@@ -34,12 +34,87 @@ fn a_node_that_fails_to_ask_hands_over() {
 #[test]
 fn a_node_that_had_the_image_hands_over() {
     let mut scene = scene(&["n1", "n2"]);
-    scene.report("n1", "web:1", |report| {
-        report.phase = stoker_core::Phase::Succeeded;
-        report.digest = Some("sha256:old".into());
-    });
+    scene.has("n1", "web:1");
     assert_eq!(scene.plan(), ["n2 asks for web:1"]);
     assert!(scene.outcome("web").digests.is_empty(), "the digest comes from a node that asked the registry");
+}
+
+#[test]
+fn where_all_nodes_have_the_image_each_step_is_for_twice_as_many() {
+    let names: Vec<String> = (1..=1000).map(|n| format!("n{n:04}")).collect();
+    let mut scene = Scene::of(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut web = job("web", &["web:1"]);
+    web.parallelism = 1000;
+    scene.job(web);
+    let mut steps = Vec::new();
+    loop {
+        let writes = scene.plan();
+        if writes.is_empty() {
+            break;
+        }
+        assert_eq!(writes.iter().filter(|write| write.ends_with("asks for web:1")).count(), 1);
+        for write in &writes {
+            scene.has(write.split(' ').next().unwrap(), "web:1");
+        }
+        steps.push(writes.len());
+    }
+    assert_eq!(steps, [1, 2, 4, 8, 16, 32, 64, 128, 256, 489]);
+    assert_eq!(scene.outcome("web").succeeded, 1000);
+}
+
+#[test]
+fn who_looks_and_lacks_the_image_waits_for_who_asks() {
+    let mut scene = scene(&["n1", "n2", "n3", "n4"]);
+    scene.has("n1", "web:1");
+    assert_eq!(scene.plan(), ["n2 asks for web:1", "n3 looks for web:1"]);
+    scene.lacks("n3", "web:1");
+    assert_eq!(scene.plan(), NOTHING, "as many looked in vain as had it");
+    assert_eq!(scene.states("web")[1..], ["n2 pulls", "n3 waits: Unresolved", "n4 waits: Unresolved"]);
+    scene.has("n2", "web:1");
+    assert_eq!(scene.plan(), ["n3 asks for web:1", "n4 looks for web:1"]);
+    scene.resolves("n3", "web:1", "sha256:a");
+    assert_eq!(scene.plan(), NOTHING);
+    scene.lacks("n4", "web:1");
+    assert_eq!(scene.plan(), ["n4 pulls web:1 at sha256:a"]);
+    assert!(!scene.order("n4", "web:1").unwrap().looks());
+}
+
+#[test]
+fn who_looked_may_be_the_next_to_ask() {
+    let mut scene = scene(&["n1", "n2", "n3"]);
+    scene.has("n1", "web:1");
+    scene.plan();
+    scene.lacks("n3", "web:1");
+    assert_eq!(scene.plan(), NOTHING);
+    scene.fails("n2", "web:1", Reason::Unreachable);
+    assert_eq!(scene.plan(), ["n3 asks for web:1"]);
+    assert_eq!(scene.states("web"), ["n1 done", "n2 failed: Unreachable", "n3 pulls"]);
+}
+
+#[test]
+fn an_agent_that_cannot_look_waits_like_one_that_has_looked() {
+    let mut scene = scene(&["n1", "n2", "n3"]);
+    scene.has("n1", "web:1");
+    scene.plan();
+    scene.fails("n3", "web:1", Reason::Unsupported);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web")[2], "n3 waits: Unresolved");
+}
+
+#[test]
+fn nobody_looks_where_the_registry_must_be_asked() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let mut strict = job("strict", &["web:1"]);
+    strict.pull.policy = Policy::Always;
+    let mut web = job("web", &["web:1"]);
+    web.names = crate::build::names(&["n1"]);
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    scene.has("n1", "web:1");
+    scene.plan();
+    scene.job(strict);
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    assert_eq!(scene.states("strict"), ["n1 pulls", "n2 waits: Unresolved", "n3 waits: Unresolved"]);
 }
 
 #[test]

@@ -193,7 +193,8 @@ proptest! {
         each_plan(&history, |before, after, _| {
             let asking = |sim: &Sim| -> BTreeSet<(Key, &'static str)> {
                 let asks = |ordered: &Ordered| {
-                    ordered.order.pin.is_none() && !ordered.answered && !ordered.silent && !ordered.resolved
+                    let open = !ordered.answered && !ordered.silent && !ordered.resolved;
+                    ordered.order.pin.is_none() && !ordered.order.looks() && open
                 };
                 orders(sim).into_iter().filter(asks).map(|ordered| (ordered.key, ordered.node)).collect()
             };

@@ -98,6 +98,7 @@ impl Scene {
             match order {
                 None => format!("{node} drops {image}"),
                 Some(order) if old.is_some_and(|old| old.asked == order.asked) => format!("{node} keeps {image}"),
+                Some(order) if order.looks() => format!("{node} looks for {image}"),
                 Some(Order { pin: None, .. }) => format!("{node} asks for {image}"),
                 Some(Order { pin: Some(pin), .. }) => format!("{node} pulls {image} at {}", short(&pin.digest)),
             }
@@ -156,6 +157,19 @@ impl Scene {
 
     pub(crate) fn succeeds(&mut self, node: &str, image: &str) {
         self.report(node, image, |report| report.phase = Phase::Succeeded);
+    }
+
+    /// The node has an image of this name already, and need not ask.
+    pub(crate) fn has(&mut self, node: &str, image: &str) {
+        self.report(node, image, |report| {
+            report.phase = Phase::Succeeded;
+            report.digest = Some("sha256:old".into());
+        });
+    }
+
+    /// It was to look for the image, and has it not.
+    pub(crate) fn lacks(&mut self, node: &str, image: &str) {
+        self.fails(node, image, Reason::Unresolved);
     }
 
     pub(crate) fn fails(&mut self, node: &str, image: &str, reason: Reason) {

@@ -261,6 +261,10 @@ impl Sim {
         let asks = order.pin.is_none() && report.pin.is_none();
         match work {
             Work::Begin => report.bytes.done = 50,
+            Work::Resolve | Work::Fail | Work::Refuse if order.looks() => {
+                report.phase = Phase::Failed;
+                report.reason = Some(Reason::Unresolved);
+            }
             Work::Succeed if !asks || order.policy == Policy::IfNotPresent => {
                 report.phase = Phase::Succeeded;
                 report.digest = order.pin.or(report.pin.clone()).map(|pin| pin.digest);
