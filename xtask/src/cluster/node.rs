@@ -8,6 +8,8 @@ use serde_json::json;
 use super::images::PAUSE;
 use super::place::{Node, Place, REGISTRY};
 use super::site::{PATH, Site, write};
+use super::up::WAIT;
+use super::wait::{self, Look};
 
 /// Starts both, in the node's machine; the folders are where Kubernetes' programs are, and containerd 2's.
 pub(crate) fn start(site: &mut Site, node: Node, kubernetes: &Path, containerd_2: &Path) -> anyhow::Result<()> {
@@ -20,6 +22,17 @@ pub(crate) fn start(site: &mut Site, node: Node, kubernetes: &Path, containerd_2
     let words = |words: &[&str]| words.iter().map(|word| word.to_string()).collect::<Vec<_>>();
     let containerd = words(&["containerd", "--config", "/etc/containerd/config.toml"]);
     site.start(&name, "containerd", &path, &containerd)?;
+    // A kubelet that finds no runtime ends.
+    let (part, socket) =
+        (format!("{name}/containerd"), site.place.machine(&name).join("run/containerd/containerd.sock"));
+    let process = site.journal.part(&part)?.process;
+    wait::until(&part, WAIT, &site.place.log(&part), || {
+        Ok(match (socket.exists(), process.lives()) {
+            (true, _) => Look::Ready,
+            (false, true) => Look::NotYet("it does not listen".to_string()),
+            (false, false) => Look::Failed("it ended".to_string()),
+        })
+    })?;
     let kubelet = vec![
         kubernetes.join("kubelet").display().to_string(),
         "--config=/etc/kubernetes/kubelet.json".to_string(),
