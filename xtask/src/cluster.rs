@@ -62,8 +62,8 @@ fn run(options: Options) -> anyhow::Result<ExitCode> {
     };
     match options.order {
         Order::Up { nodes } => match up::run(place, nodes, Half::Stays)? {
-            None => Ok(ExitCode::SUCCESS),
-            Some(lack) => Ok(skip(&lack)),
+            Ok(_) => Ok(ExitCode::SUCCESS),
+            Err(lack) => Ok(skip(&lack)),
         },
         Order::Down => take_down(&place),
         Order::Status => status(open(place)?),
@@ -92,10 +92,13 @@ pub(crate) fn with_fake_nodes(
     if !shell::is_root() {
         return Ok(Some(ROOT.to_string()));
     }
-    if let Some(lack) = up::run(Place::new(dir.clone())?, Some(Nodes::Fake(fleet)), Half::Goes)? {
-        return Ok(Some(lack));
-    }
-    let loan = Loan { site: open(Place::new(dir)?)?, ours: true };
+    let up = match up::run(Place::new(dir.clone())?, Some(Nodes::Fake(fleet)), Half::Goes)? {
+        Ok(up) => up,
+        Err(lack) => return Ok(Some(lack)),
+    };
+    // Also one that was left behind: this folder is for nothing else.
+    let loan = Loan::begin(open(Place::new(dir)?)?, true)?;
+    drop(up);
     let ends = fleet::ends(&loan.site.place).display().to_string();
     let ran = loan.inside().and_then(|inside| run(&inside, &ends));
     loan.end(ran).map(|()| None)
@@ -119,9 +122,14 @@ fn take_down(place: &Place) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let _lock = site::lock(place)?;
-    let there = place.journal().exists();
+    let journal = Journal::open(&place.journal())?;
+    if let Some(journal) = &journal
+        && journal.on_loan()?
+    {
+        println!("somebody works with this cluster, tests perhaps; it goes all the same");
+    }
     down::run(place)?;
-    match there {
+    match journal.is_some() {
         true => println!("the cluster is down"),
         false => println!("no cluster in {}", place.dir().display()),
     }

@@ -4,7 +4,7 @@
 //! environment from birth: so a process is found even when `up` died between starting it and noting its number. A last
 //! line that a crash cut off is ignored: what it would have announced was not begun.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +27,8 @@ pub(crate) enum Record {
     Part(Part),
     /// All of it is up, with this many nodes.
     Up(usize),
+    /// Whether it goes with the last who has it on loan.
+    Goes(bool),
 }
 
 /// A process that makes the cluster what it is.
@@ -102,6 +104,31 @@ impl Journal {
         })
     }
 
+    /// Whether it came on loan, and nobody wanted it to stay since.
+    pub(crate) fn goes(&self) -> bool {
+        let last = self.records.iter().rev().find_map(|record| match record {
+            Record::Goes(goes) => Some(*goes),
+            _ => None,
+        });
+        last.unwrap_or_default()
+    }
+
+    /// Has the cluster on loan for as long as this journal is open; the kernel ends it for one that is killed.
+    pub(crate) fn borrow(&self) -> anyhow::Result<()> {
+        self.file.lock_shared().with_context(|| format!("cannot lock {}", self.path.display()))
+    }
+
+    /// Whether anybody else has the cluster on loan.
+    pub(crate) fn on_loan(&self) -> anyhow::Result<bool> {
+        match self.file.try_lock() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(problem)) => {
+                Err(problem).with_context(|| format!("cannot lock {}", self.path.display()))
+            }
+        }
+    }
+
     /// Whether the nodes are simulated.
     pub(crate) fn fake(&self) -> bool {
         self.parts().iter().any(|part| part.name == FLEET)
@@ -140,6 +167,7 @@ fn to_json(record: &Record) -> Value {
             "part": name, "pid": process.pid, "start": process.start, "command": command, "path": path,
         }),
         Record::Up(nodes) => json!({"up": nodes}),
+        Record::Goes(goes) => json!({"goes": goes}),
     }
 }
 
@@ -156,6 +184,9 @@ fn from_json(value: &Value) -> Option<Record> {
     }
     if let Some(name) = text("cgroup") {
         return Some(Record::Cgroup(name));
+    }
+    if let Some(goes) = value["goes"].as_bool() {
+        return Some(Record::Goes(goes));
     }
     if let Some(path) = text("setting") {
         return Some(Record::Setting { path, was: text("was")? });
@@ -194,13 +225,14 @@ mod tests {
             Record::Part(part("n1/kubelet", 2)),
             Record::Part(part("n1", 3)),
             Record::Up(2),
+            Record::Goes(true),
         ] {
             journal.add(record).unwrap();
         }
         journal.file.write_all(b"{\"up\": 3").unwrap();
         let again = Journal::open(&path).unwrap().unwrap();
         assert_eq!(again.records, journal.records);
-        assert_eq!((again.mark(), again.nodes()), (Some(mark.as_str()), Some(2)));
+        assert_eq!((again.mark(), again.nodes(), again.goes()), (Some(mark.as_str()), Some(2), true));
         assert_eq!(again.parts(), [&part("n1", 3), &part("n1/kubelet", 2)]);
         assert!(again.part("n2").unwrap_err().to_string().contains("n1/kubelet"));
         assert!(Journal::begin(&path).is_err(), "a journal is never begun over another");

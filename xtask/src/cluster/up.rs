@@ -9,13 +9,13 @@ use anyhow::{Context as _, bail};
 
 use super::journal::{Journal, Record};
 use super::place::{self, CONTROL, Fleet, Node, Nodes, Place};
-use super::site::{self, Site};
+use super::site::{self, Lock, Site};
 use super::{can_unshare, cgroup, control, down, fleet, images, keys, kubernetes, network, node};
 use crate::{containerd, packages};
 
 /// How many nodes there are when nobody says: one of each containerd.
 pub(crate) const NODES: usize = 2;
-/// For a process to end.
+/// For a process to end, or to listen.
 pub(crate) const WAIT: Duration = Duration::from_secs(30);
 
 /// Programs of Debian, each with its package.
@@ -39,7 +39,7 @@ const PACKAGES: &[(&str, &str)] = &[
 const WITH_FAKE_NODES: [&str; 7] = ["etcd", "hostname", "ip", "kill", "mount", "nsenter", "openssl"];
 
 /// What becomes of a cluster that did not come up as a whole.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Half {
     /// Somebody will look at it, and at its logs.
     Stays,
@@ -47,11 +47,18 @@ pub(crate) enum Half {
     Goes,
 }
 
+/// A cluster that is up, and nobody else changes that while this is held.
+pub(crate) struct Up {
+    /// Whether it came in a place where nothing was.
+    pub(crate) new: bool,
+    _lock: Lock,
+}
+
 /// Brings it up; gives what this machine lacks for it, if it does. Where something was before, what comes in its
 /// place is not the caller's to remove: half of it stays, whatever `half` says.
-pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Result<Option<String>> {
+pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Result<Result<Up, String>> {
     let lock = site::lock(&place)?;
-    if let Some(journal) = Journal::open(&place.journal())? {
+    if let Some(mut journal) = Journal::open(&place.journal())? {
         let has = journal.nodes();
         let whole = has.is_some() && journal.parts().iter().all(|part| part.process.lives());
         let fake = journal.fake();
@@ -62,14 +69,21 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
             }
             (true, Some(has), _) => {
                 println!("the cluster is up already, with {}", place::say(has, fake));
-                return Ok(None);
+                if half == Half::Stays && journal.goes() {
+                    println!("it came for something that runs, and will not go with it");
+                    journal.add(Record::Goes(false))?;
+                }
+                return Ok(Ok(Up { new: false, _lock: lock }));
+            }
+            _ if journal.on_loan()? => {
+                bail!("parts of the cluster do not live, and somebody works with it: wait for that, or take it down")
             }
             _ => println!("what is left of a cluster is taken down first"),
         }
         down::run(&place)?;
         // The lock went with the folder.
         drop(lock);
-        return run(place, nodes, Half::Stays);
+        return Ok(run(place, nodes, Half::Stays)?.map(|up| Up { new: false, ..up }));
     }
     let strange = fs::read_dir(place.dir())?.flatten().find(|entry| entry.file_name() != "lock");
     if let Some(entry) = strange {
@@ -80,7 +94,7 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
     let fake = matches!(nodes, Nodes::Fake(_));
     if let Some(lack) = lack(fake)? {
         down::run(&place)?;
-        return Ok(Some(lack));
+        return Ok(Err(lack));
     }
     let kubernetes = kubernetes::find_or_build()?;
     let built = begun.elapsed();
@@ -95,7 +109,7 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
     let (programs, all) = (built.as_secs(), begun.elapsed().as_secs());
     println!("the cluster is up with {}, after {all} s (of which its programs took {programs} s)", nodes.describe());
     println!("try: cargo xtask cluster exec -- kubectl get nodes");
-    Ok(None)
+    Ok(Ok(Up { new: true, _lock: lock }))
 }
 
 /// Says that it did not come up, where it did not, and takes it down where it is to go. Whoever calls holds the lock.
