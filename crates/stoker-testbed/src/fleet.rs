@@ -225,7 +225,7 @@ fn agent(
 }
 
 /// The system's time in whole milliseconds, as every process of ours has it.
-fn clock() -> Clock {
+pub fn clock() -> Clock {
     Arc::new(|| {
         let now = Timestamp::now();
         Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)

@@ -1,5 +1,6 @@
 //! Development only: faults, clocks and scenarios for the tests of all crates, and the real programs that some of them need.
 
+pub mod account;
 pub mod containerd;
 mod daemon;
 pub mod docker_registry;

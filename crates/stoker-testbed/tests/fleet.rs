@@ -1,16 +1,13 @@
 //! A small fleet on the API in the box, with the real controller: jobs reach all nodes, and what the script lets fail is
 //! reported with its reason. The large one, on a real API server, is `cargo xtask cluster up --fake-nodes`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use kube::api::{Api, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
 use stoker_api::native::{NodePreheat, Preheat};
 use stoker_controller::Limits;
-use stoker_core::Clock;
 use stoker_testbed::fleet::{self, Settings};
 use stoker_testbed::scripted::{self, Ends};
 use tokio::sync::oneshot;
@@ -25,7 +22,7 @@ const IMAGE: &str = "127.0.0.1:1/fleet/app:v1";
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_pulls_a_job_to_its_end_and_says_what_failed() {
     let data = tempfile::tempdir().unwrap();
-    let clock: Clock = Arc::new(|| Timestamp::from_millisecond(Timestamp::now().as_millisecond()).unwrap());
+    let clock = fleet::clock();
     let crds = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
     let api = stoker_embedded::Api::new(stoker_embedded::Settings::new(crds, clock.clone())).unwrap();
     let client = api.client("default");
