@@ -5,8 +5,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use futures::StreamExt as _;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt as _;
@@ -14,12 +12,12 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Client, Config, ResourceExt as _};
 use serde_json::json;
 use stoker_api::native::{NodePreheat, Preheat};
-use stoker_testbed::memory;
+use stoker_testbed::{account, memory};
 
 use crate::Outcome;
 
-const NAMESPACE: &str = "stoker-system";
-const ACCOUNT: &str = "stoker-controller";
+/// The controller's, by namespace and name.
+const ACCOUNT: (&str, &str) = ("stoker-system", "stoker-controller");
 /// No cap: more than any API server takes.
 const WRITES_PER_SECOND: &str = "1000000";
 /// Nobody listens there, and agents leave the pull to their runtime.
@@ -69,18 +67,10 @@ impl Cluster {
     pub(crate) async fn connect(ends: PathBuf) -> Outcome<Self> {
         let admin = Kubeconfig::read()?;
         let client = client(admin.clone()).await?;
-        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-        let spec = TokenRequestSpec { expiration_seconds: Some(6 * 3600), ..Default::default() };
-        let request = TokenRequest { spec, ..Default::default() };
-        let token = accounts.create_token_request(ACCOUNT, &PostParams::default(), &request).await?;
-        let token = token.status.ok_or("the API server gave no token")?.token;
-        // The same cluster with another user, so that nothing of the administrator's rights is left.
-        let mut config = serde_json::to_value(&admin)?;
-        let user = config["users"][0]["name"].clone();
-        config["users"] = json!([{ "name": user, "user": { "token": token } }]);
+        let config = account::log_in(&client, &admin, ACCOUNT, None).await?;
         let kubeconfig = tempfile::NamedTempFile::new()?;
-        std::fs::write(kubeconfig.path(), config.to_string())?;
-        let controllers = self::client(Kubeconfig::read_from(kubeconfig.path())?).await?;
+        std::fs::write(kubeconfig.path(), serde_json::to_string(&config)?)?;
+        let controllers = self::client(config).await?;
         let all: Api<NodePreheat> = Api::all(client.clone());
         let nodes = all.list_metadata(&ListParams::default()).await?;
         let nodes = nodes.items.iter().map(|object| object.name_any()).collect();

@@ -2,33 +2,11 @@
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
-use kube::{Client, Config};
 use serde_json::{Value, json};
 use stoker_api::native::NodePreheat;
 
 use crate::bed::{Cluster, SHOP, SYSTEM};
-
-/// The API server as a pod of Stoker's sees it: with a token of its account that is bound to it.
-async fn as_pod(cluster: &Cluster, component: &str, node: &str) -> Client {
-    let pods = cluster.parts(component).await;
-    let on_node = |pod: &&k8s_openapi::api::core::v1::Pod| {
-        pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(node))
-    };
-    let pod = pods.iter().find(on_node).unwrap().metadata.name.clone().unwrap();
-    let account = format!("stoker-{component}");
-    let bound = ["--bound-object-kind=Pod", "--bound-object-name", &pod];
-    let token = cluster.kubectl(&[&["-n", SYSTEM, "create", "token", &account], &bound[..]].concat()).await;
-    with_token(cluster, token.exits(0).out.trim()).await
-}
-
-async fn with_token(cluster: &Cluster, token: &str) -> Client {
-    let file = cluster.file("pod");
-    cluster.write_kubeconfig(&file, token);
-    let kubeconfig = Kubeconfig::read_from(file).unwrap();
-    Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()).unwrap()
-}
 
 #[track_caller]
 fn is_forbidden<T>(result: Result<T, kube::Error>, what: &str, says: &str) {
@@ -57,7 +35,8 @@ async fn an_agent_reads_no_foreign_secrets_and_writes_for_no_other_node() {
     let secret =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "private"}, "stringData": {"a": "b"}});
     cluster.create(&secret).await;
-    let agent = as_pod(&cluster, "agent", "n1").await;
+    let pod = cluster.part_on("agent", "n1").await;
+    let agent = cluster.as_part("agent", Some(&pod)).await;
 
     for namespace in [SHOP, "default", "kube-system", SYSTEM] {
         let secrets: Api<Secret> = Api::namespaced(agent.clone(), namespace);
@@ -94,8 +73,7 @@ async fn an_agent_reads_no_foreign_secrets_and_writes_for_no_other_node() {
         "an agent may only write the NodePreheat of the node that it runs on",
     );
     // A token that is of no pod, and so of no node, is good for nothing.
-    let token = cluster.kubectl(&["-n", SYSTEM, "create", "token", "stoker-agent"]).await;
-    let nobody: Api<DynamicObject> = Api::all_with(with_token(&cluster, token.exits(0).out.trim()).await, &resource);
+    let nobody: Api<DynamicObject> = Api::all_with(cluster.as_part("agent", None).await, &resource);
     let refused = nobody.patch_status("n1", &params, &own).await;
     is_forbidden(refused, "report without a node", "does not say on which node it runs");
 }

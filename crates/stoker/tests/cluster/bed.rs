@@ -6,25 +6,22 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ApiResource;
 use kube::runtime::wait::{Condition, await_condition};
-use kube::{Client, Config};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use stoker_api::native::{NodePreheat, Preheat};
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder, Pusher, busybox};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::embedded::{Ran, stoker};
+use crate::embedded::{Login, PATIENCE, Ran, eventually};
 
-/// Nothing here takes this long; a test that waits for it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// Where people work.
 pub(crate) const SHOP: &str = "shop";
 /// Where Stoker is.
@@ -39,8 +36,9 @@ static TURN: Mutex<bool> = Mutex::const_new(false);
 pub(crate) struct Cluster {
     /// The administrator's.
     pub(crate) client: Client,
-    /// The kubeconfig of somebody who may edit the namespace, and see nodes.
-    person: PathBuf,
+    administrator: Login,
+    /// Somebody who may edit the namespace, and see nodes.
+    pub(crate) person: Login,
     turn: MutexGuard<'static, bool>,
     dir: tempfile::TempDir,
 }
@@ -68,7 +66,9 @@ impl Cluster {
         }
         let turn = TURN.lock().await;
         let dir = tempfile::tempdir().unwrap();
-        let mut cluster = Self { client: administrator().await, person: dir.path().join("person"), turn, dir };
+        let administrator = Login::new(std::env::var_os("STOKER_TEST_KUBECONFIG").unwrap().into());
+        let (client, person) = (administrator.client().await, Login::new(dir.path().join("person")));
+        let mut cluster = Self { client, administrator, person, turn, dir };
         cluster.mend().await;
         if !*cluster.turn {
             cluster.uninstall().await;
@@ -86,28 +86,44 @@ impl Cluster {
             let part = line.split_whitespace().next().unwrap().to_owned();
             self.control(&["start", &part]).await.exits(0);
         }
-        let served = || async { self.client.apiserver_version().await.is_ok() };
-        self.eventually("the API server answers", served).await;
+        self.served().await;
         for node in ["n1", "n2"] {
             let ready = |node: Option<&Node>| node.is_some_and(|node| stoker_api::node::to_core(node).ready);
             self.wait(&self.nodes(), node, ready).await;
         }
     }
 
+    /// Waits until the API server answers.
+    pub(crate) async fn served(&self) {
+        eventually("the API server answers", async || self.client.apiserver_version().await.is_ok()).await;
+    }
+
     async fn install(&mut self) {
         let image = format!("{REGISTRY}/stoker:test");
         let binary = env!("CARGO_BIN_EXE_stoker");
-        let ran = run(xtask(&["image", "--binary", binary, "--push", &image, "--insecure"])).await;
+        let ran = Ran::by(xtask(&["image", "--binary", binary, "--push", &image, "--insecure"])).await;
         // By digest: a tag that nodes have already is not asked for again.
         let said = ran.exits(0).out.clone();
         let digest = said.split(&format!("pushed to {image} as ")).nth(1).and_then(|rest| rest.lines().next()).unwrap();
         let image = format!("{REGISTRY}/stoker@{digest}");
         let manifests = self.administer(&["install", "--image", &image]).await;
         self.apply(&manifests.exits(0).out).await.exits(0);
-        for part in ["deployment/stoker-controller", "daemonset/stoker-agent"] {
-            self.kubectl(&["-n", SYSTEM, "rollout", "status", "--timeout=180s", part]).await.exits(0);
-        }
+        self.rolled_out(SYSTEM).await;
         *self.turn = true;
+    }
+
+    /// Waits until all pods of the Stoker in this namespace are as its manifests say.
+    pub(crate) async fn rolled_out(&self, namespace: &str) {
+        for part in ["deployment/stoker-controller", "daemonset/stoker-agent"] {
+            self.kubectl(&["-n", namespace, "rollout", "status", "--timeout=180s", part]).await.exits(0);
+        }
+    }
+
+    /// Stoker's own image.
+    pub(crate) async fn own_image(&self) -> String {
+        let path = "jsonpath={.spec.template.spec.containers[0].image}";
+        let ran = self.kubectl(&["-n", SYSTEM, "get", "deployment/stoker-controller", "-o", path]).await;
+        ran.exits(0).out.trim().to_owned()
     }
 
     /// Who comes next finds Stoker installed anew: this test changes how.
@@ -116,11 +132,9 @@ impl Cluster {
     }
 
     /// Takes Stoker away, whatever is there of it.
-    pub(crate) async fn uninstall(&mut self) -> Ran {
+    pub(crate) async fn uninstall(&mut self) {
         self.spoil();
-        let ran = self.administer(&["uninstall", "--yes"]).await;
-        ran.exits(0);
-        ran
+        self.administer(&["uninstall", "--yes"]).await.exits(0);
     }
 
     /// Nobody finds what another test made.
@@ -143,20 +157,15 @@ impl Cluster {
                 "roleRef": role("stoker-nodes-view"), "subjects": subject}),
         ];
         self.apply(&objects.map(|object| object.to_string()).join("\n---\n")).await.exits(0);
-        let token = self.kubectl(&["-n", SHOP, "create", "token", "ada", "--duration=1h"]).await;
-        self.write_kubeconfig(&self.person, token.exits(0).out.trim());
-        let allowed =
-            || async { self.kubectl_as_person(&["auth", "can-i", "create", "preheats"]).await.code == Some(0) };
-        self.eventually("the role `edit` has Stoker's jobs", allowed).await;
+        self.administrator.account(self.person.kubeconfig().to_owned(), (SHOP, "ada"), None).await;
+        let allowed = async || self.kubectl_as_person(&["auth", "can-i", "create", "preheats"]).await.code == Some(0);
+        eventually("the role `edit` has Stoker's jobs", allowed).await;
     }
 
-    /// The administrator's kubeconfig with another login.
-    pub(crate) fn write_kubeconfig(&self, path: &std::path::Path, token: &str) {
-        let text = std::fs::read_to_string(kubeconfig()).unwrap();
-        let mut config: Value = serde_saphyr::from_str(&text).unwrap();
-        config["users"][0]["user"] = json!({ "token": token });
-        config["contexts"][0]["context"]["namespace"] = SHOP.into();
-        std::fs::write(path, config.to_string()).unwrap();
+    /// The API server as a part of Stoker sees it: with a token of its account, bound to a pod where one is named.
+    pub(crate) async fn as_part(&self, component: &str, pod: Option<&Pod>) -> Client {
+        let account = format!("stoker-{component}");
+        self.administrator.account(self.file("part"), (SYSTEM, &account), pod).await.client().await
     }
 
     /// A file of this test.
@@ -166,30 +175,22 @@ impl Cluster {
 
     /// `stoker` as somebody who may edit the namespace.
     pub(crate) async fn stoker(&self, args: &[&str]) -> Ran {
-        let mut command = stoker();
-        command.arg("--kubeconfig").arg(&self.person).args(args);
-        run(command).await
+        self.person.run(args).await
     }
 
     /// `stoker` as administrator.
     pub(crate) async fn administer(&self, args: &[&str]) -> Ran {
-        let mut command = stoker();
-        command.arg("--kubeconfig").arg(kubeconfig()).args(args);
-        run(command).await
+        self.administrator.run(args).await
     }
 
     /// `kubectl` as administrator.
     pub(crate) async fn kubectl(&self, args: &[&str]) -> Ran {
-        let mut command = Command::new("kubectl");
-        command.arg("--kubeconfig").arg(kubeconfig()).args(args);
-        run(command).await
+        self.administrator.kubectl(self.dir.path(), args).await.unwrap()
     }
 
     /// `kubectl` as somebody who may edit the namespace.
     pub(crate) async fn kubectl_as_person(&self, args: &[&str]) -> Ran {
-        let mut command = Command::new("kubectl");
-        command.arg("--kubeconfig").arg(&self.person).args(args);
-        run(command).await
+        self.person.kubectl(self.dir.path(), args).await.unwrap()
     }
 
     /// `kubectl apply` as administrator.
@@ -208,29 +209,24 @@ impl Cluster {
 
     /// `cargo xtask cluster …`.
     pub(crate) async fn control(&self, args: &[&str]) -> Ran {
-        run(cluster_command(args)).await
+        Ran::by(cluster_command(args)).await
     }
 
-    /// What a script prints on a node, where it succeeds.
-    pub(crate) async fn try_on_node(&self, node: &str, script: &str) -> Option<String> {
-        let ran = self.control(&["exec", "--node", node, "--", "sh", "-c", script]).await;
-        (ran.code == Some(0)).then_some(ran.out)
-    }
-
-    /// What a script prints on a node. It must succeed.
-    pub(crate) async fn on_node(&self, node: &str, script: &str) -> String {
-        let ran = self.control(&["exec", "--node", node, "--", "sh", "-c", script]).await;
-        ran.exits(0).out.clone()
+    /// Runs a script on a node.
+    pub(crate) async fn on_node(&self, node: &str, script: &str) -> Ran {
+        self.control(&["exec", "--node", node, "--", "sh", "-c", script]).await
     }
 
     /// Whether the runtime of a node has an image of this name.
     pub(crate) async fn has(&self, node: &str, image: &str) -> bool {
-        self.on_node(node, "ctr -n k8s.io images ls -q").await.lines().any(|name| name == image)
+        let listed = self.on_node(node, "ctr -n k8s.io images ls -q").await;
+        listed.exits(0).out.lines().any(|name| name == image)
     }
 
     /// A page that a part of Stoker serves, asked from a node; `None` where the answer is no.
     pub(crate) async fn page(&self, node: &str, url: &str) -> Option<String> {
-        self.try_on_node(node, &format!("/bin/busybox wget -qO- {url}")).await
+        let ran = self.on_node(node, &format!("/bin/busybox wget -qO- {url}")).await;
+        (ran.code == Some(0)).then_some(ran.out)
     }
 
     /// Sends a signal to a part of Stoker that runs on a node.
@@ -238,7 +234,7 @@ impl Cluster {
         // The brackets keep the shell's own line from being found.
         let first = &part[..1];
         let script = format!("pkill -{signal} -f '^/usr/local/bin/stoker [{first}]{}'", &part[1..]);
-        self.on_node(node, &script).await;
+        self.on_node(node, &script).await.exits(0);
     }
 
     /// Ends a part of the cluster as a crash would.
@@ -270,6 +266,34 @@ impl Cluster {
         pods.list(&ListParams::default().labels(&selector)).await.unwrap().items
     }
 
+    /// The pod of one part that is on this node.
+    pub(crate) async fn part_on(&self, component: &str, node: &str) -> Pod {
+        let pods = self.parts(component).await;
+        pods.into_iter().find(|pod| node_of(pod) == Some(node)).unwrap()
+    }
+
+    /// Waits until both pods of a part are ready.
+    pub(crate) async fn both_ready(&self, component: &str) {
+        let ready = async || {
+            let pods = self.parts(component).await;
+            pods.len() == 2 && pods.iter().all(is_ready)
+        };
+        eventually(&format!("two pods of the {component} are ready"), ready).await;
+    }
+
+    /// How often the container of this pod has been started again by now.
+    pub(crate) async fn restarts_of(&self, component: &str, pod: &Pod) -> i32 {
+        let pods = self.parts(component).await;
+        restarts(pods.iter().find(|other| other.metadata.uid == pod.metadata.uid).expect("the same pod"))
+    }
+
+    /// Fails where one of these agents is not the same that it was, or was started again.
+    pub(crate) async fn lived_on(&self, agents: &[Pod]) {
+        for pod in agents {
+            assert_eq!(self.restarts_of("agent", pod).await, restarts(pod), "{:?}", pod.metadata.name);
+        }
+    }
+
     /// The pod that leads, its node, and the Lease's own word for it.
     pub(crate) async fn leader(&self) -> (Pod, String, String) {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
@@ -278,7 +302,7 @@ impl Cluster {
         let pods = self.parts("controller").await;
         let pod = pods.into_iter().find(|pod| holder.starts_with(pod.metadata.name.as_deref().unwrap()));
         let pod = pod.unwrap_or_else(|| panic!("the leader {holder} is no pod"));
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap();
+        let node = node_of(&pod).unwrap().to_owned();
         (pod, node, holder)
     }
 
@@ -293,21 +317,12 @@ impl Cluster {
         }
     }
 
-    /// Waits until a job has ended, and gives its status.
-    pub(crate) async fn ended(&self, name: &str) -> Value {
+    /// Waits until a job has ended. It must be well, on so many nodes.
+    pub(crate) async fn succeeds(&self, name: &str, nodes: u64) {
         let ended =
             |job: Option<&DynamicObject>| job.is_some_and(|job| job.data["status"]["completionTime"].is_string());
-        self.wait(&self.preheats(), name, ended).await.unwrap().data["status"].clone()
-    }
-
-    /// Waits for what no watch tells of.
-    pub(crate) async fn eventually<F: Future<Output = bool>>(&self, what: &str, mut is: impl FnMut() -> F) {
-        let waiting = async {
-            while !is().await {
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("it did not come true: {what}"));
+        let status = self.wait(&self.preheats(), name, ended).await.unwrap().data["status"].clone();
+        assert_eq!((&status["phase"], &status["succeeded"]), (&json!("Succeeded"), &json!(nodes)), "{status:#}");
     }
 
     /// An image that no node has, and its reference; in the cluster's own registry.
@@ -347,6 +362,11 @@ pub(crate) fn unique() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
+/// Where it is.
+pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
 /// How often its container was started again.
 pub(crate) fn restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
@@ -357,16 +377,6 @@ pub(crate) fn restarts(pod: &Pod) -> i32 {
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-async fn administrator() -> Client {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig()).unwrap();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    Client::try_from(config).unwrap()
-}
-
-fn kubeconfig() -> PathBuf {
-    std::env::var_os("STOKER_TEST_KUBECONFIG").unwrap().into()
 }
 
 fn xtask(args: &[&str]) -> Command {
@@ -381,9 +391,4 @@ fn cluster_command(args: &[&str]) -> Command {
     let mut command = xtask(&["cluster", verb, "--dir", &dir]);
     command.args(rest);
     command
-}
-
-/// Runs a command, away from the executor.
-async fn run(mut command: Command) -> Ran {
-    Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap())
 }

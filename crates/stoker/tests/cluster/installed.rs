@@ -5,6 +5,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::bed::{Cluster, SYSTEM, image, is_ready, restarts};
+use crate::embedded::docker_login;
 use crate::link::Linked;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +74,7 @@ async fn uninstall_leaves_nothing_though_a_pull_runs_and_a_job_is_held() {
     for node in ["n1", "n2"] {
         // It ends with 1 where it finds nothing.
         let running = cluster.on_node(node, "pgrep -f '^/usr/local/bin/stoker [a-z]' || [ $? -eq 1 ]").await;
-        assert_eq!(running, "", "something of Stoker still runs on {node}");
+        assert_eq!(running.exits(0).out, "", "something of Stoker still runs on {node}");
     }
     // A second time there is nothing to do, and that is no failure.
     cluster.administer(&["uninstall"]).await.exits(0);
@@ -83,25 +84,18 @@ async fn uninstall_leaves_nothing_though_a_pull_runs_and_a_job_is_held() {
 #[ignore = "long"]
 async fn another_namespace_will_do_and_one_stoker_is_enough() {
     let Some(mut cluster) = Cluster::enter().await else { return };
-    let path = "jsonpath={.spec.template.spec.containers[0].image}";
-    let of_stoker = cluster.kubectl(&["-n", SYSTEM, "get", "deployment/stoker-controller", "-o", path]).await;
-    let of_stoker = of_stoker.exits(0).out.trim().to_owned();
+    let of_stoker = cluster.own_image().await;
     cluster.uninstall().await;
     let manifests = cluster.administer(&["install", "--image", &of_stoker, "--namespace", "warm"]).await;
     cluster.apply(&manifests.exits(0).out).await.exits(0);
-    for part in ["deployment/stoker-controller", "daemonset/stoker-agent"] {
-        cluster.kubectl(&["-n", "warm", "rollout", "status", "--timeout=180s", part]).await.exits(0);
-    }
+    cluster.rolled_out("warm").await;
     cluster.invite().await;
     let second = cluster.administer(&["install", "--image", &of_stoker]).await;
     second.exits(1).says("Stoker is in the namespace warm");
 
     // With a login: its copy is where agents may read it.
     let linked = Linked::start(&cluster, &[("ada", "hunter2")], image(1_000_000)).await;
-    let login = json!({"auths": {linked.link.host(): {"username": "ada", "password": "hunter2"}}}).to_string();
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"},
-        "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": login}});
-    cluster.create(&secret).await;
+    cluster.person.docker_secret("login", &docker_login(&linked.link.host(), "ada", "hunter2")).await;
     cluster
         .stoker(&["pull", &linked.reference, "--name", "web", "--secret", "login"])
         .await

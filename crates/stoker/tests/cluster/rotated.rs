@@ -6,11 +6,8 @@ use serde_json::{Value, json};
 use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
 
 use crate::bed::{Cluster, SHOP, SYSTEM, unique};
+use crate::embedded::docker_login;
 use crate::link::Linked;
-
-fn login(host: &str, password: &str) -> String {
-    json!({"auths": {host: {"username": "ada", "password": password}}}).to_string()
-}
 
 /// The copies of Secrets that the order of this image names.
 fn copies(object: &DynamicObject, image: &str) -> Option<Value> {
@@ -28,9 +25,7 @@ async fn a_pull_goes_on_with_the_secret_that_came_meanwhile_and_no_copy_stays() 
     let image = layers.iter().fold(ImageBuilder::new(), ImageBuilder::layer).build();
     let mut linked = Linked::start(&cluster, &[("ada", "hunter2-old")], image).await;
     let host = linked.link.host();
-    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "login"},
-        "type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": login(&host, "hunter2-old")}});
-    cluster.create(&secret).await;
+    cluster.person.docker_secret("login", &docker_login(&host, "ada", "hunter2-old")).await;
     linked.link.stall_after(3_000_000);
     let job = json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "web"}, "spec": {
         "images": [{"image": linked.reference, "pullSecrets": [{"name": "login"}]}],
@@ -48,7 +43,7 @@ async fn a_pull_goes_on_with_the_secret_that_came_meanwhile_and_no_copy_stays() 
     copies.get(&old[0]).await.expect("the copy that the order names");
 
     let secrets: Api<Secret> = Api::namespaced(cluster.client.clone(), SHOP);
-    let new = json!({"stringData": {".dockerconfigjson": login(&host, "hunter2-new")}});
+    let new = json!({"stringData": {".dockerconfigjson": docker_login(&host, "ada", "hunter2-new")}});
     secrets.patch("login", &PatchParams::default(), &Patch::Merge(&new)).await.unwrap();
     let other = |object: Option<&DynamicObject>| object.and_then(of).is_some_and(|copies| copies != before);
     let now = cluster.wait(&cluster.node_preheats(), "n2", other).await.unwrap();
@@ -56,9 +51,8 @@ async fn a_pull_goes_on_with_the_secret_that_came_meanwhile_and_no_copy_stays() 
     linked.real.set_accounts(&[("ada".to_owned(), "hunter2-new".to_owned())]).unwrap();
     linked.link.let_go();
 
-    let status = cluster.ended("web").await;
-    assert_eq!(status["phase"], "Succeeded", "{status:#}");
-    linked.sent_at_most(1);
+    cluster.succeeds("web", 1).await;
+    linked.sent_at_most(1, 1);
     // Nothing of either login is where people look, and the copies go with the job.
     cluster.kubectl_as_person(&["delete", "preheat", "web"]).await.exits(0);
     for copy in old.iter().chain(&new) {

@@ -17,22 +17,15 @@ use crate::up::{Ran, Up};
 /// Makes of `async fn case(version: Version)` a test on each version. `quick`: Debian's is not left out by quick runs.
 macro_rules! on_both {
     (quick $case:ident) => {
-        mod $case {
-            #[tokio::test(flavor = "multi_thread")]
-            async fn on_containerd_1() {
-                super::$case(stoker_testbed::containerd::Version::Debian).await;
-            }
-            #[tokio::test(flavor = "multi_thread")]
-            #[ignore = "long"]
-            async fn on_containerd_2() {
-                super::$case(stoker_testbed::containerd::Version::Two).await;
-            }
-        }
+        on_both!($case:);
     };
     ($case:ident) => {
+        on_both!($case: #[ignore = "long"]);
+    };
+    ($case:ident: $(#[$debian:meta])?) => {
         mod $case {
             #[tokio::test(flavor = "multi_thread")]
-            #[ignore = "long"]
+            $(#[$debian])?
             async fn on_containerd_1() {
                 super::$case(stoker_testbed::containerd::Version::Debian).await;
             }
@@ -65,6 +58,18 @@ impl Registry {
         self.real.push(repository, tag, image).await.unwrap();
         format!("{}/{repository}:{tag}", self.link.host())
     }
+
+    /// Fails where more was sent than an image needs that was interrupted this often.
+    #[track_caller]
+    pub(crate) fn sent_at_most(&self, image: &Image, cuts: u64) {
+        let (sent, most) = (self.link.received(), bound(image, cuts));
+        assert!(sent <= most, "{sent} bytes left the registry, {most} may");
+    }
+}
+
+/// What may be sent for an image that was interrupted this often.
+pub(crate) fn bound(image: &Image, cuts: u64) -> u64 {
+    image.layer_bytes() + image.layer_bytes() / 50 + (cuts.max(1) << 20)
 }
 
 /// A containerd with `stoker up` on it.

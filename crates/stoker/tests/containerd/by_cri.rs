@@ -1,7 +1,5 @@
 //! `--runtime cri`: the runtime pulls by itself, and what comes of it is told in the same words.
 
-use std::time::Duration;
-
 use serde_json::json;
 use stoker_testbed::containerd::{self, Version};
 use stoker_testbed::docker_registry::Options;
@@ -9,7 +7,7 @@ use stoker_testbed::image::{Compression, Flavor, Image, ImageBuilder, LayerBuild
 use stoker_testbed::registry::{self, Fault, On};
 
 use crate::bed::{Node, Registry, on_both};
-use crate::up::PATIENCE;
+use crate::up::{eventually, every_object};
 use crate::wishes::{node, noise};
 
 /// A node that leaves its pulls to containerd.
@@ -24,12 +22,7 @@ fn said(node: &Node, words: &str) -> usize {
 
 /// Waits until containerd has said this so often: it keeps no other record of pulls that it dropped.
 async fn logs(node: &Node, words: &str, times: usize) {
-    let heard = async {
-        while said(node, words) < times {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, heard).await.expect("containerd did not say it");
+    eventually(&format!("containerd says: {words}"), async || said(node, words) >= times).await;
 }
 
 async fn tags_digests_and_policies(version: Version) {
@@ -110,7 +103,8 @@ async fn troubles_have_the_same_words(version: Version) {
     fails("down", &name, &[], "Unreachable").await;
     let (log, encoded) = (std::fs::read_to_string(log.path()).unwrap(), "YWRhOmh1bnRlcjI=");
     assert!(!log.contains("hunter2") && !log.contains(encoded), "{log}");
-    assert!(!node.containerd.log().contains("hunter2") && !node.every_object().await.contains("hunter2"));
+    let objects = every_object(&node.up.client().await).await;
+    assert!(!node.containerd.log().contains("hunter2") && !objects.contains("hunter2"));
 }
 on_both!(troubles_have_the_same_words);
 

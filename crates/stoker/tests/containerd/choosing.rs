@@ -110,7 +110,7 @@ async fn nothing_at_the_endpoint_is_said() {
             "--data",
         ]);
         command.arg(dir.path().join("data")).stdin(Stdio::null());
-        let ran = Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap());
+        let ran = Ran::by(command).await;
         ran.exits(1).says(words);
     }
 }

@@ -7,7 +7,7 @@ use stoker_testbed::containerd::{Containerd, Options, Version};
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
 
 use crate::bed::{Node, Registry, leases, on_both};
-use crate::up::Up;
+use crate::up::{Up, eventually};
 
 const MIB: u64 = 1 << 20;
 
@@ -51,12 +51,7 @@ async fn an_order_that_is_given_up_frees_the_disk(version: Version) {
     node.up.create(&manifest.to_string()).await;
     let report = node.report(|report| report.phase == "Failed").await;
     assert_eq!(report.reason, "NoSpace");
-    let freed = async {
-        while free().await + 3 * MIB < before {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(crate::up::PATIENCE, freed).await.expect("the disk is as it was");
+    eventually("the disk is as it was", async || free().await + 3 * MIB >= before).await;
 }
 on_both!(an_order_that_is_given_up_frees_the_disk);
 

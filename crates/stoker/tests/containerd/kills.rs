@@ -5,6 +5,7 @@ use stoker_testbed::containerd::{Containerd, Version};
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
 
 use crate::bed::{Node, Registry, collect, leases, on_both};
+use crate::up::eventually;
 
 const MIB: u64 = 1 << 20;
 
@@ -16,12 +17,6 @@ fn image(size: u64) -> Image {
     };
     let layers = [(1, 6), (2, 2), (3, 6), (4, 6)].map(layer);
     layers.iter().fold(ImageBuilder::new(), ImageBuilder::layer).build()
-}
-
-/// The most that may leave the registry.
-fn most(image: &Image, kills: u64) -> u64 {
-    let bytes = image.layer_bytes();
-    bytes + bytes / 50 + kills * MIB
 }
 
 /// Whether nothing of an unfinished pull is there.
@@ -43,8 +38,7 @@ async fn a_killed_agent_goes_on(version: Version) {
         node.up.kill_and_restart();
     }
     node.done().await;
-    let (fetched, most) = (registry.link.received(), most(&image, 3));
-    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    registry.sent_at_most(&image, 3);
     node.containerd.mount(&name).await.unwrap();
     assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
 }
@@ -69,8 +63,7 @@ async fn a_killed_containerd_is_waited_for(version: Version) {
         ("", "", 1),
         "it is no failed attempt"
     );
-    let (fetched, most) = (registry.link.received(), most(&image, 1));
-    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    registry.sent_at_most(&image, 1);
     node.containerd.mount(&name).await.unwrap();
     assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
 }
@@ -89,8 +82,7 @@ async fn kills_while_unpacking_lose_nothing(version: Version) {
     registry.link.wait_for_bytes(image.layer_bytes()).await.unwrap();
     node.containerd.restart().await.unwrap();
     node.done().await;
-    let (fetched, most) = (registry.link.received(), most(&image, 2));
-    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    registry.sent_at_most(&image, 2);
     node.containerd.mount(&name).await.unwrap();
     assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
 }
@@ -110,8 +102,7 @@ async fn a_garbage_collector_in_the_middle_takes_nothing(version: Version) {
     registry.link.let_go();
     node.done().await;
     collect(&node.containerd).await;
-    let (fetched, most) = (registry.link.received(), most(&image, 1));
-    assert!(fetched <= most, "{fetched} bytes left the registry, {most} may");
+    registry.sent_at_most(&image, 1);
     node.containerd.mount(&name).await.unwrap();
 }
 on_both!(a_garbage_collector_in_the_middle_takes_nothing);
@@ -122,17 +113,15 @@ async fn a_deleted_job_leaves_nothing_behind(version: Version) {
     let image = image(12 * MIB);
     let name = registry.push("kills/deleted", "v1", &image).await;
     let swept = async |node: &Node| {
-        while !leases(&node.containerd).await.is_empty() {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+        eventually("no lease of ours is left", async || leases(&node.containerd).await.is_empty()).await;
         let spool = node.up.data().join("nodes/node-1/spool");
-        while std::fs::read_dir(&spool).unwrap().next().is_some() {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
+        eventually("the spool is empty", async || std::fs::read_dir(&spool).unwrap().next().is_none()).await;
         // What containerd made for a request that nobody waits for goes with its next collection.
-        while !clean(&node.containerd).await {
+        let collected = async || {
             collect(&node.containerd).await;
-        }
+            clean(&node.containerd).await
+        };
+        eventually("nothing of an unfinished pull is left", collected).await;
     };
     // While the agent runs; and by the next life of one that was killed before it could.
     for killed in [false, true] {
@@ -150,14 +139,14 @@ async fn a_deleted_job_leaves_nothing_behind(version: Version) {
         } else {
             node.up.run(&["delete", "deleted"]).await.exits(0);
         }
-        tokio::time::timeout(crate::up::PATIENCE, swept(&node)).await.expect("swept");
+        swept(&node).await;
         registry.link.let_go();
     }
     // One of an earlier life whose order nobody remembers goes too; those of others stay.
     node.containerd.ctr_ok(&["leases", "create", "--id", "stoker-old", "stoker.dev/pull=0123456789"]).await.unwrap();
     node.containerd.ctr_ok(&["leases", "create", "--id", "theirs", "else=1"]).await.unwrap();
     node.up.kill_and_restart();
-    tokio::time::timeout(crate::up::PATIENCE, swept(&node)).await.expect("swept");
+    swept(&node).await;
     assert!(node.containerd.ctr_ok(&["leases", "ls"]).await.unwrap().contains("theirs"));
 }
 on_both!(a_deleted_job_leaves_nothing_behind);

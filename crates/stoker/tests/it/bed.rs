@@ -4,20 +4,22 @@ use std::io::{BufRead as _, BufReader};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DynamicObject, PostParams};
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Client, Config};
-use serde_json::json;
+use serde_json::{Value, json};
+use stoker_testbed::account;
 
-/// Nothing here takes this long; a test that waits for it has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// Nothing takes this long, not on a real cluster either; a test that waits for it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The binary under test, without the user's own settings.
 pub(crate) fn stoker() -> Command {
@@ -131,6 +133,7 @@ impl Deref for Up {
 }
 
 /// Somebody's way into a cluster, and into the namespace that the kubeconfig says.
+#[derive(Clone)]
 pub(crate) struct Login {
     kubeconfig: PathBuf,
 }
@@ -153,8 +156,23 @@ impl Login {
 
     /// Runs a command, away from the executor.
     pub(crate) async fn run(&self, args: &[&str]) -> Ran {
-        let mut command = self.command(args);
-        Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap())
+        Ran::by(self.command(args)).await
+    }
+
+    /// Runs kubectl, with nobody's settings and a cache below this folder. None where there is none.
+    pub(crate) async fn kubectl(&self, home: &Path, args: &[&str]) -> Option<Ran> {
+        let mut command = Command::new(kubectl()?);
+        command.arg("--kubeconfig").arg(&self.kubeconfig).args(args).env("HOME", home);
+        Some(Ran::by(command).await)
+    }
+
+    /// The way of a service account, given by its namespace and name, kept in this file. This one is an administrator's. A login
+    /// that is bound to a pod says on which node that is.
+    pub(crate) async fn account(&self, file: PathBuf, account: (&str, &str), pod: Option<&Pod>) -> Self {
+        let own = Kubeconfig::read_from(&self.kubeconfig).unwrap();
+        let config = account::log_in(&self.client().await, &own, account, pod).await.unwrap();
+        std::fs::write(&file, serde_json::to_string(&config).unwrap()).unwrap();
+        Self::new(file)
     }
 
     pub(crate) async fn client(&self) -> Client {
@@ -201,6 +219,12 @@ impl Login {
         }
     }
 
+    /// Waits until a job has ended, and gives its status.
+    pub(crate) async fn ended(&self, kind: &str, name: &str) -> Value {
+        let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
+        self.wait(kind, name, ended).await.data["status"].clone()
+    }
+
     /// Makes a Secret with a login of a registry.
     pub(crate) async fn docker_secret(&self, name: &str, content: &str) {
         self.make_secret(name, "kubernetes.io/dockerconfigjson", ".dockerconfigjson", content).await;
@@ -222,6 +246,11 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
+    /// Runs a command, away from the executor.
+    pub(crate) async fn by(mut command: Command) -> Self {
+        Self::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap())
+    }
+
     pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code(),
@@ -245,6 +274,43 @@ impl Ran {
     }
 }
 
+/// Waits for what no watch tells of.
+pub(crate) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("it did not come true: {what}"));
+}
+
+/// The file that `docker login` writes.
+pub(crate) fn docker_login(host: &str, user: &str, password: &str) -> String {
+    json!({"auths": {host: {"username": user, "password": password}}}).to_string()
+}
+
+/// Every object that is not a Secret, as text.
+pub(crate) async fn every_object(client: &Client) -> String {
+    let kinds = [
+        ("stoker.dev", "v1alpha1", "Preheat"),
+        ("stoker.dev", "v1alpha1", "NodePreheat"),
+        ("apps.kruise.io", "v1alpha1", "ImagePullJob"),
+        ("", "v1", "Event"),
+        ("", "v1", "Node"),
+        ("", "v1", "ConfigMap"),
+        ("coordination.k8s.io", "v1", "Lease"),
+    ];
+    let mut text = String::new();
+    for (group, version, kind) in kinds {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        for object in api.list(&ListParams::default()).await.unwrap().items {
+            text += &serde_json::to_string(&object).unwrap();
+        }
+    }
+    text
+}
+
 /// Everything that a child writes to one of its pipes, once it ended.
 pub(crate) fn rest(mut pipe: impl std::io::Read) -> String {
     let mut text = String::new();
@@ -253,10 +319,15 @@ pub(crate) fn rest(mut pipe: impl std::io::Read) -> String {
 }
 
 /// A kubectl that is new enough, from $KUBECTL or the PATH.
-pub(crate) fn kubectl() -> Option<String> {
+pub(crate) fn kubectl() -> Option<&'static str> {
+    static FOUND: OnceLock<Option<String>> = OnceLock::new();
+    FOUND.get_or_init(find_kubectl).as_deref()
+}
+
+fn find_kubectl() -> Option<String> {
     let program = std::env::var("KUBECTL").unwrap_or_else(|_| "kubectl".into());
     let output = Command::new(&program).args(["version", "--client", "-o", "json"]).output().ok()?;
-    let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
+    let version: Value = serde_json::from_slice(&output.stdout).ok()?;
     let minor = version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse::<u32>().ok()?;
     (minor >= 28).then_some(program)
 }

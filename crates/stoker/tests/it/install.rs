@@ -113,7 +113,7 @@ async fn run(kubeconfig: Option<&Path>, args: &[&str]) -> Ran {
         command.arg("--kubeconfig").arg(kubeconfig);
     }
     command.args(args);
-    Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap())
+    Ran::by(command).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::{DynamicObject, PostParams};
+use kube::api::PostParams;
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 use stoker_api::native::{NodePreheat, Preheat};
@@ -15,13 +14,9 @@ use stoker_embedded::Server;
 use stoker_testbed::registry::{Fault, On, Registry, noise};
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{PATIENCE, Up, stoker};
+use crate::bed::{PATIENCE, Up, eventually, stoker};
 
 const MIB: u64 = 1 << 20;
-
-fn field<'a>(object: &'a DynamicObject, pointer: &str) -> &'a Value {
-    object.data.pointer(pointer).unwrap_or(&Value::Null)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_kills_in_the_middle_of_a_pull_lose_nothing() {
@@ -45,8 +40,8 @@ async fn twenty_kills_in_the_middle_of_a_pull_lose_nothing() {
         up.kill_and_restart();
     }
     registry.pace(u64::MAX);
-    let done = up.wait("Preheat", "model", |object| !field(object, "/status/completionTime").is_null()).await;
-    assert_eq!(field(&done, "/status/phase"), "Succeeded", "{done:#?}");
+    let status = up.ended("Preheat", "model").await;
+    assert_eq!(status["phase"], "Succeeded", "{status:#}");
     let names: Vec<String> = up.run(&["get"]).await.out.lines().map(|line| line.to_string()).collect();
     for name in &acknowledged {
         assert!(names.iter().any(|line| line.starts_with(&format!("{name} "))), "{name} is lost: {names:#?}");
@@ -133,12 +128,8 @@ async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_ow
     let mut child = agent(&home, &kubeconfig);
     registry.let_go();
     let index = home.join("images/index.json");
-    let arrived = async {
-        while !std::fs::read_to_string(&index).is_ok_and(|index| index.contains("shop/web:v1")) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, arrived).await.expect("the image arrives with the API server away");
+    let arrived = async || std::fs::read_to_string(&index).is_ok_and(|index| index.contains("shop/web:v1"));
+    eventually("the image arrives with the API server away", arrived).await;
     let sent = registry.body_bytes(&pushed.layers[0]);
     assert!(sent <= (2 << 20) + (1 << 20) / 4, "{sent} bytes for a layer of 2 MiB: it went on where it was");
 

@@ -49,7 +49,7 @@ async fn every_command_works(page: &str, at_least: usize) {
     let up = Up::start(3);
     let scratch = tempfile::tempdir().unwrap();
     let kubectl = kubectl();
-    let bin = programs(scratch.path(), kubectl.as_deref());
+    let bin = programs(scratch.path(), kubectl);
     std::fs::create_dir(scratch.path().join("examples")).unwrap();
     for example in ["preheat.yaml", "imagepulljob.yaml"] {
         let text = std::fs::read_to_string(root.join("examples").join(example)).unwrap();
@@ -70,7 +70,7 @@ async fn every_command_works(page: &str, at_least: usize) {
         let mut command = Command::new("sh");
         command.arg("-c").arg(line.replace("registry.example", &registry.host())).current_dir(scratch.path());
         command.env("PATH", &path).env("KUBECONFIG", up.kubeconfig()).env("HOME", scratch.path());
-        let ran = Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap());
+        let ran = Ran::by(command).await;
         assert_eq!(ran.code, Some(0), "$ {line}\n{}{}", ran.out, ran.err);
     }
     if left_out > 0 {

@@ -11,7 +11,7 @@ use futures::FutureExt as _;
 use kube::Client;
 
 use crate::real::{Part, Real};
-use crate::up::{Login, Ran, Up, kubectl};
+use crate::up::{Login, Up};
 
 /// A scenario by name.
 pub(crate) type Scenario = (&'static str, for<'a> fn(&'a Site) -> Pin<Box<dyn Future<Output = ()> + 'a>>);
@@ -124,13 +124,6 @@ impl Bed {
     /// Everything that controller and agents said.
     pub(crate) fn log(&self) -> String {
         self.logs.iter().map(|log| std::fs::read_to_string(log).unwrap()).collect()
-    }
-
-    /// Runs kubectl as the person. None where there is none.
-    pub(crate) async fn kubectl(&self, args: &[&str]) -> Option<Ran> {
-        let mut command = Command::new(kubectl()?);
-        command.arg("--kubeconfig").arg(self.kubeconfig()).args(args).env("HOME", self.scratch());
-        Some(Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap()))
     }
 }
 

@@ -1,16 +1,13 @@
 //! Pull secrets against a registry that wants a login: Debian's docker-registry with htpasswd.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use stoker_testbed::docker_registry::{self, DockerRegistry};
 use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
 
 use crate::bed::{Bed, Site, Wishes};
-use crate::up::{PATIENCE, Ran};
+use crate::up::{Ran, docker_login, eventually, every_object};
 
 /// What nobody may ever see.
 const PASSWORDS: [&str; 2] = ["hunter2-first", "hunter2-rotated"];
@@ -42,7 +39,7 @@ impl Registry {
 
     /// The file that `docker login` would write.
     fn login(&self, password: &str) -> String {
-        json!({ "auths": { self.host(): { "username": "ada", "password": password } } }).to_string()
+        docker_login(&self.host(), "ada", password)
     }
 }
 
@@ -60,45 +57,14 @@ impl Bed {
 
     /// Waits until there are this many copies: an event does it, so looking again often is soon enough.
     async fn wait_for_copies(&self, number: usize) -> Vec<String> {
-        let waiting = async {
-            loop {
-                let copies = self.copies().await;
-                if copies.len() == number {
-                    return copies;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, waiting).await.expect("the copies did not become as many")
+        eventually(&format!("there are {number} copies"), async || self.copies().await.len() == number).await;
+        self.copies().await
     }
 
     async fn pull(&self, image: &str, secrets: &[&str], more: &[&str]) -> Ran {
         let secrets = secrets.iter().flat_map(|name| ["--secret", name]);
         let args: Vec<&str> = ["pull", image].into_iter().chain(secrets).chain(more.iter().copied()).collect();
         self.run(&args).await
-    }
-
-    /// Every object but the Secrets, as text.
-    async fn every_object(&self) -> String {
-        let client = self.administrator.clone();
-        let kinds = [
-            ("stoker.dev", "v1alpha1", "Preheat"),
-            ("stoker.dev", "v1alpha1", "NodePreheat"),
-            ("apps.kruise.io", "v1alpha1", "ImagePullJob"),
-            ("", "v1", "Event"),
-            ("", "v1", "Node"),
-            ("", "v1", "ConfigMap"),
-            ("coordination.k8s.io", "v1", "Lease"),
-        ];
-        let mut text = String::new();
-        for (group, version, kind) in kinds {
-            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-            let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-            for object in api.list(&ListParams::default()).await.unwrap().items {
-                text += &serde_json::to_string(&object).unwrap();
-            }
-        }
-        text
     }
 }
 
@@ -152,15 +118,14 @@ pub(crate) async fn a_private_registry_with_right_wrong_two_and_rotated_secrets(
 
     // Rotated: the copy follows the Secret, the old one goes, and pulls work again.
     registry.rotate();
-    let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
     let ask = |name: &str| {
         let images = json!([{"image": image, "pullSecrets": [{"name": "right"}]}]);
         let spec = json!({"images": images, "pull": {"policy": "Always"}});
         json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": name}, "spec": spec})
     };
     bed.create(&ask("stale").to_string()).await;
-    let stale = bed.wait("Preheat", "stale", ended).await;
-    assert_eq!(stale.data["status"]["failedNodes"][0]["reason"], "Unauthorized", "{:#}", stale.data);
+    let stale = bed.ended("Preheat", "stale").await;
+    assert_eq!(stale["failedNodes"][0]["reason"], "Unauthorized", "{stale:#}");
     let secret = json!({ "stringData": { ".dockerconfigjson": registry.login(PASSWORDS[1]) } });
     for name in ["right", "same"] {
         let api: Api<Secret> = Api::default_namespaced(bed.client().await);
@@ -168,8 +133,8 @@ pub(crate) async fn a_private_registry_with_right_wrong_two_and_rotated_secrets(
     }
     bed.wait_for_copies(4).await;
     bed.create(&ask("again").to_string()).await;
-    let again = bed.wait("Preheat", "again", ended).await;
-    assert_eq!(again.data["status"]["phase"], "Succeeded", "{:#}", again.data);
+    let again = bed.ended("Preheat", "again").await;
+    assert_eq!(again["phase"], "Succeeded", "{again:#}");
     let mut after = bed.wait_for_copies(2).await;
     after.retain(|copy| before.contains(copy));
     assert_eq!(after, Vec::<String>::new(), "the old copy is gone");
@@ -179,7 +144,7 @@ pub(crate) async fn a_private_registry_with_right_wrong_two_and_rotated_secrets(
     // Nobody has seen a password.
     let printed = bed.log();
     assert!(printed.contains("copying a Secret"), "the log says what happens: {printed}");
-    let objects = bed.every_object().await;
+    let objects = every_object(&bed.administrator).await;
     assert!(objects.contains("again"));
     for text in said.iter().map(|ran| format!("{}{}", ran.out, ran.err)).chain([printed, objects]) {
         for secret in PASSWORDS.into_iter().chain(["not-the-password"]) {
@@ -204,11 +169,8 @@ pub(crate) async fn an_imagepulljob_pulls_with_secrets_that_cannot_be_changed(si
         "spec": { "image": registry.image, "pullSecrets": ["old"] },
     });
     bed.create(&manifest.to_string()).await;
-    let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
-    let job = bed.wait("ImagePullJob", "private", ended).await;
-    let counts: BTreeMap<&str, &Value> =
-        ["succeeded", "failed"].into_iter().map(|field| (field, &job.data["status"][field])).collect();
-    assert_eq!(counts, BTreeMap::from([("succeeded", &json!(bed.nodes.len())), ("failed", &json!(0))]));
+    let status = bed.ended("ImagePullJob", "private").await;
+    assert_eq!((&status["succeeded"], &status["failed"]), (&json!(bed.nodes.len()), &json!(0)), "{status:#}");
     let api = bed.api("ImagePullJob").await;
     for change in [json!(["other"]), json!([]), Value::Null] {
         let patch = Patch::Merge(json!({ "spec": { "pullSecrets": change } }));

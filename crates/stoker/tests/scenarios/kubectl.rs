@@ -15,7 +15,7 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
         registry.push(image, "v1", &[noise(10_000, 1)]);
     }
     let bed = site.bed(Wishes::default()).await;
-    let run = async |args: &[&str]| bed.kubectl(args).await.unwrap();
+    let run = async |args: &[&str]| bed.kubectl(bed.scratch(), args).await.unwrap();
     let all = bed.nodes.len();
     let example = |name: &str| {
         let file = format!("{}/../../examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
@@ -35,7 +35,7 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
     described.exits(0).says("Started").says("Succeeded").says(&format!("{all} of {all} nodes have every image"));
     let job = example("imagepulljob");
     run(&["apply", "-f", &job]).await.exits(0).says("imagepulljob.apps.kruise.io/base-image created");
-    bed.wait("ImagePullJob", "base-image", |object| object.data.pointer("/status/completionTime").is_some()).await;
+    bed.ended("ImagePullJob", "base-image").await;
     run(&["get", "imagepulljobs"]).await.exits(0).says("SUCCEED").says("job has completed");
     let bad = bed.scratch().join("bad.yaml");
     let text = std::fs::read_to_string(&preheat).unwrap();

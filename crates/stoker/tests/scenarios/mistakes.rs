@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use stoker_testbed::registry::{Auth, Fault, INDEX, On, Registry, digest, noise};
 
 use crate::bed::{Site, Wishes};
-use crate::up::{Ran, stoker};
+use crate::up::{Ran, docker_login, stoker};
 
 /// The report that becomes the snapshot.
 #[derive(Default)]
@@ -93,8 +93,7 @@ pub(crate) async fn every_mistake_is_answered_with_the_thing_and_the_next_step(s
         private.push(&format!("shop/{image}"), "v1", &[noise(1_000, 1)]);
     }
     private.protect(Auth::Basic { login: "ada:right".into() });
-    let login = json!({"auths": {private.host(): {"username": "ada", "password": "wrong"}}}).to_string();
-    bed.docker_secret("wrong", &login).await;
+    bed.docker_secret("wrong", &docker_login(&private.host(), "ada", "wrong")).await;
     bed.docker_secret("broken", "{\"auths\": \"wrong\"}").await;
     let behind = |image: &str, secrets: Value| {
         let image = format!("{}/shop/{image}:v1", private.host());
@@ -156,9 +155,7 @@ pub(crate) async fn every_mistake_is_answered_with_the_thing_and_the_next_step(s
         api.create(&Default::default(), &object).await.unwrap();
     }
     for (number, (what, _)) in jobs.iter().enumerate() {
-        let ended = |object: &kube::api::DynamicObject| object.data.pointer("/status/completionTime").is_some();
-        let object = bed.wait("Preheat", &format!("job-{number}"), ended).await;
-        page.job(what, &object.data["status"]);
+        page.job(what, &bed.ended("Preheat", &format!("job-{number}")).await);
     }
     // Through all of that the node went on with what was good.
     bed.run(&["pull", &image, "--node", first]).await.exits(0);

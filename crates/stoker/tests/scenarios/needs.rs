@@ -1,7 +1,7 @@
 //! An order that wants more than the agent knows, as from a controller that is newer than it.
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use stoker_api::native::NodePreheat;
 use stoker_testbed::registry::{Fault, On, Registry, noise};
 
@@ -41,10 +41,9 @@ pub(crate) async fn an_order_that_needs_what_an_agent_lacks_fails_and_others_go_
     let object = bed.wait("NodePreheat", node, |object| report(object).is_some()).await;
     let report = report(&object).unwrap();
     assert_eq!((&report["phase"], &report["reason"]), (&json!("Failed"), &json!("Unsupported")), "{report:#}");
-    let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
-    let newer = bed.wait("Preheat", "newer", ended).await.data;
-    assert_eq!(newer["status"]["phase"], "Failed", "{newer:#}");
-    assert_eq!(newer["status"]["failedNodes"][0]["reason"], "Unsupported", "{newer:#}");
+    let newer = bed.ended("Preheat", "newer").await;
+    assert_eq!(newer["phase"], "Failed", "{newer:#}");
+    assert_eq!(newer["failedNodes"][0]["reason"], "Unsupported", "{newer:#}");
     let why = bed.run(&["get", "newer"]).await;
     why.exits(0).says("Unsupported").says("this agent does not know telepathy; update it to the controller's version");
     assert!(registry.requests("shop/newer").is_empty(), "nothing was fetched for it");
@@ -52,7 +51,7 @@ pub(crate) async fn an_order_that_needs_what_an_agent_lacks_fails_and_others_go_
     // The pull that was under way goes on, and so does what waits behind the order that was refused.
     registry.let_go();
     for name in ["slow", "later"] {
-        let job = bed.wait("Preheat", name, ended).await.data;
-        assert_eq!(job["status"]["phase"], Value::from("Succeeded"), "{job:#}");
+        let status = bed.ended("Preheat", name).await;
+        assert_eq!(status["phase"], "Succeeded", "{status:#}");
     }
 }

@@ -11,8 +11,8 @@ use serde_json::Value;
 use stoker_api::native::{GROUP, NodePreheat};
 
 use crate::heartbeat;
-use crate::real::{SYSTEM, eventually};
-use crate::up::Login;
+use crate::real::SYSTEM;
+use crate::up::{Login, eventually};
 
 /// What tests make has this label, and what this suite makes has it with this value.
 pub(crate) const LABEL: &str = "tests.stoker.dev/suite";

@@ -8,7 +8,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -20,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::bed::{Bed, Running, SmallDisk, Wishes};
 use crate::rights::Rights;
-use crate::up::{Login, PATIENCE, Ran, kubectl, stoker};
+use crate::up::{Login, eventually};
 use crate::{heartbeat, own};
 
 /// Where Stoker's own objects are.
@@ -37,9 +36,9 @@ pub(crate) struct Real {
     rights: Rights,
     nodes: Vec<String>,
     own_node: String,
-    /// Kubeconfigs of the controller and of each node's agent.
-    controller: PathBuf,
-    agents: Vec<PathBuf>,
+    /// Those of the controller and of each node's agent.
+    controller: Login,
+    agents: Vec<Login>,
     heartbeats: JoinHandle<()>,
     _dir: tempfile::TempDir,
 }
@@ -53,13 +52,13 @@ impl Real {
         install(&administrator).await;
         let (nodes, own) = make_nodes(&client).await;
         let heartbeats = tokio::spawn(heartbeat::keep(client.clone(), own.clone()));
-        let rights = Rights::new(client.clone(), kubeconfig);
+        let rights = Rights::new(client.clone(), administrator.clone());
         let dir = tempfile::tempdir().unwrap();
-        let controller = rights.login(dir.path(), SYSTEM, "stoker-controller", None).await;
+        let controller = rights.login(dir.path(), (SYSTEM, "stoker-controller"), None).await;
         let mut agents = Vec::new();
         for node in &nodes {
             let pod = place(&client, node).await;
-            agents.push(rights.login(dir.path(), SYSTEM, "stoker-agent", Some(&pod)).await);
+            agents.push(rights.login(dir.path(), (SYSTEM, "stoker-agent"), Some(&pod)).await);
         }
         let own_node = own[0].clone();
         Self { client, administrator, rights, nodes, own_node, controller, agents, heartbeats, _dir: dir }
@@ -76,8 +75,8 @@ impl Real {
         Api::all(self.client.clone()).create(&PostParams::default(), &object).await.unwrap();
         let scratch = tempfile::tempdir().unwrap();
         let homes = scratch.path().join("nodes");
-        let person = Login::new(self.rights.person(scratch.path(), &namespace).await);
-        let operator = Login::new(self.rights.operator(scratch.path(), &namespace).await);
+        let person = self.rights.person(scratch.path(), &namespace).await;
+        let operator = self.rights.operator(scratch.path(), &namespace).await;
         let disk = wishes.small_disk.then(|| SmallDisk::mount(homes.join(&self.nodes[1]))).flatten();
         let parts = self.start(scratch.path(), &homes, wishes);
         self.wait_until_all_run().await;
@@ -98,13 +97,13 @@ impl Real {
 
     fn start(&self, dir: &Path, homes: &Path, wishes: Wishes) -> Vec<Part> {
         let mut parts = vec![Part::start("controller", &["controller"], &self.controller, dir, wishes.trace)];
-        for (node, kubeconfig) in self.nodes.iter().zip(&self.agents) {
+        for (node, login) in self.nodes.iter().zip(&self.agents) {
             let home = homes.join(node);
             let mut args = vec!["agent", "--node", node, "--data", home.to_str().unwrap(), "--runtime", "layout"];
             // How full the machine is that tests run on is not their business.
             args.extend(["--max-disk", "99"]);
             args.extend(wishes.agents);
-            parts.push(Part::start(&format!("agent-{node}"), &args, kubeconfig, dir, wishes.trace));
+            parts.push(Part::start(&format!("agent-{node}"), &args, login, dir, wishes.trace));
         }
         parts
     }
@@ -138,14 +137,13 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    fn start(name: &str, args: &[&str], kubeconfig: &Path, dir: &Path, trace: bool) -> Self {
+    fn start(name: &str, args: &[&str], login: &Login, dir: &Path, trace: bool) -> Self {
         let log = dir.join(format!("{name}.log"));
-        let mut command = stoker();
+        let mut command = login.command(args);
         if trace {
             command.env("STOKER_LOG", "trace");
         }
-        command.arg("--kubeconfig").arg(kubeconfig).args(args).stdout(Stdio::null());
-        let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+        let child = command.stdout(Stdio::null()).stderr(File::create(&log).unwrap()).spawn().unwrap();
         Self { child, log }
     }
 }
@@ -175,10 +173,8 @@ async fn install(administrator: &Login) {
     let file = dir.path().join("stoker.json");
     std::fs::write(&file, list.to_string()).unwrap();
     let run = async |args: &[&str]| {
-        let program = kubectl().expect("kubectl 1.28 or newer on the PATH or in $KUBECTL");
-        let mut command = std::process::Command::new(program);
-        command.arg("--kubeconfig").arg(administrator.kubeconfig()).args(args);
-        Ran::of(tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap())
+        let ran = administrator.kubectl(dir.path(), args).await;
+        ran.expect("kubectl 1.28 or newer on the PATH or in $KUBECTL")
     };
     run(&["apply", "-f", file.to_str().unwrap()]).await.exits(0);
     let ours = ["crd", "-l", "app.kubernetes.io/part-of=stoker"];
@@ -214,14 +210,4 @@ async fn place(client: &Client, node: &str) -> Pod {
     let pod = json!({"metadata": {"name": format!("agent-{node}")}, "spec": spec});
     let pods: Api<Pod> = Api::namespaced(client.clone(), SYSTEM);
     pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap()
-}
-
-/// Waits for what a server's controllers do in their own time.
-pub(crate) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !holds().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what}: not within {PATIENCE:?}"));
 }

@@ -1,9 +1,8 @@
 //! Who may do what on a real server, as `stoker install` and an administrator would have it. A client that may do everything
-//! comes in; kubeconfigs with tokens of service accounts go out, none of which may do more than its role.
+//! comes in; logins of service accounts go out, none of which may do more than its role.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRoleBinding, RoleBinding};
@@ -12,48 +11,27 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 
 use crate::own;
-use crate::real::eventually;
+use crate::up::{Login, eventually};
 
-/// Makes kubeconfigs that differ from the administrator's in who it is.
+/// Gives accounts their rights and their logins.
 pub(crate) struct Rights {
     client: Client,
-    /// The administrator's kubeconfig.
-    config: Value,
+    administrator: Login,
 }
 
 impl Rights {
-    pub(crate) fn new(client: Client, kubeconfig: &str) -> Self {
-        let text = std::fs::read_to_string(kubeconfig).unwrap();
-        Self { client, config: serde_saphyr::from_str(&text).unwrap() }
+    pub(crate) fn new(client: Client, administrator: Login) -> Self {
+        Self { client, administrator }
     }
 
-    /// A kubeconfig for an account. A token that is bound to a pod says on which node that is.
-    pub(crate) async fn login(&self, dir: &Path, namespace: &str, account: &str, bound: Option<&Pod>) -> PathBuf {
-        let mut spec = json!({"audiences": [], "expirationSeconds": 7200});
-        if let Some(pod) = bound {
-            let object = json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()});
-            spec["boundObjectRef"] = object;
-        }
-        let request: TokenRequest = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
-        let answer = accounts.create_token_request(account, &PostParams::default(), &request).await.unwrap();
-        let name = bound.map_or_else(|| account.to_owned(), |pod| pod.name_any());
-        self.write(&dir.join(format!("{name}.kubeconfig")), namespace, &answer.status.unwrap().token)
+    /// The login of an account, given by its namespace and name; one that is bound to a pod says on which node that is.
+    pub(crate) async fn login(&self, dir: &Path, account: (&str, &str), bound: Option<&Pod>) -> Login {
+        let name = bound.map_or_else(|| account.1.to_owned(), |pod| pod.name_any());
+        self.administrator.account(dir.join(format!("{name}.kubeconfig")), account, bound).await
     }
 
-    fn write(&self, file: &Path, namespace: &str, token: &str) -> PathBuf {
-        let mut config = self.config.clone();
-        config["users"] = json!([{"name": "test", "user": {"token": token}}]);
-        for context in config["contexts"].as_array_mut().unwrap() {
-            context["context"]["user"] = "test".into();
-            context["context"]["namespace"] = namespace.into();
-        }
-        std::fs::write(file, serde_json::to_string_pretty(&config).unwrap()).unwrap();
-        file.to_owned()
-    }
-
-    /// Somebody who may edit the namespace, and see nodes; with a kubeconfig.
-    pub(crate) async fn person(&self, dir: &Path, namespace: &str) -> PathBuf {
+    /// Somebody who may edit the namespace, and see nodes.
+    pub(crate) async fn person(&self, dir: &Path, namespace: &str) -> Login {
         let somebody = self.account(namespace, "person").await;
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), namespace);
         let edits = binding("person", "edit", &somebody);
@@ -65,18 +43,18 @@ impl Rights {
             }
         }
         self.wait_until_may(&somebody, "list", "stoker.dev", "nodepreheats", None).await;
-        self.login(dir, namespace, "person", None).await
+        self.login(dir, (namespace, "person"), None).await
     }
 
-    /// Somebody who may see all namespaces, and nodes; with a kubeconfig.
-    pub(crate) async fn operator(&self, dir: &Path, namespace: &str) -> PathBuf {
+    /// Somebody who may see all namespaces, and nodes.
+    pub(crate) async fn operator(&self, dir: &Path, namespace: &str) -> Login {
         let somebody = self.account(namespace, "operator").await;
         for role in ["view", "stoker-nodes-view"] {
             self.bind_everywhere(&somebody, role).await;
         }
         self.wait_until_may(&somebody, "list", "stoker.dev", "preheats", None).await;
         self.wait_until_may(&somebody, "list", "stoker.dev", "nodepreheats", None).await;
-        self.login(dir, namespace, "operator", None).await
+        self.login(dir, (namespace, "operator"), None).await
     }
 
     async fn account(&self, namespace: &str, name: &str) -> Somebody {

@@ -8,10 +8,7 @@ use stoker_testbed::image::{Compression, ImageBuilder, LayerBuilder};
 use stoker_testbed::proxy::Proxy;
 
 use crate::bed::{Site, Wishes};
-
-fn login(host: &str, password: &str) -> String {
-    json!({"auths": {host: {"username": "ada", "password": password}}}).to_string()
-}
+use crate::up::docker_login;
 
 /// The copies of Secrets that the only order names.
 fn copies(object: &DynamicObject) -> Option<Value> {
@@ -30,7 +27,7 @@ pub(crate) async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_mea
     // One layer after the other, so that the second is asked for with a password that is no longer good.
     let bed = site.bed(Wishes { agents: &["--max-layers", "1"], ..Wishes::default() }).await;
     let node = &bed.nodes[0];
-    bed.docker_secret("login", &login(&link.host(), "hunter2-old")).await;
+    bed.docker_secret("login", &docker_login(&link.host(), "ada", "hunter2-old")).await;
     link.stall_after(1_000_000);
     let job = json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "web"}, "spec": {
         "images": [{"image": format!("{}/shop/web:v1", link.host()), "pullSecrets": [{"name": "login"}]}],
@@ -40,7 +37,7 @@ pub(crate) async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_mea
     link.wait_for_bytes(1_000_000).await.unwrap();
     let before = copies(&bed.wait("NodePreheat", node, |object| copies(object).is_some()).await).unwrap();
 
-    let secret = json!({ "stringData": { ".dockerconfigjson": login(&link.host(), "hunter2-new") } });
+    let secret = json!({ "stringData": { ".dockerconfigjson": docker_login(&link.host(), "ada", "hunter2-new") } });
     let secrets: Api<Secret> = Api::default_namespaced(bed.client().await);
     secrets.patch("login", &PatchParams::default(), &Patch::Merge(&secret)).await.unwrap();
     let other = |object: &DynamicObject| copies(object).is_some_and(|copies| copies != before);
@@ -48,9 +45,8 @@ pub(crate) async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_mea
     registry.set_accounts(&account("hunter2-new")).unwrap();
     link.let_go();
 
-    let ended = |object: &DynamicObject| object.data.pointer("/status/completionTime").is_some();
-    let job = bed.wait("Preheat", "web", ended).await;
-    assert_eq!(job.data["status"]["phase"], "Succeeded", "{:#}", job.data);
+    let status = bed.ended("Preheat", "web").await;
+    assert_eq!(status["phase"], "Succeeded", "{status:#}");
     bed.run(&["get", "web", "-o", "wide"]).await.exits(0).says("ATTEMPT").says(" 1");
     let object = bed.wait("NodePreheat", node, |_| true).await;
     let reports = object.data["status"]["reports"].as_object().unwrap();
