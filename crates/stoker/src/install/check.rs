@@ -7,10 +7,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use kube::{Client, ResourceExt as _};
 
-use super::manifests::{MANAGED_BY, PART_OF};
+use super::manifests::{self, MANAGED_BY};
 use crate::jobs;
 
 /// The oldest that binds a pod's node into its token and has admission policies without a feature gate.
@@ -66,9 +66,8 @@ pub(super) async fn cluster(
     if !foreign.is_empty() {
         return Err(Problem::Foreign(foreign));
     }
-    let labels = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let homes = answer(namespaces.list(&ListParams::default().labels(&labels))).await?;
+    let homes = answer(namespaces.list(&manifests::installed())).await?;
     match homes.items.iter().map(|home| home.name_any()).find(|home| home != namespace) {
         Some(other) => Err(Problem::Elsewhere(other)),
         None => Ok(()),

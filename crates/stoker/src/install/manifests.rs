@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use anyhow::Context as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use super::{access, policy, workloads};
@@ -49,6 +50,11 @@ pub(super) fn labels(component: &str) -> Value {
         PART_OF.0: PART_OF.1,
         MANAGED_BY.0: MANAGED_BY.1,
     })
+}
+
+/// For lists: whatever is installed, of any version.
+pub(super) fn installed() -> ListParams {
+    ListParams::default().labels(&format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1))
 }
 
 /// Everything.

@@ -21,7 +21,7 @@ use stoker_api::native::{GROUP, NodePreheat};
 
 use super::check::is_ours;
 use super::kinds::{self, Stage};
-use super::manifests::{MANAGED_BY, PART_OF};
+use super::manifests::{self, PART_OF};
 use crate::cli::{Cluster, Uninstall};
 use crate::connect::connect;
 use crate::jobs;
@@ -71,13 +71,12 @@ pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<Ex
 
 async fn survey(client: &Client) -> anyhow::Result<Survey> {
     let mut survey = Survey::default();
-    let labels = format!("{}={},{}={}", PART_OF.0, PART_OF.1, MANAGED_BY.0, MANAGED_BY.1);
     for kinds::Kind { stage, resource } in kinds::all() {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         // CRDs of earlier installations have other labels, and are ours all the same.
         let selected = match stage {
             Stage::Definitions => ListParams::default(),
-            _ => ListParams::default().labels(&labels),
+            _ => manifests::installed(),
         };
         let mut objects = match api.list(&selected).await {
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 501) => {
