@@ -37,14 +37,14 @@ pub(crate) struct NodeFacts {
 }
 
 /// What a NodePreheat says. Whoever hears of thousands of them translates each at once: as JSON it takes many times the memory.
-pub(crate) fn node(object: &DynamicObject) -> Box<NodeFacts> {
-    Box::new(NodeFacts {
+pub(crate) fn node(object: &DynamicObject) -> NodeFacts {
+    NodeFacts {
         name: object.name_any(),
         version: version(object),
         epoch: native::to_core::epoch(object),
         orders: orders(object),
         reports: reports(object),
-    })
+    }
 }
 
 /// The version of an object; later ones are greater.

@@ -180,7 +180,7 @@ fn watch_all(settings: &Settings, input: &mpsc::Sender<Input>, tasks: &mut JoinS
     let (preheats, to) = (Api::all_with(client.clone(), &resource), input.clone());
     tasks.spawn(async move {
         watch(preheats, "NodePreheat", to, |fact: Fact<DynamicObject>| {
-            Input::NodePreheat(fact.map(|object| facts::node(&object)))
+            Input::NodePreheat(fact.map(|object| Box::new(facts::node(&object))))
         })
         .await;
         "watch of NodePreheats"
@@ -321,7 +321,7 @@ impl Shell {
                     progress.end(number);
                 }
                 match object {
-                    Some(object) => self.see_node(*facts::node(&object)),
+                    Some(object) => self.see_node(facts::node(&object)),
                     None => self.lost_node(&target.name),
                 }
             }

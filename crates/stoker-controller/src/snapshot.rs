@@ -6,63 +6,57 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
 use stoker_api::secret::{self, PullSecret};
-use stoker_api::{DIALECTS, native, node};
+use stoker_api::{DIALECTS, Dialect, native, node};
 use stoker_core::{Event, World};
 
 use crate::facts;
 
-/// The World and the objects that it was made of.
-pub struct Snapshot {
-    /// All facts; not planned yet.
-    pub world: World,
-    /// The NodePreheats.
-    pub node_preheats: Vec<DynamicObject>,
-    /// The Nodes.
-    pub nodes: Vec<Node>,
-}
-
-/// Reads everything that a plan depends on. A dialect that is not installed has no jobs. Who may not see the jobs of all
-/// namespaces explains those of this one: what a job waits for is in its own spec, in Nodes and in NodePreheats.
-pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Error> {
+/// Reads everything that a plan depends on; it is not planned yet. Who may not see the jobs of all namespaces explains
+/// those of this one: what a job waits for is in its own spec, in Nodes and in NodePreheats.
+pub async fn take(client: &Client, namespace: &str) -> Result<World, kube::Error> {
     let all = ListParams::default();
     let mut world = World::new();
     let secrets = pull_secrets(client).await?;
     secrets.iter().flatten().flat_map(facts::secret).for_each(|event| world.apply(event));
     let known = |event: Event| if secrets.is_some() { event } else { without_secrets(event) };
-    let nodes = Api::<Node>::all(client.clone()).list(&all).await?.items;
-    for node in &nodes {
-        world.apply(Event::Node(node::to_core(node)));
+    for node in Api::<Node>::all(client.clone()).list(&all).await? {
+        world.apply(Event::Node(node::to_core(&node)));
     }
     let resource = ApiResource::erase::<native::NodePreheat>(&());
-    let node_preheats = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await?.items;
-    for object in &node_preheats {
-        world.apply(known(facts::orders(object)));
-        world.apply(facts::reports(object));
+    for object in Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await? {
+        world.apply(known(facts::orders(&object)));
+        world.apply(facts::reports(&object));
     }
     for dialect in DIALECTS {
         let resource = (dialect.resource)();
         let mut objects = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await;
-        if code(&objects) == Some(403) {
+        if objects.as_ref().is_err_and(is_forbidden) {
             let own = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
             objects = own.list(&all).await;
         }
-        let objects = match code(&objects) {
-            Some(404) => continue,
-            // A kind that is not there is forbidden to whoever has no right to it.
-            Some(403) if dialect.kind != "Preheat" => continue,
-            _ => objects?,
+        let objects = match objects {
+            Err(problem) if has_no_jobs(dialect, &problem) => continue,
+            objects => objects?,
         };
         let alive = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
         alive.filter_map(|object| facts::job(dialect, object)).map(known).for_each(|event| world.apply(event));
     }
-    Ok(Snapshot { world, node_preheats, nodes })
+    Ok(world)
 }
 
-fn code<T>(result: &Result<T, kube::Error>) -> Option<u16> {
-    match result {
-        Err(kube::Error::Api(status)) => Some(status.code),
-        _ => None,
-    }
+/// Whether this answer to a list is as good as an empty one: another project's kind that is not installed, or that is not
+/// ours to see. Nobody can tell these apart by a list: who has no right to a kind hears that first, kind or no kind.
+pub fn has_no_jobs(dialect: &Dialect, problem: &kube::Error) -> bool {
+    is_foreign(dialect) && matches!(problem, kube::Error::Api(status) if matches!(status.code, 403 | 404))
+}
+
+/// Whether it is a kind of another project, which nobody need install.
+pub(crate) fn is_foreign(dialect: &Dialect) -> bool {
+    (dialect.resource)().group != native::GROUP
+}
+
+fn is_forbidden(problem: &kube::Error) -> bool {
+    matches!(problem, kube::Error::Api(status) if status.code == 403)
 }
 
 /// Every Secret with logins; none at all where they are not ours to see.

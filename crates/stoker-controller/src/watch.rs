@@ -10,10 +10,11 @@ use kube::Api;
 use kube::api::ObjectMeta;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde::de::DeserializeOwned;
-use stoker_api::{DIALECTS, native};
+use stoker_api::DIALECTS;
 use tokio::sync::mpsc;
 
 use crate::problem::Problem;
+use crate::snapshot;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -144,9 +145,8 @@ pub(crate) async fn watch_some<K, F>(
     }
 }
 
-/// Whether it is a kind of another project, which nobody need install.
 fn is_foreign(kind: &str) -> bool {
-    DIALECTS.iter().any(|dialect| dialect.kind == kind && (dialect.resource)().group != native::GROUP)
+    DIALECTS.iter().any(|dialect| dialect.kind == kind && snapshot::is_foreign(dialect))
 }
 
 /// The kind is not installed, or we may not see it: its list was refused, not merely its watch.

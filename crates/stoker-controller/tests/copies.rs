@@ -48,7 +48,7 @@ async fn until(api: Api<Preheat>, waiting_for: &'static str) {
 
 /// The sentence about the first node of the job that `why` would say.
 async fn why(client: &Client, clock: &Clock) -> String {
-    let mut world = snapshot::take(client, "default").await.unwrap().world;
+    let mut world = snapshot::take(client, "default").await.unwrap();
     world.plan(clock());
     match &world.nodes(&JobId::new("Preheat", "default", "web"), clock())[0].state {
         State::Waiting(waiting) => waiting.to_string(),

@@ -107,15 +107,15 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
     let summary = (job.dialect.summary)(&job.object);
     outln!("{} {}: {}", job.dialect.kind, job.object.name_any(), summary.message);
     let namespace = job.object.namespace().unwrap_or_default();
-    let mut snapshot = match snapshot::take(client, &namespace).await {
+    let mut world = match snapshot::take(client, &namespace).await {
         // Somebody who may see this namespace only still sees what the job says of itself.
         Err(kube::Error::Api(status)) if status.code == 403 => {
             eprintln!("its nodes cannot be shown: {}", status.message);
             return Ok(());
         }
-        snapshot => snapshot.map_err(jobs::explain)?,
+        world => world.map_err(jobs::explain)?,
     };
-    let rows = why::rows(&mut snapshot.world, &job.id(), clock::system()());
+    let rows = why::rows(&mut world, &job.id(), clock::system()());
     if rows.is_empty() {
         if summary.ended && summary.desired > 0 {
             outln!("It has ended; what each node did is no longer kept.");
@@ -212,10 +212,6 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyho
         }
     };
     for dialect in dialects {
-        // A dialect that is not installed is nothing to complain about.
-        if dialect.kind != "Preheat" && !jobs::is_served(&connection.client, dialect).await {
-            continue;
-        }
         let api = jobs::api(&connection.client, dialect, namespace);
         let stream = watcher(api, config.clone()).default_backoff();
         all.push(stream.map(move |event| (dialect, event)).boxed());
@@ -233,6 +229,12 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyho
             Ok(Event::Apply(object) | Event::InitApply(object)) => (object, false),
             Ok(Event::Delete(object)) => (object, true),
             Ok(Event::Init | Event::InitDone) => continue,
+            // It is looked for again: somebody may install it.
+            Err(watcher::Error::InitialListFailed(problem))
+                if name.is_none() && snapshot::has_no_jobs(dialect, &problem) =>
+            {
+                continue;
+            }
             Err(problem) => {
                 tracing::warn!("watch interrupted, trying again: {problem}");
                 continue;

@@ -4,6 +4,7 @@ use anyhow::{Context as _, anyhow, bail};
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::{Client, ResourceExt as _};
 use stoker_api::{DIALECTS, Dialect};
+use stoker_controller::snapshot;
 use stoker_core::JobId;
 
 use crate::connect::Connection;
@@ -85,19 +86,13 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
     bail!("no {} {name} in namespace {namespace}; {there} (`stoker get -A` shows all namespaces)", dialect.kind)
 }
 
-/// All jobs of a namespace or of all, by dialect and name. A dialect that is not installed has none.
+/// All jobs of a namespace or of all, by dialect and name. Of other projects' kinds those that the user may see.
 pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for dialect in DIALECTS {
         let objects = match api(client, dialect, namespace).list(&ListParams::default()).await {
-            Err(problem) if is_missing(&problem) && dialect.kind == "Preheat" => return Err(not_installed(dialect)),
-            Err(problem) if is_missing(&problem) => continue,
-            Err(problem) if dialect.kind != "Preheat" && is_forbidden(&problem) => {
-                if is_served(client, dialect).await {
-                    tracing::warn!("{}s are left out: {}", dialect.kind, explain(problem));
-                }
-                continue;
-            }
+            Err(problem) if snapshot::has_no_jobs(dialect, &problem) => continue,
+            Err(problem) if is_missing(&problem) => return Err(not_installed(dialect)),
             objects => objects.map_err(explain)?,
         };
         jobs.extend(objects.items.into_iter().map(|mut object| {
@@ -118,24 +113,8 @@ fn is_missing(problem: &kube::Error) -> bool {
     matches!(problem, kube::Error::Api(status) if status.code == 404)
 }
 
-fn is_forbidden(problem: &kube::Error) -> bool {
-    matches!(problem, kube::Error::Api(status) if status.code == 403)
-}
-
-/// Whether the API server has this kind. A list does not tell: who has no right to a kind hears that first, kind or no kind.
-pub(crate) async fn is_served(client: &Client, dialect: &Dialect) -> bool {
-    let resource = (dialect.resource)();
-    match client.list_api_group_resources(&resource.api_version).await {
-        Ok(list) => list.resources.iter().any(|served| served.name == resource.plural),
-        Err(problem) => !is_missing(&problem),
-    }
-}
-
 fn not_installed(dialect: &Dialect) -> anyhow::Error {
-    anyhow!(
-        "this API server does not know the kind {}; install it with `stoker crds | kubectl apply -f -`",
-        dialect.kind
-    )
+    anyhow!("this API server does not know the kind {}; `stoker install --help` says how to bring it", dialect.kind)
 }
 
 /// An API error as a sentence for somebody who did not write the client.

@@ -98,8 +98,8 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
     let connection = connect(cluster).await?;
     let job = jobs::find(&connection, &args.name).await?;
     let summary = (job.dialect.summary)(&job.object);
-    let mut snapshot = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
-    let rows = rows(&mut snapshot.world, &job.id(), clock::system()());
+    let mut world = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
+    let rows = rows(&mut world, &job.id(), clock::system()());
     let asked: Vec<&Row> = rows.iter().filter(|row| args.node.as_ref().is_none_or(|node| *node == row.node)).collect();
     if let Some(node) = &args.node
         && asked.is_empty()
