@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use stoker_api::labels::{self, LabelSelector};
 use stoker_api::{Amount, Span};
 use stoker_core::Reference;
@@ -43,10 +43,34 @@ pub(crate) struct Cluster {
     /// The context of the kubeconfig [default: its current one]
     #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     pub(crate) context: Option<String>,
-    /// The namespace [default: that of the context]
+    /// The namespace of jobs [default: that of the context]
     #[arg(short, long, global = true, value_name = "NAME", help_heading = "Cluster")]
     pub(crate) namespace: Option<String>,
 }
+
+impl Cluster {
+    /// For commands that run or install Stoker: they mean another namespace, and say so.
+    fn with_home() -> Vec<Arg> {
+        let help = format!("The namespace of Stoker's own objects [default: {}]", stoker_api::NAMESPACE);
+        let all = Self::options(&CLUSTER);
+        all.map(|option| if option.get_id() == "namespace" { option.help(&help) } else { option }).collect()
+    }
+
+    /// For commands that do not heed these: understood, as everywhere, and not in their help.
+    fn without(ids: &[&str]) -> Vec<Arg> {
+        Self::options(ids).map(|option| option.hide(true)).collect()
+    }
+
+    /// These options, to be changed: what a command has of its own is not replaced by what is the same for all.
+    fn options(ids: &[&str]) -> impl Iterator<Item = Arg> {
+        let all = Self::augment_args(clap::Command::default());
+        let some = all.get_arguments().filter(|option| ids.contains(&option.get_id().as_str()));
+        some.cloned().collect::<Vec<_>>().into_iter()
+    }
+}
+
+/// All options of [`Cluster`].
+const CLUSTER: [&str; 3] = ["kubeconfig", "context", "namespace"];
 
 /// What is said on standard error.
 #[derive(Args)]
@@ -81,9 +105,11 @@ pub(crate) enum Command {
     Agent(Agent),
     Install(Install),
     Uninstall(Uninstall),
-    /// Print the CustomResourceDefinitions, for `kubectl apply -f -`
+    /// Print all CustomResourceDefinitions, those of other projects' APIs among them
+    #[command(args = Cluster::without(&CLUSTER))]
     Crds,
     /// Print a completion script for a shell, e.g. `source <(stoker completions bash)`
+    #[command(args = Cluster::without(&CLUSTER))]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -103,6 +129,7 @@ impl Command {
 /// See the whole system work on this machine: a registry, three nodes, one Preheat, verified
 #[derive(Args)]
 #[command(
+    args = Cluster::without(&CLUSTER),
     after_help = "Needs nothing but this binary. Prints what every node received and re-hashes every byte of it."
 )]
 pub(crate) struct Demo {
@@ -116,6 +143,7 @@ pub(crate) struct Demo {
 
 /// Run the whole system on this machine, without Kubernetes: API, controller, nodes
 #[derive(Args)]
+#[command(args = Cluster::without(&CLUSTER))]
 #[command(after_help = "Each node's images are an OCI image layout: DIR/nodes/NAME/images.\n\
     The kubeconfig is DIR/kubeconfig; kubectl and every stoker command work with it.\n\n\
     Example:\n  stoker up --data ./stoker --nodes 3")]
@@ -206,7 +234,7 @@ pub(crate) struct Pull {
     /// Give up on nodes that are not done by then, e.g. 30m
     #[arg(long, value_name = "TIME", value_parser = str::parse::<Span>)]
     pub(crate) timeout: Option<Span>,
-    /// The name of the Preheat; without it one is made up and the Preheat goes an hour after its end
+    /// The name of the Preheat; without it one is made up, and the Preheat is deleted an hour after its end
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Do not follow it
@@ -258,15 +286,22 @@ pub(crate) struct Why {
     pub(crate) node: Option<String>,
 }
 
-/// Delete a job: its pulls stop, images stay
+/// Delete jobs: their pulls stop, images stay
 #[derive(Args)]
+#[command(after_help = "Every one is tried; the exit code is 0 only if all were deleted.\n\n\
+    Examples:\n  stoker delete web\n  stoker delete web cart imagepulljob/base")]
 pub(crate) struct Delete {
     /// A Preheat, or kind/name
-    pub(crate) name: String,
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
 }
 
 /// Run the controller against a cluster
 #[derive(Args)]
+#[command(args = Cluster::with_home())]
+#[command(
+    after_help = "In a cluster `stoker install` has it run as a Deployment. Several may run: one leads, others stand by."
+)]
 pub(crate) struct Controller {
     /// Never ask more writes a second than this of the API server
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
@@ -278,6 +313,9 @@ pub(crate) struct Controller {
 
 /// Run the agent of one node against a cluster
 #[derive(Args)]
+#[command(args = Cluster::with_home())]
+#[command(after_help = "In a cluster `stoker install` has it run on every node as a DaemonSet.\n\n\
+    Example:\n  stoker agent --node shop-17 --data /var/lib/stoker")]
 pub(crate) struct Agent {
     /// The name of the Node that this agent serves
     #[arg(long, env = "NODE_NAME", value_name = "NAME")]
@@ -295,6 +333,7 @@ pub(crate) struct Agent {
 /// Print everything that a cluster needs to run Stoker, for `kubectl apply -f -`
 #[derive(Args)]
 #[command(
+    args = Cluster::with_home(),
     after_help = "Writes nothing to the cluster. Where one can be reached, its version is checked, and that no CRD of\n\
     somebody else would be replaced; --offline leaves that out.\n\n\
     Examples:\n  \
@@ -352,9 +391,11 @@ pub(crate) struct HostArgs {
 
 /// Remove everything that `stoker install` made from a cluster; images stay on nodes
 #[derive(Args)]
-#[command(after_help = "Refused while there are jobs, or pods of others in Stoker's namespace, unless --yes is given.")]
+#[command(args = Cluster::without(&["namespace"]))]
+#[command(after_help = "What is Stoker's is found by its labels, in whatever namespace it was installed.\n\
+    Refused while there are jobs, or pods of others in Stoker's namespace, unless --yes is given.")]
 pub(crate) struct Uninstall {
-    /// Also where jobs are lost by it, and whatever else is in Stoker's namespace
+    /// Even if jobs, and whatever else is in Stoker's namespace, are deleted with it
     #[arg(long, short)]
     pub(crate) yes: bool,
     /// Give up on an object that is not gone after this
@@ -368,8 +409,19 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
+    fn options_of_all_commands_stand_before_and_behind_them() {
+        for line in ["-n x get", "get -n x", "-n x install", "install -n x", "--namespace=x agent --node a --data b"] {
+            let words = ["stoker"].into_iter().chain(line.split(' '));
+            assert_eq!(Cli::parse_from(words).cluster.namespace.as_deref(), Some("x"), "{line}");
+        }
+        let cli = Cli::parse_from(["stoker", "demo", "--context", "c", "--log", "debug"]);
+        assert_eq!((cli.cluster.context.as_deref(), cli.logs.log.as_deref()), (Some("c"), Some("debug")));
+    }
+
+    #[test]
     fn every_help_text_reads_well() {
         let mut cli = Cli::command().term_width(100);
+        cli.build();
         let mut text = cli.render_long_help().to_string();
         for command in cli.clone().get_subcommands_mut() {
             if command.get_name() != "help" {
