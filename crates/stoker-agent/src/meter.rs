@@ -100,6 +100,11 @@ impl Meter {
         Bytes { total: state.total, done, upstream: upstream.sum(), peers: 0 }
     }
 
+    /// How much of [`Bytes::upstream`] came from mirrors.
+    pub(crate) fn mirrored(&self) -> u64 {
+        self.state().blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress.mirrored()).sum()
+    }
+
     /// Brings a report up to date; `earlier` is what earlier attempts received.
     pub(crate) fn read(&self, report: &mut Report, earlier: Bytes) {
         report.bytes = self.bytes();

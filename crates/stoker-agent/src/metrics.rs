@@ -49,8 +49,9 @@ struct ByResult {
     result: &'static str,
 }
 
-/// Where bytes came from.
+/// Where bytes came from: the registry that the image names, or another host that stands in for it.
 const REGISTRY: BySource = BySource { source: "registry" };
+const MIRROR: BySource = BySource { source: "mirror" };
 
 /// The numbers of all agents of a process; clones are the same numbers.
 #[derive(Clone, Debug)]
@@ -90,7 +91,9 @@ impl Metrics {
         // A zero can be seen and alerted on, a series that is not there cannot.
         attempts.get_or_create(&ByResultAndReason { result: "succeeded", reason: "" }).inc_by(0);
         let (received, writes) = (Family::<BySource, Counter>::default(), Family::<ByResult, Counter>::default());
-        received.get_or_create(&REGISTRY).inc_by(0);
+        for source in [REGISTRY, MIRROR] {
+            received.get_or_create(&source).inc_by(0);
+        }
         for result in ["succeeded", "failed"] {
             writes.get_or_create(&ByResult { result }).inc_by(0);
         }
@@ -226,9 +229,11 @@ impl Share {
         self.metrics.attempts.get_or_create(&ByResultAndReason { result, reason }).inc();
     }
 
-    /// The counter of an order's bytes from registries moved.
-    pub(crate) fn received(&self, before: u64, now: u64) {
-        self.metrics.received.get_or_create(&REGISTRY).inc_by(now.saturating_sub(before));
+    /// So many bytes of an order came, and so many of them from mirrors.
+    pub(crate) fn received(&self, bytes: u64, mirrored: u64) {
+        let received = &self.metrics.received;
+        received.get_or_create(&REGISTRY).inc_by(bytes.saturating_sub(mirrored));
+        received.get_or_create(&MIRROR).inc_by(mirrored.min(bytes));
     }
 
     /// A report was written, or was not taken.

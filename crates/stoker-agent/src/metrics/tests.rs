@@ -29,9 +29,8 @@ fn counters_stay_and_levels_go_with_their_agent() {
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::Unresolved));
-    one.received(0, 70);
-    two.received(100, 130);
-    two.received(130, 0);
+    one.received(70, 0);
+    two.received(30, 20);
     one.wrote(false);
     two.wrote(true);
     one.disk(Some(5_000));
@@ -47,7 +46,8 @@ fn counters_stay_and_levels_go_with_their_agent() {
         r#"orders{phase="waiting"} 2"#,
     ];
     let rest = [
-        r#"received_bytes_total{source="registry"} 100"#,
+        r#"received_bytes_total{source="mirror"} 20"#,
+        r#"received_bytes_total{source="registry"} 80"#,
         r#"status_writes_total{result="failed"} 1"#,
         r#"status_writes_total{result="succeeded"} 1"#,
     ];

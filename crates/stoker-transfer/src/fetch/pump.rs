@@ -51,6 +51,7 @@ pub(super) async fn pump(
         image,
         skip: writer.length().saturating_sub(body.start),
         left: core.descriptor.size().saturating_sub(body.start),
+        mirror: body.mirror,
         buffer: Vec::new(),
     };
     let mut bytes = body.bytes;
@@ -157,6 +158,7 @@ struct Wire<'a> {
     /// followers keep what they have, and a connection that is always cut at one place is no progress.
     skip: u64,
     left: u64,
+    mirror: bool,
     buffer: Vec<u8>,
 }
 
@@ -164,6 +166,9 @@ impl Wire<'_> {
     fn take(&mut self, data: Bytes) -> ControlFlow<End> {
         let length = data.len() as u64;
         self.core.upstream.fetch_add(length, Ordering::Relaxed);
+        if self.mirror {
+            self.core.mirrored.fetch_add(length, Ordering::Relaxed);
+        }
         if length > self.left {
             let (registry, what) = self.names();
             let why = format!("it is longer than the {} bytes that its manifest says", self.core.descriptor.size());

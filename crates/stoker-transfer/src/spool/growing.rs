@@ -34,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) descriptor: Descriptor,
     pub(crate) state: watch::Sender<State>,
     pub(crate) upstream: AtomicU64,
+    pub(crate) mirrored: AtomicU64,
     /// Of the spool as a whole.
     pace: Arc<Pace>,
     first: Source,
@@ -50,6 +51,7 @@ impl Core {
             descriptor,
             state: watch::Sender::new(State::default()),
             upstream: AtomicU64::new(0),
+            mirrored: AtomicU64::new(0),
             pace,
             first: source,
             others: Mutex::default(),
@@ -167,6 +169,11 @@ impl Progress {
     /// Bytes that came over the wire for it in this fetch, also those that were thrown away.
     pub fn upstream(&self) -> u64 {
         self.core.upstream.load(Ordering::Relaxed)
+    }
+
+    /// How much of [`upstream`](Self::upstream) came from other hosts than the registry itself.
+    pub fn mirrored(&self) -> u64 {
+        self.core.mirrored.load(Ordering::Relaxed)
     }
 
     /// Bytes of the whole blob.

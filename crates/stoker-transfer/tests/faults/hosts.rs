@@ -41,10 +41,14 @@ impl Site {
         "reg.test/team/app:v1".parse().unwrap()
     }
 
-    async fn pull(&self, login: Option<Login>) -> Result<Image, Error> {
+    async fn find(&self, login: Option<&Login>) -> Result<Image, Error> {
         let (client, image) = (&self.bench.client, self.image());
-        let root = client.resolve(&image, login.as_ref()).await?;
-        let found = client.image(&image, root.digest(), &Platform::host(), login.as_ref()).await?;
+        let root = client.resolve(&image, login).await?;
+        client.image(&image, root.digest(), &Platform::host(), login).await
+    }
+
+    async fn pull(&self, login: Option<Login>) -> Result<Image, Error> {
+        let (image, found) = (self.image(), self.find(login.as_ref()).await?);
         for blob in found.blobs() {
             let source = Source::new(image.clone(), login.clone());
             self.bench.spool.blob(source, blob.clone()).complete().await?;
@@ -64,6 +68,26 @@ async fn a_mirror_serves_all_of_it_and_knows_for_whom() {
     site.pull(None).await.unwrap();
     assert_eq!(site.asked(), (4, 0), "HEAD, manifest, configuration, layer");
     assert!(site.mirror.seen().iter().all(|seen| seen.query == "ns=reg.test"), "{:?}", site.mirror.seen());
+}
+
+#[tokio::test]
+async fn what_came_from_a_mirror_is_counted_as_such() {
+    let site = Site::new().await;
+    let (registry, mirror) = (site.bench.registry.host(), site.mirror.host());
+    let dir = site.certs.path().join(&registry);
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("hosts.toml"), format!("[host.'http://{mirror}']\n")).unwrap();
+    let came = async |blob: &Descriptor| {
+        let fetch = site.bench.spool.blob(Source::new(site.bench.image(), None), blob.clone());
+        let progress = fetch.progress();
+        fetch.complete().await.unwrap();
+        (progress.upstream(), progress.mirrored())
+    };
+    let image = site.find(None).await.unwrap();
+    let [config, layer] = image.blobs().collect::<Vec<_>>()[..] else { panic!("not two blobs") };
+    assert_eq!(came(config).await, (config.size(), config.size()));
+    site.mirror.fault(On::Blobs, usize::MAX, Fault::Status(500, None));
+    assert_eq!(came(layer).await, (layer.size(), 0), "of the registry itself");
 }
 
 #[tokio::test]
