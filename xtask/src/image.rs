@@ -1,4 +1,5 @@
-//! The image of controller and agents: the binary and the libraries that it links, as an OCI layout in `target/image`.
+//! The image of controller and agents: the binary and the libraries that it links, as an OCI layout in `target/image`
+//! or where one says.
 //!
 //! No container engine is needed. The same binary on the same machine gives the same digest. CA certificates are not in
 //! it: the binary has its own.
@@ -35,10 +36,12 @@ pub(crate) struct Wish {
     profile: String,
     /// A binary that is there already, instead of building one.
     binary: Option<PathBuf>,
+    /// The folder of the layout.
+    out: Option<PathBuf>,
 }
 
 impl Wish {
-    /// Reads `[--profile NAME | --binary FILE] [--push REFERENCE [--insecure]]`.
+    /// Reads `[--profile NAME | --binary FILE] [--out DIR] [--push REFERENCE [--insecure]]`.
     pub(crate) fn parse(args: &[&str]) -> anyhow::Result<Self> {
         let mut wish = Self { profile: PROFILE.into(), ..Self::default() };
         let mut args = args.iter();
@@ -50,9 +53,10 @@ impl Wish {
                 "--push" => wish.push = Some(value(&mut args)?),
                 "--profile" => wish.profile = value(&mut args)?,
                 "--binary" => wish.binary = Some(value(&mut args)?.into()),
+                "--out" => wish.out = Some(value(&mut args)?.into()),
                 "--insecure" => wish.insecure = true,
                 other => bail!(
-                    "unknown argument {other}; image takes --push REFERENCE, --insecure, and --profile NAME or --binary FILE"
+                    "unknown argument {other}; image takes --push REFERENCE, --insecure, --out DIR, and --profile NAME or --binary FILE"
                 ),
             }
         }
@@ -69,11 +73,9 @@ impl Wish {
 /// Builds the binary, makes the image, and pushes it where that is asked.
 pub(crate) fn run(wish: &Wish) -> anyhow::Result<()> {
     let binary = wish.binary.clone().map_or_else(|| shell::build(&["stoker"], "stoker", &wish.profile), Ok)?;
-    let (layout, root) = (shell::root().join("target/image"), shell::root().join("target/image-root"));
-    // What is left of another binary would stay in the layout for ever.
-    for folder in [&layout, &root] {
-        let _ = fs::remove_dir_all(folder);
-    }
+    let layout = wish.out.clone().unwrap_or_else(|| shell::root().join("target/image"));
+    clear(&layout)?;
+    let root = layout.join("root");
     fill(&root, &binary, &libraries(&binary)?)?;
     let digest = pack(&root, &layout)?;
     fs::remove_dir_all(&root)?;
@@ -82,6 +84,22 @@ pub(crate) fn run(wish: &Wish) -> anyhow::Result<()> {
         Some(reference) => push(&layout, reference, wish.insecure),
         None => Ok(()),
     }
+}
+
+/// Removes an image that is there: what is left of another binary would stay in the layout for ever. A folder with anything
+/// else is not ours.
+fn clear(layout: &Path) -> anyhow::Result<()> {
+    let dir = layout.display();
+    let empty = match fs::read_dir(layout) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(problem) => return Err(problem).with_context(|| format!("cannot read {dir}")),
+    };
+    // One of the two is there from the first step to the last.
+    if !empty && !layout.join("oci-layout").is_file() && !layout.join("root/usr/local/bin").is_dir() {
+        bail!("{dir} holds something else than an image; give another folder, or empty it");
+    }
+    fs::remove_dir_all(layout).with_context(|| format!("cannot remove {dir}"))
 }
 
 /// What the loader of this machine would load for it, itself included, by absolute paths.
@@ -189,9 +207,10 @@ mod tests {
     fn arguments_are_understood() {
         let release = || Wish { profile: "release".into(), ..Wish::default() };
         assert_eq!(Wish::parse(&[]).unwrap(), release());
-        let push = Wish { push: Some("r/stoker:1".into()), insecure: true, profile: "dist".into(), binary: None };
+        let push = Wish { push: Some("r/stoker:1".into()), insecure: true, profile: "dist".into(), ..Wish::default() };
         assert_eq!(Wish::parse(&["--push", "r/stoker:1", "--insecure", "--profile", "dist"]).unwrap(), push);
         assert_eq!(Wish::parse(&["--binary", "x"]).unwrap().binary, Some("x".into()));
+        assert_eq!(Wish::parse(&["--out", "x"]).unwrap().out, Some("x".into()));
         let both = ["--binary", "x", "--profile", "dist"];
         for wrong in [&["--push"][..], &["--insecure"], &["r/stoker:1"], &both] {
             assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
@@ -204,6 +223,24 @@ mod tests {
         let paths: Vec<PathBuf> = read_ldd(said).unwrap().into_iter().collect();
         assert_eq!(paths, [PathBuf::from("/lib/x86_64-linux-gnu/libc.so.6"), PathBuf::from("/lib64/ld-linux.so.2")]);
         assert!(read_ldd("\tlibz.so.1 => not found\n").is_err());
+    }
+
+    #[test]
+    fn an_image_replaces_another_and_nothing_else() {
+        let out = std::env::temp_dir().join(format!("stoker-image-out-{}", std::process::id()));
+        let wish = Wish { binary: Some("/bin/sh".into()), out: Some(out.clone()), ..Wish::default() };
+        run(&wish).unwrap();
+        fs::write(out.join("blobs/another"), "x").unwrap();
+        run(&wish).unwrap();
+        let mut names: Vec<_> = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["blobs", "index.json", "oci-layout"]);
+        assert!(!out.join("blobs/another").exists());
+        fs::remove_dir_all(&out).unwrap();
+        write(&out.join("letter"), b"dear", 0o600).unwrap();
+        assert!(run(&wish).unwrap_err().to_string().contains("something else"));
+        assert!(out.join("letter").exists());
+        fs::remove_dir_all(out).unwrap();
     }
 
     /// With a program of this machine in the place of ours: it runs from the root that was made, and from nothing else.

@@ -25,8 +25,8 @@ Usage: cargo xtask COMMAND
   gen [--check]    write what is generated (deploy/, the gRPC code); with --check only say whether it is up to date
   check            what the compiler does not see: the walls between crates
   ci               everything that must pass before a change lands
-  image [--push REFERENCE [--insecure]] [--profile NAME | --binary FILE]
-                   the image of controller and agents, as an OCI layout in target/image; pushed by skopeo
+  image [--push REFERENCE [--insecure]] [--profile NAME | --binary FILE] [--out DIR]
+                   the image of controller and agents, as an OCI layout in DIR (target/image); pushed by skopeo
   bench [NAME]     measure; without a name everything
   cluster COMMAND  a real Kubernetes cluster on this machine: up, down, status, kubeconfig, exec, stop, start. Needs root
                    and Go; ends with code 3 where one is missing";
