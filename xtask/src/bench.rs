@@ -44,7 +44,7 @@ pub(crate) fn run(name: Option<&str>) -> anyhow::Result<()> {
 fn scale(command: &[&str]) -> anyhow::Result<()> {
     shell::cargo(&[command, &["--no-run"]].concat(), &[])?;
     for (nodes, parts) in FLEETS {
-        let fleet = Fleet { nodes, pull_time: Some(PULL_TIME.to_string()), fail_every: None };
+        let fleet = Fleet { nodes, pull_time: Some(PULL_TIME.to_string()), fail_every: None, binary: None };
         let dir = built::cache()?.join("bench-scale");
         let run = |inside: &str, ends: &str| {
             shell::cargo(&[command, &["--config", inside, "--"], parts, &[ends]].concat(), &[])

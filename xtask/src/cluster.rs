@@ -58,7 +58,7 @@ fn run(options: Options) -> anyhow::Result<ExitCode> {
     }
     let place = match options.dir {
         Some(dir) => Place::new(dir)?,
-        None => Place::new(crate::built::cache()?.join("cluster"))?,
+        None => Place::usual()?,
     };
     match options.order {
         Order::Up { nodes } => match up::run(place, nodes, Half::Stays)? {
@@ -92,12 +92,22 @@ pub(crate) fn with_fake_nodes(
     if !shell::is_root() {
         return Ok(Some(ROOT.to_string()));
     }
-    let up = match up::run(Place::new(dir.clone())?, Some(Nodes::Fake(fleet)), Half::Goes)? {
-        Ok(up) => up,
+    let place = || Place::new(dir.clone());
+    // One that was left behind has seen other work: it goes. This folder is for nothing else.
+    let lock = site::lock(&place()?)?;
+    if let Some(journal) = Journal::open(&place()?.journal())?
+        && journal.on_loan()?
+    {
+        bail!("somebody else works with the cluster in {}: wait for that", dir.display());
+    }
+    down::run(&place()?)?;
+    drop(lock);
+    let up = match up::run(place()?, Some(Nodes::Fake(fleet)), Half::Goes)? {
+        Ok(up) if up.new => up,
+        Ok(_) => bail!("somebody else was first to make a cluster in {}: wait for its end", dir.display()),
         Err(lack) => return Ok(Some(lack)),
     };
-    // Also one that was left behind: this folder is for nothing else.
-    let loan = Loan::begin(open(Place::new(dir)?)?, true)?;
+    let loan = Loan::begin(open(place()?)?, true)?;
     drop(up);
     let ends = fleet::ends(&loan.site.place).display().to_string();
     let ran = loan.inside().and_then(|inside| run(&inside, &ends));
@@ -112,7 +122,7 @@ fn skip(lack: &str) -> ExitCode {
 fn open(place: Place) -> anyhow::Result<Site> {
     match Journal::open(&place.journal())? {
         Some(journal) => Ok(Site { place, journal }),
-        None => bail!("no cluster in {}; `cargo xtask cluster up` makes one", place.dir().display()),
+        None => bail!("no cluster in {}; `{}` makes one", place.dir().display(), place.order("up")),
     }
 }
 
@@ -158,7 +168,7 @@ fn status(site: Site) -> anyhow::Result<ExitCode> {
         }
     }
     if site.journal.nodes().is_none() {
-        println!("it did not come up as a whole; `cargo xtask cluster up` makes it anew");
+        println!("it did not come up as a whole; `{}` makes it anew", site.place.order("up"));
     }
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -195,6 +205,8 @@ fn as_administrator(site: &Site, command: &mut Command) -> anyhow::Result<()> {
     command.env("STOKER_TEST_CLUSTER", site.place.dir()).env("STOKER_TEST_KUBECONFIG", site.place.kubeconfig());
     command.env("STOKER_TEST_XTASK", std::env::current_exe()?);
     command.env("PATH", path).env("KUBECONFIG", site.place.kubeconfig());
+    // What kubectl learns of this cluster is kept by the address, which others have too.
+    command.env("KUBECACHEDIR", site.place.home().join(".kube/cache"));
     Ok(())
 }
 
@@ -207,7 +219,7 @@ fn stop(site: &Site, name: &str) -> anyhow::Result<ExitCode> {
     };
     process::signal("KILL", &[process])?;
     let outer = part.process;
-    wait::until(&format!("the end of {name}"), up::WAIT, &site.place.log(name), || {
+    wait::until(&format!("{name} did not end"), up::WAIT, &site.place.log(name), || {
         Ok(match outer.lives() {
             true => wait::Look::NotYet(format!("process {} lives", process.pid)),
             false => wait::Look::Ready,

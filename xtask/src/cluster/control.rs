@@ -80,6 +80,8 @@ fn commands(place: &Place, programs: &Path, registry: &str) -> Vec<(&'static str
         "--use-service-account-credentials=true".to_string(),
         "--leader-elect=false".to_string(),
         "--bind-address=127.0.0.1".to_string(),
+        // It makes the folder, which would be below /usr.
+        "--flex-volume-plugin-dir=/var/lib/volume-plugins".to_string(),
     ];
     let scheduler = vec![
         program("kube-scheduler"),
@@ -130,7 +132,7 @@ pub(crate) fn wait(site: &Site, programs: &Path) -> anyhow::Result<()> {
 pub(crate) fn wait_for_nodes(site: &Site, programs: &Path, count: usize) -> anyhow::Result<()> {
     for node in Node::all(count).map(Node::name) {
         let log = site.place.log(&format!("{node}/kubelet"));
-        wait::until(&format!("node {node}"), WAIT, &log, || {
+        wait::until(&format!("node {node} did not become ready"), WAIT, &log, || {
             for part in [format!("{node}/containerd"), format!("{node}/kubelet")] {
                 if !site.journal.part(&part)?.process.lives() {
                     return Ok(Look::Failed(format!("{part} ended{}", wait::end_of(&site.place.log(&part)))));
@@ -161,7 +163,7 @@ fn what_keeps(node: &Value) -> Option<String> {
 
 fn until(site: &Site, part: &str, needs: &[&str], ready: impl Fn() -> anyhow::Result<()>) -> anyhow::Result<()> {
     let log = site.place.log(&format!("{CONTROL}/{part}"));
-    wait::until(part, WAIT, &log, || {
+    wait::until(&format!("{part} did not come up"), WAIT, &log, || {
         for need in needs {
             let name = format!("{CONTROL}/{need}");
             if !site.journal.part(&name).context("a part was not started")?.process.lives() {

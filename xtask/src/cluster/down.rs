@@ -67,7 +67,7 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
 
 /// What came of the work, and of taking down after it: neither error hides the other.
 pub(crate) fn after<T>(ran: anyhow::Result<T>, down: anyhow::Result<()>, place: &Place) -> anyhow::Result<T> {
-    let again = || format!("`cargo xtask cluster down --dir {}` tries again", place.dir().display());
+    let again = || format!("`{}` tries again", place.order("down"));
     match (ran, down) {
         (ran, Ok(())) => ran,
         (Ok(_), Err(down)) => Err(down.context(format!("the cluster could not be taken down ({})", again()))),

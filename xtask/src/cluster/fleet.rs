@@ -28,9 +28,10 @@ shift
 exec "$@"
 "#;
 
-/// The program, built.
-pub(crate) fn build() -> anyhow::Result<PathBuf> {
-    shell::build(&["stoker-testbed", "stoker"], "fleet", "release")
+/// The program, built where it is not.
+pub(crate) fn build(fleet: &Fleet) -> anyhow::Result<PathBuf> {
+    let binary = fleet.binary.as_ref().map(PathBuf::from);
+    binary.map_or_else(|| shell::build(&["stoker-testbed", "stoker"], "fleet", "release"), Ok)
 }
 
 /// Where it tells the ends of pulls.
@@ -56,7 +57,7 @@ pub(crate) fn start(site: &mut Site, fleet: &Fleet, kubernetes: &Path, program: 
     let (process, log) = (site.journal.part(FLEET)?.process, site.place.log(FLEET));
     let longest = WAIT + WAIT_EACH * u32::try_from(fleet.nodes).unwrap_or(u32::MAX);
     let said = format!("{} agents are registered", fleet.nodes);
-    wait::until("the fleet", longest, &log, || {
+    wait::until("the fleet did not come up", longest, &log, || {
         Ok(match (fs::read_to_string(&log).unwrap_or_default().contains(&said), process.lives()) {
             (true, true) => Look::Ready,
             (_, false) => Look::Failed("its process ended".to_string()),

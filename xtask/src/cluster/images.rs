@@ -33,11 +33,12 @@ pub(crate) fn push(site: &Site) -> anyhow::Result<()> {
         let folder = site.place.dir().join("images").join(name.replace(':', "-"));
         layout::write(&folder, "x", &layer, &json!({"Cmd": command, "Env": ["PATH=/bin"]}))?;
         let log = site.place.log("control/registry");
-        wait::until(&format!("the image {name} in the registry"), WAIT, &log, || {
+        wait::until(&format!("the image {name} did not get into the registry"), WAIT, &log, || {
             if !site.journal.part("control/registry")?.process.lives() {
                 return Ok(Look::Failed("the registry ended".to_string()));
             }
-            let mut copy = site.errand(CONTROL)?;
+            // Inside, for skopeo keeps a list of layers in /var/lib.
+            let mut copy = site.errand_inside(CONTROL)?;
             copy.args(["skopeo", "--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"]);
             copy.arg(format!("oci:{}:x", folder.display())).arg(format!("docker://{REGISTRY}/{name}"));
             let copied = output(&mut copy);

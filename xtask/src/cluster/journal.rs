@@ -2,7 +2,7 @@
 //!
 //! Records go in and come out in order. The first names the cluster's mark, which every process of it carries in its
 //! environment from birth: so a process is found even when `up` died between starting it and noting its number. A last
-//! line that a crash cut off is ignored: what it would have announced was not begun.
+//! line that a crash cut off is ignored, and the next one takes its place: what it would have announced was not begun.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write as _;
@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
 use super::fleet::FLEET;
+use super::place::{Fleet, Nodes};
 use super::process::Process;
 
 /// One line.
@@ -25,8 +26,8 @@ pub(crate) enum Record {
     Setting { path: String, was: String },
     /// A machine or a program in one, as it was started.
     Part(Part),
-    /// All of it is up, with this many nodes.
-    Up(usize),
+    /// All of it is up, with these nodes.
+    Up(Nodes),
     /// Whether it goes with the last who has it on loan.
     Goes(bool),
 }
@@ -73,19 +74,31 @@ impl Journal {
             Err(problem) if problem.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(problem) => return Err(problem).with_context(|| format!("cannot read {}", path.display())),
         };
-        let records = parse(&text).with_context(|| format!("{} is not a journal of ours", path.display()))?;
+        let records = parse(&text[..whole(text.as_bytes())]);
+        let records = records.with_context(|| format!("{} is not a journal of ours", path.display()))?;
         let file = OpenOptions::new().append(true).open(path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         Ok(Some(Self { file, path: path.to_path_buf(), records }))
     }
 
-    /// Notes something; it is on disk when this returns.
+    /// Notes something; it is on disk when this returns. Whoever calls holds the lock.
     pub(crate) fn add(&mut self, record: Record) -> anyhow::Result<()> {
         let line = format!("{}\n", to_json(&record));
-        let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
-        written.with_context(|| format!("cannot write {}", self.path.display()))?;
+        let written = self.cut().and_then(|()| self.file.write_all(line.as_bytes()));
+        written
+            .and_then(|()| self.file.sync_data())
+            .with_context(|| format!("cannot write {}", self.path.display()))?;
         self.records.push(record);
         Ok(())
+    }
+
+    /// Removes what a crash cut off. Not when opened: who only reads may see half of what another writes just now.
+    fn cut(&self) -> std::io::Result<()> {
+        let text = fs::read(&self.path)?;
+        match whole(&text) {
+            whole if whole < text.len() => self.file.set_len(whole as u64),
+            _ => Ok(()),
+        }
     }
 
     /// What every process of the cluster carries. `None` when the crash came before anything was made.
@@ -96,10 +109,10 @@ impl Journal {
         })
     }
 
-    /// With how many nodes all of it came up; `None` when it did not.
-    pub(crate) fn nodes(&self) -> Option<usize> {
+    /// With which nodes all of it came up; `None` when it did not.
+    pub(crate) fn nodes(&self) -> Option<&Nodes> {
         self.records.iter().rev().find_map(|record| match record {
-            Record::Up(nodes) => Some(*nodes),
+            Record::Up(nodes) => Some(nodes),
             _ => None,
         })
     }
@@ -166,15 +179,21 @@ fn to_json(record: &Record) -> Value {
         Record::Part(Part { name, process, command, path }) => json!({
             "part": name, "pid": process.pid, "start": process.start, "command": command, "path": path,
         }),
-        Record::Up(nodes) => json!({"up": nodes}),
+        Record::Up(Nodes::Real(nodes)) => json!({"up": nodes}),
+        Record::Up(Nodes::Fake(Fleet { nodes, pull_time, fail_every, binary })) => json!({
+            "up": nodes, "fake": true, "pull-time": pull_time, "fail-every": fail_every, "binary": binary,
+        }),
         Record::Goes(goes) => json!({"goes": goes}),
     }
 }
 
+/// How much of it is whole lines.
+fn whole(text: &[u8]) -> usize {
+    text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1)
+}
+
 fn parse(text: &str) -> anyhow::Result<Vec<Record>> {
-    // What follows the last line feed was cut off.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| from_json(&serde_json::from_str(line)?).with_context(|| format!("odd: {line}"))).collect()
+    text.lines().map(|line| from_json(&serde_json::from_str(line)?).with_context(|| format!("odd: {line}"))).collect()
 }
 
 fn from_json(value: &Value) -> Option<Record> {
@@ -200,7 +219,12 @@ fn from_json(value: &Value) -> Option<Record> {
             path: text("path")?,
         }));
     }
-    Some(Record::Up(value["up"].as_u64()?.try_into().ok()?))
+    let nodes = value["up"].as_u64()?.try_into().ok()?;
+    if value["fake"] != true {
+        return Some(Record::Up(Nodes::Real(nodes)));
+    }
+    let fail_every = value["fail-every"].as_u64().and_then(|every| every.try_into().ok());
+    Some(Record::Up(Nodes::Fake(Fleet { nodes, pull_time: text("pull-time"), fail_every, binary: text("binary") })))
 }
 
 #[cfg(test)]
@@ -210,6 +234,11 @@ mod tests {
     fn part(name: &str, pid: u32) -> Part {
         let process = Process { pid, start: 7 };
         Part { name: name.to_string(), process, command: vec!["x".to_string()], path: "/bin".to_string() }
+    }
+
+    fn fleet(words: Option<&str>, fail_every: Option<usize>) -> Nodes {
+        let words = words.map(str::to_string);
+        Nodes::Fake(Fleet { nodes: 20, pull_time: words.clone(), fail_every, binary: words })
     }
 
     #[test]
@@ -224,15 +253,20 @@ mod tests {
             Record::Part(part("n1", 1)),
             Record::Part(part("n1/kubelet", 2)),
             Record::Part(part("n1", 3)),
-            Record::Up(2),
+            Record::Up(fleet(Some("2s"), Some(10))),
+            Record::Up(fleet(None, None)),
+            Record::Up(Nodes::Real(2)),
             Record::Goes(true),
         ] {
             journal.add(record).unwrap();
         }
         journal.file.write_all(b"{\"up\": 3").unwrap();
-        let again = Journal::open(&path).unwrap().unwrap();
+        let mut again = Journal::open(&path).unwrap().unwrap();
         assert_eq!(again.records, journal.records);
-        assert_eq!((again.mark(), again.nodes(), again.goes()), (Some(mark.as_str()), Some(2), true));
+        // What is noted now does not stand behind the line that was cut off.
+        again.add(Record::Goes(true)).unwrap();
+        let again = Journal::open(&path).unwrap().unwrap();
+        assert_eq!((again.mark(), again.nodes(), again.goes()), (Some(mark.as_str()), Some(&Nodes::Real(2)), true));
         assert_eq!(again.parts(), [&part("n1", 3), &part("n1/kubelet", 2)]);
         assert!(again.part("n2").unwrap_err().to_string().contains("n1/kubelet"));
         assert!(Journal::begin(&path).is_err(), "a journal is never begun over another");

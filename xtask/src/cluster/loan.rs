@@ -2,11 +2,11 @@
 //! Several may have the same one on loan; one that came for the first goes with the last.
 
 use super::journal::{Journal, Record};
-use super::place::Place;
+use super::place::{Nodes, Place};
 use super::site::{self, Site};
 use super::up::{self, Half};
 use super::{ROOT, down, inside, open};
-use crate::{built, shell};
+use crate::shell;
 
 /// The cluster, which nobody but a person takes down before the end of this.
 pub(crate) struct Loan {
@@ -18,13 +18,12 @@ pub(crate) fn take() -> anyhow::Result<Result<Loan, String>> {
     if !shell::is_root() {
         return Ok(Err(ROOT.to_string()));
     }
-    let place = || Place::new(built::cache()?.join("cluster"));
-    let up = match up::run(place()?, None, Half::Goes)? {
+    let up = match up::run(Place::usual()?, None, Half::Goes)? {
         Ok(up) => up,
         Err(lack) => return Ok(Err(lack)),
     };
-    let site = open(place()?)?;
-    if site.journal.fake() || site.journal.nodes().is_none_or(|nodes| nodes < up::NODES) {
+    let site = open(Place::usual()?)?;
+    if !matches!(site.journal.nodes(), Some(Nodes::Real(nodes)) if *nodes >= up::NODES) {
         let has =
             "the cluster that is up has no two real nodes; `cargo xtask cluster down` makes room for one that has";
         return Ok(Err(has.to_string()));

@@ -26,7 +26,7 @@ pub(crate) fn start(site: &mut Site, node: Node, kubernetes: &Path, containerd_2
     let (part, socket) =
         (format!("{name}/containerd"), site.place.machine(&name).join("run/containerd/containerd.sock"));
     let process = site.journal.part(&part)?.process;
-    wait::until(&part, WAIT, &site.place.log(&part), || {
+    wait::until(&format!("{part} did not come up"), WAIT, &site.place.log(&part), || {
         Ok(match (socket.exists(), process.lives()) {
             (true, _) => Look::Ready,
             (false, true) => Look::NotYet("it does not listen".to_string()),
@@ -61,6 +61,9 @@ root = "/var/lib/containerd"
 state = "/run/containerd"
 [grpc]
   address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.internal.v1.opt"]
+  # A node shares /opt with this machine.
+  path = "/var/lib/containerd/opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE}"
   # Where CAP_SYS_RESOURCE is missing runc fails without it.
@@ -101,6 +104,8 @@ fn kubelet(place: &Place, node: Node, cgroup: &str) -> String {
         "evictionHard": {
             "imagefs.available": "0%", "imagefs.inodesFree": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
         },
+        // Not below /usr, which a node shares with this machine.
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
         "makeIPTablesUtilChains": false, "readOnlyPort": 0, "resolvConf": "",
         // A node that goes is noticed, and one that comes is used, in seconds.
         "nodeStatusUpdateFrequency": "2s",

@@ -11,9 +11,10 @@ const USAGE: &str = "\
 Usage: cargo xtask cluster COMMAND [--dir DIR]
 
   up [--nodes N]               2 when not said; odd ones have Debian's containerd, even ones 2.2
-  up --fake-nodes N [--pull-time TIME] [--fail-every N]
+  up --fake-nodes N [--pull-time TIME] [--fail-every N] [--binary FILE]
                                etcd and API server only, with N Nodes and their agents, all in one process, on runtimes that
-                               pull nothing; every pull takes TIME (100ms), and on every Nth node it fails
+                               pull nothing; every pull takes TIME (100ms), and on every Nth node it fails. FILE is
+                               their program, if it is built already
   down                         removes every process, namespace, cgroup and file of it
   status                       which parts live; fails when one does not
   kubeconfig                   prints the path of the administrator's
@@ -48,7 +49,7 @@ impl Options {
             None => (args, Vec::new()),
         };
         let (mut dir, mut nodes, mut machine, mut names) = (None, None, None, Vec::new());
-        let (mut fake, mut pull_time, mut fail_every) = (None, None, None);
+        let (mut fake, mut pull_time, mut fail_every, mut binary) = (None, None, None, None);
         let mut words = ours.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().with_context(|| format!("{word} needs a value\n\n{USAGE}"));
@@ -58,18 +59,18 @@ impl Options {
                 "--fake-nodes" => fake = Some(count(word, value()?, MOST_FAKE_NODES)?),
                 "--pull-time" => pull_time = Some(value()?.to_string()),
                 "--fail-every" => fail_every = Some(count(word, value()?, MOST_FAKE_NODES)?),
+                "--binary" => binary = Some(value()?.to_string()),
                 "--node" => machine = Some(value()?.to_string()),
                 option if option.starts_with('-') => bail!("unknown option {option}\n\n{USAGE}"),
                 name => names.push(name),
             }
         }
         let mut nodes = match (nodes, fake) {
-            (None, None) if pull_time.is_some() || fail_every.is_some() => {
-                bail!("--pull-time and --fail-every go with --fake-nodes\n\n{USAGE}")
+            (_, None) if pull_time.is_some() || fail_every.is_some() || binary.is_some() => {
+                bail!("--pull-time, --fail-every and --binary go with --fake-nodes\n\n{USAGE}")
             }
-            (None, None) => None,
-            (Some(nodes), None) if pull_time.is_none() && fail_every.is_none() => Some(Nodes::Real(nodes)),
-            (None, Some(nodes)) => Some(Nodes::Fake(Fleet { nodes, pull_time, fail_every })),
+            (nodes, None) => nodes.map(Nodes::Real),
+            (None, Some(nodes)) => Some(Nodes::Fake(Fleet { nodes, pull_time, fail_every, binary })),
             _ => bail!("a cluster has real nodes or fake ones, not both\n\n{USAGE}"),
         };
         let order = match names.as_slice() {
@@ -108,10 +109,15 @@ mod tests {
         assert_eq!(order("up"), Order::Up { nodes: None });
         assert_eq!(parse("up --nodes 3 --dir /x").unwrap().dir, Some(PathBuf::from("/x")));
         assert_eq!(order("up --nodes 3"), Order::Up { nodes: Some(Nodes::Real(3)) });
-        let fleet = Fleet { nodes: 5000, pull_time: None, fail_every: None };
+        let fleet = Fleet { nodes: 5000, pull_time: None, fail_every: None, binary: None };
         assert_eq!(order("up --fake-nodes 5000"), Order::Up { nodes: Some(Nodes::Fake(fleet)) });
-        let fleet = Fleet { nodes: 20, pull_time: Some("2s".to_string()), fail_every: Some(10) };
-        let words = "up --fake-nodes 20 --pull-time 2s --fail-every 10";
+        let fleet = Fleet {
+            nodes: 20,
+            pull_time: Some("2s".to_string()),
+            fail_every: Some(10),
+            binary: Some("/x".to_string()),
+        };
+        let words = "up --fake-nodes 20 --pull-time 2s --fail-every 10 --binary /x";
         assert_eq!(order(words), Order::Up { nodes: Some(Nodes::Fake(fleet)) });
         let command = vec!["ls".to_string(), "--nodes".to_string()];
         assert_eq!(order("exec -- ls --nodes"), Order::Exec { machine: None, command: command.clone() });
@@ -124,7 +130,7 @@ mod tests {
         for wrong in ["up --fake-nodes 0", "up --fake-nodes 2 --nodes 2", "up --pull-time 1s", "down --fake-nodes 2"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
-        for wrong in ["up --nodes 2 --fail-every 2", "up --fake-nodes 9 --fail-every 0"] {
+        for wrong in ["up --nodes 2 --fail-every 2", "up --fake-nodes 9 --fail-every 0", "up --nodes 2 --binary /x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
         for wrong in ["", "fly", "up up", "up --node n1", "--help", "stop"] {

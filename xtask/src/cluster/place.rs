@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
+use crate::built;
+
 /// The machine of the control plane, and of the registry.
 pub(crate) const CONTROL: &str = "control";
 /// Its address on the network of the nodes.
@@ -20,7 +22,7 @@ pub(crate) const MOST_NODES: usize = 50;
 /// Nobody has tried more; where this machine allows fewer, the fleet says so.
 pub(crate) const MOST_FAKE_NODES: usize = 20_000;
 
-/// What a node has as its own, below its folder: each covers the machine's folder of that name.
+/// What a machine has as its own, below its folder: each covers the machine's folder of that name.
 pub(crate) const OWN_FOLDERS: [(&str, &str); 3] = [("lib", "/var/lib"), ("log", "/var/log"), ("run", "/run")];
 
 /// A cluster's folder.
@@ -45,6 +47,19 @@ impl Place {
         Ok(Self { dir })
     }
 
+    /// Where the cluster is when nobody says.
+    pub(crate) fn usual() -> anyhow::Result<Self> {
+        Self::new(built::cache()?.join("cluster"))
+    }
+
+    /// What to type, for people: `order` about this cluster, as in `down` or `exec`.
+    pub(crate) fn order(&self, order: &str) -> String {
+        match Self::usual() {
+            Ok(usual) if usual.dir == self.dir => format!("cargo xtask cluster {order}"),
+            _ => format!("cargo xtask cluster {order} --dir {}", self.dir.display()),
+        }
+    }
+
     /// The folder itself.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
@@ -63,6 +78,11 @@ impl Place {
     /// A private key, a certificate, or a kubeconfig of a part.
     pub(crate) fn key(&self, file: &str) -> PathBuf {
         self.dir.join("keys").join(file)
+    }
+
+    /// Where its programs find a home: kubectl keeps a cache there.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.dir.join("home")
     }
 
     /// What a part prints.
@@ -93,6 +113,8 @@ pub(crate) struct Fleet {
     pub(crate) pull_time: Option<String>,
     /// Every such node fails.
     pub(crate) fail_every: Option<usize>,
+    /// The program, if it is built already.
+    pub(crate) binary: Option<String>,
 }
 
 impl Nodes {
@@ -105,7 +127,13 @@ impl Nodes {
 
     /// What they are, for people.
     pub(crate) fn describe(&self) -> String {
-        say(self.count(), matches!(self, Self::Fake(_)))
+        let mut text = say(self.count(), matches!(self, Self::Fake(_)));
+        if let Self::Fake(Fleet { nodes: _, pull_time, fail_every, binary }) = self {
+            text.extend(pull_time.iter().map(|time| format!(" --pull-time {time}")));
+            text.extend(fail_every.iter().map(|every| format!(" --fail-every {every}")));
+            text.extend(binary.iter().map(|file| format!(" --binary {file}")));
+        }
+        text
     }
 }
 
@@ -160,6 +188,21 @@ mod tests {
         for good in ["/tmp/x", "/home/ada/.cache/stoker/cluster", "/running/x"] {
             assert!(Place::new(PathBuf::from(good)).is_ok(), "{good}");
         }
+    }
+
+    #[test]
+    fn people_are_told_of_the_folder_where_it_is_not_the_usual_one_and_of_all_that_was_asked_for() {
+        assert_eq!(Place::usual().unwrap().order("down"), "cargo xtask cluster down");
+        assert_eq!(Place::new("/tmp/x".into()).unwrap().order("exec"), "cargo xtask cluster exec --dir /tmp/x");
+        let fleet = Fleet {
+            nodes: 20,
+            pull_time: Some("2s".to_string()),
+            fail_every: Some(10),
+            binary: Some("/x".to_string()),
+        };
+        let all = "20 simulated nodes --pull-time 2s --fail-every 10 --binary /x";
+        assert_eq!(Nodes::Fake(fleet).describe(), all);
+        assert_eq!(Nodes::Real(1).describe(), "1 node");
     }
 
     #[test]

@@ -5,12 +5,14 @@
 //! whatever crashed. So there is nothing in the namespaces of this machine that could be left behind, and nothing of it is
 //! changed but cgroups and a few settings, which the journal lists.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
@@ -22,6 +24,9 @@ use super::wait::{self, Look};
 /// A PATH that has what the parts run, wherever xtask was called from.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const WAIT: Duration = Duration::from_secs(30);
+/// For somebody else's `up`, which may have to build Kubernetes first.
+const PATIENCE: Duration = Duration::from_secs(60 * 60);
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The first process of a machine: mounts what the machine has as its own, says so, and then adopts orphans for ever.
 /// $1: the machine's folder; $2: its name; the rest: pairs of a folder below it and what that covers.
@@ -30,9 +35,7 @@ set -e
 own=$1 name=$2
 shift 2
 mount --make-rshared /
-if [ $# -gt 0 ]; then
-  mount -t overlay -o "lowerdir=/etc,upperdir=$own/etc,workdir=$own/etc.work" overlay /etc
-fi
+mount -t overlay -o "lowerdir=/etc,upperdir=$own/etc,workdir=$own/etc.work" overlay /etc
 while [ $# -gt 0 ]; do
   mount --bind "$own/$1" "$2"
   shift 2
@@ -53,33 +56,64 @@ pub(crate) struct Lock {
     _file: File,
 }
 
-/// Waits for whoever changes this cluster now.
+/// Waits for whoever changes this cluster now, and says for whom.
 pub(crate) fn lock(place: &Place) -> anyhow::Result<Lock> {
+    lock_within(place, PATIENCE)
+}
+
+fn lock_within(place: &Place, patience: Duration) -> anyhow::Result<Lock> {
     let path = place.dir().join("lock");
+    let (begun, mut told) = (Instant::now(), false);
     loop {
         fs::create_dir_all(place.dir()).with_context(|| format!("cannot make {}", place.dir().display()))?;
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let file = file.with_context(|| format!("cannot make {}", path.display()))?;
-        file.lock().with_context(|| format!("cannot lock {}", path.display()))?;
+        let mut file = file.with_context(|| format!("cannot make {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(problem)) => {
+                return Err(problem).with_context(|| format!("cannot lock {}", path.display()));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let (holder, dir) = (holder(&path), place.dir().display());
+                if begun.elapsed() >= patience {
+                    let minutes = patience.as_secs() / 60;
+                    bail!("{holder} has changed the cluster in {dir} for {minutes} minutes: end it, and try again");
+                }
+                if !told {
+                    println!("waiting for {holder}, which changes the cluster in {dir}");
+                    told = true;
+                }
+                thread::sleep(PAUSE);
+                continue;
+            }
+        }
         // A `down` may have removed the folder while we waited: then what we hold is no one's lock.
         let (held, named) = (file.metadata()?, fs::metadata(&path));
         if named.is_ok_and(|named| named.ino() == held.ino() && named.dev() == held.dev()) {
+            let words: Vec<String> = std::env::args().skip(1).collect();
+            let us = format!("process {} (xtask {})", std::process::id(), words.join(" "));
+            let noted = file.set_len(0).and_then(|()| file.write_all(us.as_bytes()));
+            noted.with_context(|| format!("cannot write {}", path.display()))?;
             return Ok(Lock { _file: file });
         }
     }
 }
 
+/// Who holds the lock, as it says itself.
+fn holder(lock: &Path) -> String {
+    let said = fs::read_to_string(lock).unwrap_or_default();
+    if said.is_empty() { "another process".to_string() } else { said }
+}
+
 impl Site {
-    /// Starts a machine; with `own` it has its own /etc, /run, /var/lib and /var/log, as a node does.
-    pub(crate) fn start_machine(&mut self, name: &str, own: bool) -> anyhow::Result<()> {
+    /// Starts a machine. It has its own /etc, /run, /var/lib and /var/log.
+    pub(crate) fn start_machine(&mut self, name: &str) -> anyhow::Result<()> {
         let folder = self.place.machine(name);
         let mut words: Vec<String> = vec![folder.display().to_string(), name.to_string()];
         for below in ["etc", "etc.work"].into_iter().chain(OWN_FOLDERS.map(|(below, _)| below)) {
             fs::create_dir_all(folder.join(below)).with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        if own {
-            words.extend(OWN_FOLDERS.iter().flat_map(|(below, covers)| [below.to_string(), covers.to_string()]));
-        }
+        words.extend(OWN_FOLDERS.iter().flat_map(|(below, covers)| [below.to_string(), covers.to_string()]));
         let mut command = Command::new("unshare");
         // `slave`: mounts of this machine come and go in ours too, so that nobody waits for us to let go of one.
         command.args(["--fork", "--kill-child", "--pid", "--mount-proc", "--mount", "--propagation", "slave"]);
@@ -92,7 +126,7 @@ impl Site {
             path: PATH.to_string(),
         }))?;
         let (ready, log) = (folder.join("ready"), self.place.log(name));
-        wait::until(&format!("machine {name}"), WAIT, &log, || {
+        wait::until(&format!("machine {name} did not start"), WAIT, &log, || {
             Ok(match (ready.exists(), process.lives()) {
                 (true, true) => Look::Ready,
                 (_, false) => Look::Failed("its first process ended".to_string()),
@@ -137,15 +171,22 @@ impl Site {
     }
 
     /// Makes a command one of the cluster's: found by the mark, should it be left behind. It has nothing of the caller's
-    /// environment, whose proxies and credentials are not the cluster's.
+    /// environment, whose proxies and credentials are not the cluster's, and a home of its own for what programs keep there.
     fn mark<'a>(&self, command: &'a mut Command) -> anyhow::Result<&'a mut Command> {
         let mark = self.journal.mark().context("the journal has no mark")?;
-        Ok(command.env_clear().env(VARIABLE, mark).env("PATH", PATH).env("HOME", "/root"))
+        Ok(command.env_clear().env(VARIABLE, mark).env("PATH", PATH).env("HOME", self.place.home()))
     }
 
     /// A short command of the cluster's own: runs what is appended in this machine, but in the network of a machine of it.
     pub(crate) fn errand(&self, machine: &str) -> anyhow::Result<Command> {
         let mut command = self.in_network(machine)?;
+        self.mark(&mut command)?;
+        Ok(command)
+    }
+
+    /// Such a command that runs inside of the machine.
+    pub(crate) fn errand_inside(&self, machine: &str) -> anyhow::Result<Command> {
+        let mut command = self.inside(machine)?;
         self.mark(&mut command)?;
         Ok(command)
     }
@@ -196,6 +237,18 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_too_long_for_a_lock_hears_of_its_holder() {
+        let place = Place::new(std::env::temp_dir().join(format!("stoker-lock-{}", std::process::id()))).unwrap();
+        let held = lock(&place).unwrap();
+        let told = lock_within(&place, Duration::ZERO).err().unwrap().to_string();
+        assert!(told.starts_with(&format!("process {} (xtask", std::process::id())), "{told}");
+        assert!(told.contains("end it, and try again"), "{told}");
+        drop(held);
+        lock_within(&place, Duration::ZERO).unwrap();
+        down::run(&place).unwrap();
+    }
+
+    #[test]
     fn a_machine_has_folders_of_its_own_and_goes_without_a_trace() {
         if !shell::is_root() || !can_unshare() {
             println!("SKIPPED: machines of a cluster need root and namespaces");
@@ -207,7 +260,7 @@ mod tests {
         let _gone = Gone(Place::new(dir.clone()).unwrap());
         let journal = Journal::begin(&place.journal()).unwrap();
         let mut site = Site { place, journal };
-        site.start_machine("m", true).unwrap();
+        site.start_machine("m").unwrap();
         let first = site.first("m").unwrap();
         let script = "hostname; echo x > /etc/only-inside; echo x > /run/only-inside; grep -c stoker-site /proc/mounts";
         let said = shell::output(site.inside("m").unwrap().args(["sh", "-c", script])).unwrap();
@@ -223,13 +276,13 @@ mod tests {
         site.start("m", "count", PATH, &count).unwrap();
         let (log, part) = (site.place.log("m/count"), site.journal.part("m/count").unwrap().process);
         let ended = || Ok(if part.lives() { Look::NotYet("it runs".to_string()) } else { Look::Ready });
-        wait::until("the end of count", WAIT, &log, ended).unwrap();
+        wait::until("count did not end", WAIT, &log, ended).unwrap();
         site.restart("m/count").unwrap();
         let twice = || match fs::read_to_string(&log)?.lines().count() {
             2 => Ok(Look::Ready),
             lines => Ok(Look::NotYet(format!("{lines} lines"))),
         };
-        wait::until("the second start of count", WAIT, &log, twice).unwrap();
+        wait::until("count did not start again", WAIT, &log, twice).unwrap();
         down::run(&site.place).unwrap();
         assert!(!first.lives() && !dir.exists());
     }

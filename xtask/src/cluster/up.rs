@@ -59,16 +59,14 @@ pub(crate) struct Up {
 pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Result<Result<Up, String>> {
     let lock = site::lock(&place)?;
     if let Some(mut journal) = Journal::open(&place.journal())? {
-        let has = journal.nodes();
-        let whole = has.is_some() && journal.parts().iter().all(|part| part.process.lives());
-        let fake = journal.fake();
-        match (whole, has, &nodes) {
-            (true, Some(has), Some(wants)) if place::say(has, fake) != wants.describe() => {
-                let (has, wants) = (place::say(has, fake), wants.describe());
-                bail!("a cluster with {has} is up; `cargo xtask cluster down` first, for one with {wants}")
+        let has = journal.nodes().filter(|_| journal.parts().iter().all(|part| part.process.lives()));
+        match (has, &nodes) {
+            (Some(has), Some(wants)) if has != wants => {
+                let (has, wants, down) = (has.describe(), wants.describe(), place.order("down"));
+                bail!("a cluster with {has} is up; `{down}` first, for one with {wants}")
             }
-            (true, Some(has), _) => {
-                println!("the cluster is up already, with {}", place::say(has, fake));
+            (Some(has), _) => {
+                println!("the cluster is up already, with {}", has.describe());
                 if half == Half::Stays && journal.goes() {
                     println!("it came for something that runs, and will not go with it");
                     journal.add(Record::Goes(false))?;
@@ -76,7 +74,8 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
                 return Ok(Ok(Up { new: false, _lock: lock }));
             }
             _ if journal.on_loan()? => {
-                bail!("parts of the cluster do not live, and somebody works with it: wait for that, or take it down")
+                let down = place.order("down");
+                bail!("parts of the cluster do not live, and somebody works with it: wait for that, or `{down}`")
             }
             _ => println!("what is left of a cluster is taken down first"),
         }
@@ -103,24 +102,26 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
     let brought = match &nodes {
         Nodes::Real(count) => containerd::find_or_build()
             .and_then(|two| bring_up(&mut site, *count, &Tools { kubernetes, containerd_2: two })),
-        Nodes::Fake(fleet) => fleet::build().and_then(|program| bring_up_fake(&mut site, fleet, &kubernetes, &program)),
+        Nodes::Fake(fleet) => {
+            fleet::build(fleet).and_then(|program| bring_up_fake(&mut site, fleet, &kubernetes, &program))
+        }
     };
     settle(brought, &site.place, half)?;
     let (programs, all) = (built.as_secs(), begun.elapsed().as_secs());
     println!("the cluster is up with {}, after {all} s (of which its programs took {programs} s)", nodes.describe());
-    println!("try: cargo xtask cluster exec -- kubectl get nodes");
+    println!("try: {} -- kubectl get nodes", site.place.order("exec"));
     Ok(Ok(Up { new: true, _lock: lock }))
 }
 
 /// Says that it did not come up, where it did not, and takes it down where it is to go. Whoever calls holds the lock.
 fn settle(brought: anyhow::Result<()>, place: &Place, half: Half) -> anyhow::Result<()> {
     let Err(problem) = brought else { return Ok(()) };
-    let (dir, logs) = (place.dir().display(), place.dir().join("logs"));
-    let logs = logs.display();
+    let logs = place.dir().join("logs");
+    let (logs, down) = (logs.display(), place.order("down"));
     match half {
-        Half::Stays => Err(problem.context(format!(
-            "the cluster did not come up (logs: {logs}; `cargo xtask cluster down --dir {dir}` removes all)"
-        ))),
+        Half::Stays => {
+            Err(problem.context(format!("the cluster did not come up (logs: {logs}; `{down}` removes all)")))
+        }
         Half::Goes => {
             let gone = format!("the cluster did not come up, and was taken down with its logs, which were in {logs}");
             match down::run(place) {
@@ -163,7 +164,7 @@ fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> 
     keys::make(&site.place, nodes)?;
 
     println!("starting the control plane");
-    site.start_machine(CONTROL, false)?;
+    site.start_machine(CONTROL)?;
     network::control(site)?;
     control::start(site, &tools.kubernetes, false)?;
     images::push(site)?;
@@ -173,29 +174,49 @@ fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> 
     for number in Node::all(nodes) {
         cgroup::make(&containers, &number.name())?;
         node::configure(&site.place, number, &containers)?;
-        site.start_machine(&number.name(), true)?;
+        site.start_machine(&number.name())?;
         network::node(site, number)?;
         node::start(site, number, &tools.kubernetes, &tools.containerd_2)?;
     }
     control::wait_for_nodes(site, &tools.kubernetes, nodes)?;
-    site.journal.add(Record::Up(nodes))
+    site.journal.add(Record::Up(Nodes::Real(nodes)))
 }
 
 fn bring_up_fake(site: &mut Site, wish: &Fleet, kubernetes: &Path, program: &Path) -> anyhow::Result<()> {
     keys::make(&site.place, 0)?;
     println!("starting the control plane");
-    site.start_machine(CONTROL, false)?;
+    site.start_machine(CONTROL)?;
     network::control(site)?;
     control::start(site, kubernetes, true)?;
     control::wait_for_api(site, kubernetes)?;
     println!("starting {}", place::say(wish.nodes, true));
     fleet::start(site, wish, kubernetes, program)?;
-    site.journal.add(Record::Up(wish.nodes))
+    site.journal.add(Record::Up(Nodes::Fake(wish.clone())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cluster_that_is_up_is_not_taken_for_one_that_is_asked_for_otherwise() {
+        let dir = std::env::temp_dir().join(format!("stoker-other-{}", std::process::id()));
+        let place = || Place::new(dir.clone()).unwrap();
+        let nodes = |pull_time: Option<&str>| {
+            let pull_time = pull_time.map(str::to_string);
+            Nodes::Fake(Fleet { nodes: 20, pull_time, fail_every: None, binary: None })
+        };
+        let lock = site::lock(&place()).unwrap();
+        Journal::begin(&place().journal()).unwrap().add(Record::Up(nodes(None))).unwrap();
+        drop(lock);
+        for same in [None, Some(nodes(None))] {
+            assert!(!run(place(), same, Half::Stays).unwrap().ok().unwrap().new);
+        }
+        let told = run(place(), Some(nodes(Some("2s"))), Half::Stays).err().unwrap().to_string();
+        let down = format!("`cargo xtask cluster down --dir {}` first", dir.display());
+        assert!(told.contains(&down) && told.ends_with("for one with 20 simulated nodes --pull-time 2s"), "{told}");
+        down::run(&place()).unwrap();
+    }
 
     #[test]
     fn half_a_cluster_stays_for_who_looks_at_it_and_goes_where_nobody_would() {

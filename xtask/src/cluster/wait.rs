@@ -1,5 +1,5 @@
-//! Bounded waits. What is waited for, and the parts it depends on, come in; when it does not come, the error says what was
-//! seen last and ends with the end of the log.
+//! Bounded waits. A look at what is waited for comes in, with the words for its failure; when it does not come, the error
+//! says what was seen last and ends with the end of the log.
 
 use std::fs;
 use std::path::Path;
@@ -23,9 +23,10 @@ pub(crate) enum Look {
     Failed(String),
 }
 
-/// Looks until it is ready, for at most this long. `log` is what the reader of the error wants to see.
+/// Looks until it is ready, for at most this long. `failure` is how the error begins ("etcd did not come up"), and `log`
+/// what its reader wants to see.
 pub(crate) fn until(
-    what: &str,
+    failure: &str,
     longest: Duration,
     log: &Path,
     mut look: impl FnMut() -> anyhow::Result<Look>,
@@ -39,8 +40,8 @@ pub(crate) fn until(
                 thread::sleep(PAUSE);
                 continue;
             }
-            Look::NotYet(last) => format!("{what} did not come up within {} s: {last}", longest.as_secs()),
-            Look::Failed(last) => format!("{what} did not come up: {last}"),
+            Look::NotYet(last) => format!("{failure} within {} s: {last}", longest.as_secs()),
+            Look::Failed(last) => format!("{failure}: {last}"),
         };
         bail!("{last}{}", end_of(log));
     }
@@ -68,7 +69,7 @@ mod tests {
         let log = std::env::temp_dir().join(format!("stoker-wait-{}", std::process::id()));
         fs::write(&log, (1..=100).map(|line| format!("line {line}\n")).collect::<String>()).unwrap();
         let mut looks = 0;
-        let result = until("etcd", Duration::ZERO, &log, || {
+        let result = until("etcd did not come up", Duration::ZERO, &log, || {
             looks += 1;
             Ok(Look::NotYet("no answer".to_string()))
         });
@@ -76,9 +77,10 @@ mod tests {
         assert!(text.starts_with("etcd did not come up within 0 s: no answer\nthe end of"), "{text}");
         assert!(text.contains("line 86\n") && text.ends_with("line 100") && !text.contains("line 85\n"), "{text}");
         assert_eq!(looks, 1);
-        let failed = until("etcd", Duration::MAX / 4, &log, || Ok(Look::Failed("it ended".to_string())));
+        let failed =
+            until("etcd did not come up", Duration::MAX / 4, &log, || Ok(Look::Failed("it ended".to_string())));
         assert!(failed.unwrap_err().to_string().starts_with("etcd did not come up: it ended"));
-        until("etcd", Duration::ZERO, &log, || Ok(Look::Ready)).unwrap();
+        until("etcd did not come up", Duration::ZERO, &log, || Ok(Look::Ready)).unwrap();
         fs::remove_file(&log).unwrap();
         assert!(end_of(&log).contains("nothing in"));
     }
