@@ -94,14 +94,7 @@ pub(crate) fn with_fake_nodes(
     }
     let place = || Place::new(dir.clone());
     // One that was left behind has seen other work: it goes. This folder is for nothing else.
-    let lock = site::lock(&place()?)?;
-    if let Some(journal) = Journal::open(&place()?.journal())?
-        && journal.on_loan()?
-    {
-        bail!("somebody else works with the cluster in {}: wait for that", dir.display());
-    }
-    down::run(&place()?)?;
-    drop(lock);
+    clear(&place()?)?;
     let up = match up::run(place()?, Some(Nodes::Fake(fleet)), Half::Goes)? {
         Ok(up) if up.new => up,
         Ok(_) => bail!("somebody else was first to make a cluster in {}: wait for its end", dir.display()),
@@ -112,6 +105,17 @@ pub(crate) fn with_fake_nodes(
     let ends = fleet::ends(&loan.site.place).display().to_string();
     let ran = loan.inside().and_then(|inside| run(&inside, &ends));
     loan.end(ran).map(|()| None)
+}
+
+/// Takes down what was left behind, if nobody works with it.
+fn clear(place: &Place) -> anyhow::Result<()> {
+    let _lock = site::lock(place)?;
+    if let Some(journal) = Journal::open(&place.journal())?
+        && journal.on_loan()?
+    {
+        bail!("somebody else works with the cluster in {}: wait for that", place.dir().display());
+    }
+    down::run(place)
 }
 
 fn skip(lack: &str) -> ExitCode {
@@ -232,4 +236,27 @@ fn stop(site: &Site, name: &str) -> anyhow::Result<ExitCode> {
 fn can_unshare() -> bool {
     let tried = Command::new("unshare").args(["--fork", "--pid", "--mount-proc", "--net", "--uts", "true"]).output();
     tried.is_ok_and(|output| output.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_behind_goes_unless_somebody_works_with_it() {
+        let dir = std::env::temp_dir().join(format!("stoker-left-{}", std::process::id()));
+        let place = || Place::new(dir.clone()).unwrap();
+        let lock = site::lock(&place()).unwrap();
+        let lent = Journal::begin(&place().journal()).unwrap();
+        lent.borrow().unwrap();
+        drop(lock);
+        let told = clear(&place()).unwrap_err().to_string();
+        assert!(told.contains("somebody else works"), "{told}");
+        assert!(place().journal().exists());
+        drop(lent);
+        clear(&place()).unwrap();
+        assert!(!dir.exists());
+        clear(&place()).unwrap();
+        assert!(!dir.exists());
+    }
 }

@@ -62,7 +62,7 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
             restore(path, was)?;
         }
     }
-    remove(place)
+    remove(place, deadline)
 }
 
 /// What came of the work, and of taking down after it: neither error hides the other.
@@ -112,13 +112,13 @@ fn restore(path: &str, was: &str) -> anyhow::Result<()> {
 }
 
 /// Removes the folder, the journal last, so that a `down` that is killed can be repeated.
-fn remove(place: &Place) -> anyhow::Result<()> {
+fn remove(place: &Place, deadline: Instant) -> anyhow::Result<()> {
     unmount(place.dir())?;
     let journal = place.journal();
     for entry in fs::read_dir(place.dir()).with_context(|| format!("cannot read {}", place.dir().display()))? {
         let path = entry?.path();
         let removed = match path.is_dir() && !path.is_symlink() {
-            true => fs::remove_dir_all(&path),
+            true => remove_folder(&path, deadline),
             false if path == journal || path.ends_with("lock") => Ok(()),
             false => fs::remove_file(&path),
         };
@@ -128,6 +128,18 @@ fn remove(place: &Place) -> anyhow::Result<()> {
         let _ = fs::remove_file(last);
     }
     fs::remove_dir(place.dir()).with_context(|| format!("cannot remove {}", place.dir().display()))
+}
+
+/// A short program that `up` ran when it was killed, openssl perhaps, carries no mark and may write for a moment yet.
+fn remove_folder(path: &Path, deadline: Instant) -> std::io::Result<()> {
+    loop {
+        match fs::remove_dir_all(path) {
+            Err(problem) if problem.kind() == std::io::ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
+                thread::sleep(PAUSE);
+            }
+            removed => return removed,
+        }
+    }
 }
 
 /// Machines mount in their own namespaces only; but what is deleted must have no one's mount in it.
