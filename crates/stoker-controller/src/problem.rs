@@ -1,5 +1,5 @@
 //! What the API server or the way to it said, in one line of a log: the reason and the message of a refusal without the
-//! rest of its Status. Decides nothing.
+//! rest of its Status; and whether it was said before. Decides nothing.
 
 use std::fmt;
 
@@ -44,9 +44,36 @@ fn refusal(status: &Status, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     }
 }
 
+/// The last problem that was said, so that one that stays is said once.
+#[derive(Debug, Default)]
+pub(crate) struct Said(String);
+
+impl Said {
+    /// Notes a problem; whether it is another one than the last.
+    pub(crate) fn is_new(&mut self, problem: &str) -> bool {
+        let new = self.0 != problem;
+        self.0 = problem.into();
+        new
+    }
+
+    /// It is over: the same one would be a new one.
+    pub(crate) fn forget(&mut self) {
+        self.0.clear();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_problem_is_new_once_for_as_long_as_it_stays() {
+        let mut said = Said::default();
+        let new = ["away", "away", "forbidden", "away"].map(|problem| said.is_new(problem));
+        assert_eq!(new, [true, false, true, true]);
+        said.forget();
+        assert!(said.is_new("away"));
+    }
 
     #[test]
     fn a_refusal_is_one_line_with_its_reason_and_message() {

@@ -1,34 +1,21 @@
-//! Copies of pull secrets against the embedded API, in process and with a paused clock: a stranger in the place of one.
+//! Copies of pull secrets: a stranger in the place of one.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
-use stoker_controller::{Limits, Metrics, Settings, snapshot};
+use stoker_controller::{Limits, Settings, snapshot};
 use stoker_core::world::State;
 use stoker_core::{Clock, JobId};
 use tokio_util::sync::CancellationToken;
 
+use crate::bed::{self, api, clock};
+
 const DOCKER: &str = "kubernetes.io/dockerconfigjson";
-
-/// Wall time that follows tokio's clock.
-fn clock() -> Clock {
-    let (wall, start) = (Timestamp::from_second(1_800_000_000).unwrap(), tokio::time::Instant::now());
-    Arc::new(move || stoker_core::model::after(wall, start.elapsed()))
-}
-
-fn api(clock: &Clock) -> Client {
-    let crds = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
-    stoker_embedded::Api::new(stoker_embedded::Settings::new(crds, clock.clone())).unwrap().client("default")
-}
 
 async fn make<K>(api: Api<K>, object: Value)
 where
@@ -78,15 +65,7 @@ async fn a_stranger_is_named_and_waited_for(stranger: &str, data: Value, named: 
     let jobs: Api<Preheat> = Api::default_namespaced(client.clone());
     make(jobs.clone(), json!({"metadata": {"name": "web"}, "spec": {"images": [image]}})).await;
     let cancel = CancellationToken::new();
-    let settings = Settings {
-        client: client.clone(),
-        clock: clock.clone(),
-        limits: Limits::default(),
-        namespace: stoker_api::NAMESPACE.into(),
-        identity: "only".into(),
-        metrics: Metrics::new(),
-    };
-    let controller = tokio::spawn(stoker_controller::run(settings, cancel.clone()));
+    let controller = bed::run(bed::settings(&client, &clock, "only"), &cancel);
     until(jobs, "SecretCopying").await;
     tokio::time::sleep(Duration::from_secs(300)).await;
     let said = why(&client, &clock).await;
@@ -100,7 +79,7 @@ async fn a_stranger_is_named_and_waited_for(stranger: &str, data: Value, named: 
     assert_eq!(serde_json::to_value(&object.spec.orders).unwrap().to_string().matches(&copy).count(), 1);
     assert_eq!(ours.get(&copy).await.unwrap().immutable, Some(true), "that is the copy");
     cancel.cancel();
-    controller.await.unwrap().unwrap();
+    controller.await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,15 +123,8 @@ async fn a_copy_stays_until_no_order_names_it_however_slow_the_writes_are() {
     let spec = json!({"images": [image], "pace": {"parallelism": 100}});
     make(Api::<Preheat>::default_namespaced(client.clone()), json!({"metadata": {"name": "web"}, "spec": spec})).await;
     let cancel = CancellationToken::new();
-    let settings = Settings {
-        client: client.clone(),
-        clock: clock.clone(),
-        limits: Limits { writes_per_second: 1, at_once: 1 },
-        namespace: stoker_api::NAMESPACE.into(),
-        identity: "only".into(),
-        metrics: Metrics::new(),
-    };
-    let controller = tokio::spawn(stoker_controller::run(settings, cancel.clone()));
+    let limits = Limits { writes_per_second: 1, at_once: 1 };
+    let controller = bed::run(Settings { limits, ..bed::settings(&client, &clock, "only") }, &cancel);
     let naming = async |copy: &str| {
         let all = preheats.list(&Default::default()).await.unwrap().items;
         all.iter().filter(|node| serde_json::to_value(&node.spec.orders).unwrap().to_string().contains(copy)).count()
@@ -167,5 +139,5 @@ async fn a_copy_stays_until_no_order_names_it_however_slow_the_writes_are() {
     await_condition(ours, &old, |copy: Option<&Secret>| copy.is_none()).await.unwrap();
     assert_eq!((naming(&old).await, naming(&new).await), (0, names.len()));
     cancel.cancel();
-    controller.await.unwrap().unwrap();
+    controller.await.unwrap();
 }

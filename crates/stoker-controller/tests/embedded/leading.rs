@@ -1,37 +1,22 @@
-//! Two controllers against the embedded API, in process and with a paused clock: one leads, the other takes over.
+//! Two controllers: one leads, the other takes over.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Event, Node};
-use kube::api::{Api, Patch, PatchParams, PostParams};
-use kube::client::Body;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::wait::await_condition;
 use kube::{Client, ResourceExt as _};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use serde_json::json;
-use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
-use stoker_controller::{Limits, Metrics, Settings};
+use stoker_api::native::{NodePreheat, Preheat};
+use stoker_controller::{Metrics, Settings};
 use stoker_core::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Wall time that follows tokio's clock, paused or not.
-fn clock() -> Clock {
-    let (wall, start) = (Timestamp::from_second(1_800_000_000).unwrap(), tokio::time::Instant::now());
-    Arc::new(move || stoker_core::model::after(wall, start.elapsed()))
-}
-
-fn api(clock: &Clock) -> Client {
-    let crds = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
-    stoker_embedded::Api::new(stoker_embedded::Settings::new(crds, clock.clone())).unwrap().client("default")
-}
+use crate::bed::{self, Way, api, clock, holder, node, ordered, preheat};
 
 fn controller(client: &Client, clock: &Clock, identity: &str, cancel: &CancellationToken) -> JoinHandle<()> {
     metered(client, clock, identity, &Metrics::new(), cancel)
@@ -44,48 +29,7 @@ fn metered(
     metrics: &Metrics,
     cancel: &CancellationToken,
 ) -> JoinHandle<()> {
-    let settings = Settings {
-        client: client.clone(),
-        clock: clock.clone(),
-        limits: Limits::default(),
-        namespace: stoker_api::NAMESPACE.into(),
-        identity: identity.into(),
-        metrics: metrics.clone(),
-    };
-    let run = stoker_controller::run(settings, cancel.clone());
-    tokio::spawn(async move { run.await.unwrap() })
-}
-
-/// A node with an agent's object, as an agent would make them.
-async fn node(client: &Client, name: &str) {
-    let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
-    let node: Node = serde_json::from_value(json!({"metadata": {"name": name}, "status": ready})).unwrap();
-    let nodes: Api<Node> = Api::all(client.clone());
-    nodes.create(&PostParams::default(), &node).await.unwrap();
-    let patch = Patch::Merge(json!({ "status": ready }));
-    nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
-    let preheats: Api<NodePreheat> = Api::all(client.clone());
-    preheats.create(&PostParams::default(), &NodePreheat::new(name, NodePreheatSpec::default())).await.unwrap();
-}
-
-async fn preheat(client: &Client, name: &str) {
-    let spec = json!({"images": [{"image": format!("registry.example/{name}:v1")}]});
-    let object = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap();
-    Api::<Preheat>::default_namespaced(client.clone()).create(&PostParams::default(), &object).await.unwrap();
-}
-
-/// Waits until the node has this many orders; returns the epoch that they were written in.
-async fn ordered(client: &Client, name: &str, count: usize) -> i64 {
-    let preheats: Api<NodePreheat> = Api::all(client.clone());
-    let object = await_condition(preheats, name, move |object: Option<&NodePreheat>| {
-        object.is_some_and(|object| object.spec.orders.len() == count)
-    });
-    object.await.unwrap().unwrap().spec.epoch.unwrap()
-}
-
-async fn holder(client: &Client) -> Option<String> {
-    let lease = Api::<Lease>::namespaced(client.clone(), stoker_api::NAMESPACE).get("stoker-controller").await.unwrap();
-    lease.spec.unwrap().holder_identity.filter(|holder| !holder.is_empty())
+    bed::run(Settings { metrics: metrics.clone(), ..bed::settings(client, clock, identity) }, cancel)
 }
 
 #[tokio::test(start_paused = true)]
@@ -203,17 +147,7 @@ async fn a_leader_that_sees_a_higher_epoch_steps_down_and_the_schema_holds_the_o
 
 /// The same API over a way on which nothing is answered while `cut` is true; what was sent then is never answered.
 fn hanging(client: &Client, cut: watch::Receiver<bool>) -> Client {
-    let client = client.clone();
-    let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (client, cut) = (client.clone(), cut.clone());
-        async move {
-            if *cut.borrow() {
-                return std::future::pending().await;
-            }
-            client.send(request).await
-        }
-    });
-    Client::new(service, "default")
+    bed::over(client, move |_| if *cut.borrow() { Way::Cut } else { Way::Free })
 }
 
 #[tokio::test(start_paused = true)]

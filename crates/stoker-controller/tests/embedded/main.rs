@@ -1,0 +1,8 @@
+//! The controller against the embedded API, in process and with a paused clock.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod bed;
+mod copies;
+mod leading;
+mod refused;

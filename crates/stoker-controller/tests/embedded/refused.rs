@@ -1,0 +1,91 @@
+//! An API server that refuses for a while what the controller may see at other times: one that has just started and does not
+//! know yet who may what, or a role that is being replaced. What it hides is still there.
+
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::Api;
+use stoker_api::native::{NodePreheat, Preheat};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::bed::{self, Way, api, clock, node, ordered, over, preheat};
+
+/// What a controller must see to plan rightly.
+const LISTS: [&str; 4] = [
+    "/api/v1/nodes",
+    "/api/v1/secrets",
+    "/apis/stoker.dev/v1alpha1/preheats",
+    "/apis/stoker.dev/v1alpha1/nodepreheats",
+];
+
+/// Lists and watches of this path are forbidden while `refused` is true.
+fn without(client: &Client, path: &'static str, refused: watch::Receiver<bool>) -> Client {
+    over(client, move |request| match request.uri().path() == path && *refused.borrow() {
+        true => Way::Refused(403),
+        false => Way::Free,
+    })
+}
+
+/// The order of `one` is there, and `one` has not ended.
+async fn goes_on(client: &Client, path: &str) {
+    let orders = Api::<NodePreheat>::all(client.clone()).get("n1").await.unwrap().spec.orders;
+    assert_eq!(orders.len(), 1, "{path}: the order was withdrawn");
+    let job = Api::<Preheat>::default_namespaced(client.clone()).get("one").await.unwrap();
+    assert_eq!(job.status.and_then(|status| status.completion_time), None, "{path}: the job has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_refused_to_a_new_leader_ends_nothing() {
+    for path in LISTS {
+        let clock = clock();
+        let client = api(&clock);
+        node(&client, "n1").await;
+        let cancel = CancellationToken::new();
+        let first = bed::run(bed::settings(&client, &clock, "same"), &cancel);
+        preheat(&client, "one").await;
+        ordered(&client, "n1", 1).await;
+        first.abort();
+        let (refuse, refused) = watch::channel(true);
+        let settings = bed::settings(&without(&client, path, refused), &clock, "same");
+        let metrics = settings.metrics.clone();
+        let second = bed::run(settings, &cancel);
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(metrics.ready().is_err(), "{path}: it leads and does not know everything");
+        goes_on(&client, path).await;
+        refuse.send(false).unwrap();
+        preheat(&client, "two").await;
+        assert_eq!(ordered(&client, "n1", 2).await, 2, "{path}");
+        assert_eq!(metrics.ready(), Ok(()), "{path}");
+        cancel.cancel();
+        second.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_refused_to_the_leader_withdraws_nothing() {
+    for path in LISTS {
+        let clock = clock();
+        let client = api(&clock);
+        node(&client, "n1").await;
+        let (refuse, refused) = watch::channel(false);
+        let settings = bed::settings(&without(&client, path, refused), &clock, "only");
+        let (cancel, metrics) = (CancellationToken::new(), settings.metrics.clone());
+        let leader = bed::run(settings, &cancel);
+        preheat(&client, "one").await;
+        ordered(&client, "n1", 1).await;
+        refuse.send(true).unwrap();
+        // A watch ends after some minutes, and is not begun anew.
+        while metrics.ready().is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert!(metrics.ready().is_err(), "{path}");
+        goes_on(&client, path).await;
+        refuse.send(false).unwrap();
+        preheat(&client, "two").await;
+        assert_eq!(ordered(&client, "n1", 2).await, 1, "{path}: it led all the time");
+        cancel.cancel();
+        leader.await.unwrap();
+    }
+}
