@@ -1,5 +1,6 @@
 //! One controller at a time: a Lease that its holder renews. Others watch it and take it when it was not renewed for its
-//! duration, measured by their own clock, so that no two clocks are ever compared.
+//! duration, measured by their own clock, so that no two clocks are ever compared. Its holder counts its own time from before
+//! it asked for it, and writes nothing when that is up.
 
 use std::time::Duration;
 
@@ -10,10 +11,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::runtime::watcher::{self, watch_object};
 use stoker_core::Clock;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::problem::Problem;
+use crate::problem::{Problem, Said};
 use crate::run::Settings;
 
 /// The name of the Lease, in Stoker's namespace.
@@ -26,11 +28,57 @@ const RENEW_EVERY: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = RENEW_EVERY;
 /// A holder that could not renew for this long stops by itself, well before anybody may take its place.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Between two tries of what was refused.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The lease in the hands of this controller.
+pub(crate) struct Held {
+    /// How often it has changed hands.
+    pub(crate) transitions: i64,
+    /// Until when it is certainly ours.
+    until: watch::Sender<Instant>,
+}
+
+impl Held {
+    fn new(transitions: i64, asked: Instant) -> Self {
+        Self { transitions, until: watch::Sender::new(asked + RENEW_DEADLINE) }
+    }
+
+    /// It was asked for at this moment, and given: whoever else wants it has seen that later, and counts from there.
+    fn renewed(&self, asked: Instant) {
+        self.until.send_replace(asked + RENEW_DEADLINE);
+    }
+
+    fn lost(&self) {
+        self.until.send_replace(Instant::now());
+    }
+
+    /// For whoever writes.
+    pub(crate) fn term(&self) -> Term {
+        Term(self.until.subscribe())
+    }
+}
+
+/// How long the holder of the lease may write.
+#[derive(Clone)]
+pub(crate) struct Term(watch::Receiver<Instant>);
+
+impl Term {
+    /// Returns at once while the lease is certainly held. While it may be somebody else's this waits, and so for ever if it is:
+    /// whoever leads ends then. It is asked before each write and not by a timer, because one who slept through his term must
+    /// learn that first.
+    pub(crate) async fn holds(&mut self) {
+        if self.0.wait_for(|until| Instant::now() < *until).await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
 
 /// Somebody who wants to be the one.
 #[derive(Clone)]
 pub(crate) struct Candidate {
     leases: Api<Lease>,
+    namespace: String,
     identity: String,
     clock: Clock,
     metrics: Metrics,
@@ -39,11 +87,12 @@ pub(crate) struct Candidate {
 impl Candidate {
     pub(crate) fn new(settings: &Settings) -> Self {
         let Settings { client, clock, namespace, identity, metrics, .. } = settings.clone();
-        Self { leases: Api::namespaced(client, &namespace), identity, clock, metrics }
+        Self { leases: Api::namespaced(client, &namespace), namespace, identity, clock, metrics }
     }
 
-    /// Waits until it is the one; returns how often the Lease has changed hands.
-    pub(crate) async fn acquire(&self) -> i64 {
+    /// Waits until it is the one.
+    pub(crate) async fn acquire(&self) -> Held {
+        let (mut unseen, mut untaken) = (Said::default(), Said::default());
         let mut watch = self.watch();
         let mut seen: Option<Lease> = None;
         let mut known = false;
@@ -52,13 +101,19 @@ impl Candidate {
             self.metrics.beat();
             let free = known && (self.is_free(seen.as_ref()) || free_at <= Instant::now());
             if free {
+                let asked = Instant::now();
                 match tokio::time::timeout(PATIENCE, self.take(seen.as_ref())).await {
-                    Ok(Ok(lease)) => return transitions(&lease),
-                    Ok(Err(problem)) => tracing::debug!(
-                        "somebody else was faster, or the API server is away: {}",
-                        Problem::Request(&problem)
-                    ),
-                    Err(_) => tracing::warn!("cannot take the lease, trying again: the API server does not answer"),
+                    Ok(Ok(lease)) => return Held::new(transitions(&lease), asked),
+                    Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+                        tracing::debug!("somebody else was faster: {}", status.message);
+                        untaken.forget();
+                    }
+                    Ok(Err(problem)) => {
+                        warn(&mut untaken, &not_taken(&self.namespace, Some(&problem)));
+                        // A watch would say at once that nobody leads.
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    Err(_) => warn(&mut untaken, &not_taken(&self.namespace, None)),
                 }
                 // Whoever was faster is seen by a watch; a new one, because the old one may never say anything again.
                 // Otherwise it is tried again after a moment.
@@ -70,6 +125,7 @@ impl Candidate {
             tokio::select! {
                 next = watch.next() => match next {
                     Some(Ok(lease)) => {
+                        unseen.forget();
                         let holder = lease.as_ref().and_then(holder).unwrap_or_default().to_string();
                         if !self.is_free(lease.as_ref()) {
                             self.metrics.standing_by();
@@ -84,10 +140,11 @@ impl Candidate {
                         (seen, known) = (lease, true);
                     }
                     Some(Err(problem)) => {
-                        tracing::warn!("cannot see who leads, trying again: {}", Problem::Watch(&problem));
-                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        let text = format!("cannot see who leads, trying again: {}", Problem::Watch(&problem));
+                        warn(&mut unseen, &text);
+                        tokio::time::sleep(PAUSE).await;
                     }
-                    None => tokio::time::sleep(Duration::from_secs(1)).await,
+                    None => tokio::time::sleep(PAUSE).await,
                 },
                 () = tokio::time::sleep_until(free_at) => known = true,
             }
@@ -99,23 +156,25 @@ impl Candidate {
     }
 
     /// Renews for as long as that works; returns when the lease is lost, or may be.
-    pub(crate) async fn keep(&self) {
-        let mut renewed = Instant::now();
+    pub(crate) async fn keep(&self, held: &Held) {
+        let mut asked = Instant::now();
         loop {
-            tokio::time::sleep(RENEW_EVERY.min(RENEW_DEADLINE.saturating_sub(renewed.elapsed()))).await;
-            let left = RENEW_DEADLINE.saturating_sub(renewed.elapsed());
-            match tokio::time::timeout(left, self.renew()).await {
-                Ok(Ok(true)) => renewed = Instant::now(),
+            let until = *held.until.borrow();
+            tokio::time::sleep_until(until.min(asked + RENEW_EVERY)).await;
+            asked = Instant::now();
+            if asked >= until {
+                tracing::warn!("the lease was not renewed for {} s; stepping down", RENEW_DEADLINE.as_secs());
+                return;
+            }
+            match tokio::time::timeout_at(until, self.renew()).await {
+                Ok(Ok(true)) => held.renewed(asked),
                 Ok(Ok(false)) => {
                     tracing::warn!("another controller has taken the lease; stepping down");
+                    held.lost();
                     return;
                 }
                 Ok(Err(problem)) => tracing::warn!("cannot renew the lease: {}", Problem::Request(&problem)),
                 Err(_) => tracing::warn!("cannot renew the lease: no answer"),
-            }
-            if renewed.elapsed() >= RENEW_DEADLINE {
-                tracing::warn!("the lease was not renewed for {} s; stepping down", RENEW_DEADLINE.as_secs());
-                return;
             }
         }
     }
@@ -177,6 +236,33 @@ impl Candidate {
     }
 }
 
+/// Why the lease cannot be taken, and what to do about it.
+fn not_taken(namespace: &str, problem: Option<&kube::Error>) -> String {
+    let code = problem.and_then(|problem| match problem {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    });
+    let install = format!("`stoker install --namespace {namespace}`");
+    let advice = match code {
+        Some(404) => format!("; is there a namespace {namespace}? {install} prints it with all that belongs in it"),
+        Some(403) => format!("; {install} prints the role that allows it"),
+        _ => String::new(),
+    };
+    let problem = match problem {
+        Some(problem) => Problem::Request(problem).to_string(),
+        None => "the API server does not answer".into(),
+    };
+    format!("cannot take the lease {namespace}/{NAME} and does nothing without it; trying again: {problem}{advice}")
+}
+
+/// Says a problem aloud when it is another one than before.
+fn warn(said: &mut Said, text: &str) {
+    match said.is_new(text) {
+        true => tracing::warn!("{text}"),
+        false => tracing::debug!("{text}"),
+    }
+}
+
 fn holder(lease: &Lease) -> Option<&str> {
     lease.spec.as_ref()?.holder_identity.as_deref().filter(|holder| !holder.is_empty())
 }
@@ -187,4 +273,45 @@ fn version(lease: Option<&Lease>) -> Option<&str> {
 
 fn transitions(lease: &Lease) -> i64 {
     lease.spec.as_ref().and_then(|spec| spec.lease_transitions).unwrap_or(0).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use kube::core::Status;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_term_is_counted_from_the_request_and_ends_with_the_lease() {
+        let asked = Instant::now();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let held = Held::new(0, asked);
+        let mut term = held.term();
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert!(term.holds().now_or_never().is_some(), "9 s after the request");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(term.holds().now_or_never().is_none(), "10 s after the request, 7 after its answer");
+        held.renewed(Instant::now());
+        assert!(term.holds().now_or_never().is_some());
+        held.lost();
+        assert!(term.holds().now_or_never().is_none());
+        drop(held);
+        assert!(term.holds().now_or_never().is_none());
+    }
+
+    #[test]
+    fn a_lease_that_cannot_be_taken_is_told_with_what_to_do() {
+        let refused = |code, message: &str| kube::Error::Api(Status::failure(message, "No").with_code(code).boxed());
+        let missing = refused(404, "namespaces \"east\" not found");
+        assert_eq!(
+            not_taken("east", Some(&missing)),
+            "cannot take the lease east/stoker-controller and does nothing without it; trying again: No: namespaces \"east\" \
+             not found; is there a namespace east? `stoker install --namespace east` prints it with all that belongs in it"
+        );
+        let forbidden = not_taken("east", Some(&refused(403, "you may not")));
+        assert!(forbidden.ends_with("you may not; `stoker install --namespace east` prints the role that allows it"));
+        let other = not_taken("east", Some(&refused(500, "broken")));
+        assert!(other.ends_with("trying again: No: broken"), "{other}");
+        assert!(not_taken("east", None).ends_with("the API server does not answer"));
+    }
 }

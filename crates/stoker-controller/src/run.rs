@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::facts::{self, NodeFacts};
-use crate::lease::Candidate;
+use crate::lease::{Candidate, Held};
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
 use crate::mirror::{Mirror, Progress};
 use crate::owed::{self, Mark, Owed};
@@ -71,24 +71,24 @@ enum Input {
 pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
     let candidate = Candidate::new(&settings);
     loop {
-        let Some(transitions) = cancel.run_until_cancelled(candidate.acquire()).await else { return Ok(()) };
+        let Some(held) = cancel.run_until_cancelled(candidate.acquire()).await else { return Ok(()) };
         tracing::info!(identity = settings.identity, "leading");
         // Whatever ends this ends the writer with it: who does not lead does not write.
         tokio::select! {
-            result = lead(&settings, transitions, &cancel) => {
+            result = lead(&settings, &held, &cancel) => {
                 result?;
                 if cancel.is_cancelled() {
                     candidate.release().await;
                     return Ok(());
                 }
             }
-            () = candidate.keep() => {}
+            () = candidate.keep(&held) => {}
         }
     }
 }
 
 /// Leads until it is cancelled, or a controller with a higher epoch has written.
-async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken) -> Result<(), Error> {
+async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> Result<(), Error> {
     let (input, mut inputs) = mpsc::channel(INPUTS_AT_ONCE);
     let (writes, writes_out) = mpsc::unbounded_channel();
     // Orders wait here and not with the writer, see `owed`.
@@ -99,10 +99,10 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
     watch_all(settings, &input, &mut tasks);
     drop(input);
     tasks.spawn({
-        let (client, limits, metrics) = (settings.client.clone(), settings.limits, settings.metrics.clone());
+        let (settings, term) = (settings.clone(), held.term());
         let inbox = writer::Inbox { orders: orders_out, others: writes_out, owed: owed.count() };
         async move {
-            writer::run(client, limits, metrics, inbox, done).await;
+            writer::run(settings, term, inbox, done).await;
             "writer"
         }
     });
@@ -118,7 +118,7 @@ async fn lead(settings: &Settings, transitions: i64, cancel: &CancellationToken)
         writes,
         number: 0,
         epoch: None,
-        highest: transitions,
+        highest: held.transitions,
         leading: Leading::new(&settings.metrics),
     };
     let mut wake = None;

@@ -1,5 +1,6 @@
 //! Performs writes: one in flight an object with the newest state next, never more than a rate of all together. What
-//! fails waits with growing pauses, without holding up others, until it succeeds or its object is gone.
+//! fails waits with growing pauses, without holding up others, until it succeeds or its object is gone. Nothing is sent when
+//! the term of whoever leads is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -16,8 +17,10 @@ use stoker_api::{Target, Write};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::lease::Term;
 use crate::metrics::Metrics;
 use crate::problem::Problem;
+use crate::run::Settings;
 use crate::secrets;
 
 /// How much the writer may ask of an API server.
@@ -113,6 +116,7 @@ type Flight = (Numbered, Result<Option<DynamicObject>, String>);
 
 struct Writer {
     client: Client,
+    term: Term,
     metrics: Metrics,
     waiting: BTreeMap<Id, VecDeque<Numbered>>,
     ready: VecDeque<Id>,
@@ -136,15 +140,11 @@ pub(crate) struct Inbox {
 }
 
 /// Performs what comes in until the channels close.
-pub(crate) async fn run(
-    client: Client,
-    limits: Limits,
-    metrics: Metrics,
-    mut inbox: Inbox,
-    done: mpsc::UnboundedSender<Done>,
-) {
+pub(crate) async fn run(settings: Settings, term: Term, mut inbox: Inbox, done: mpsc::UnboundedSender<Done>) {
+    let Settings { client, limits, metrics, .. } = settings;
     let mut writer = Writer {
         client,
+        term,
         metrics,
         waiting: BTreeMap::new(),
         ready: VecDeque::new(),
@@ -204,8 +204,10 @@ impl Writer {
             self.waiting.remove(&id);
         }
         self.busy.insert(id);
-        let client = self.client.clone();
+        let (client, mut term) = (self.client.clone(), self.term.clone());
         let flight = async move {
+            // The one place where anything is sent, so the one place to ask; the last thing before it.
+            term.holds().await;
             let result = match tokio::time::timeout(PATIENCE, perform(client, &write.1)).await {
                 Ok(result) => result,
                 Err(_) => Err(format!("no answer after {} s", PATIENCE.as_secs())),

@@ -1,6 +1,7 @@
 //! An embedded API with what agents and people put there, controllers of it, and a way between the two that can be made worse.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -80,6 +81,8 @@ pub(crate) async fn holder(client: &Client) -> Option<String> {
 pub(crate) enum Way {
     /// It is answered.
     Free,
+    /// It is done, and answered after a while.
+    Late(Duration),
     /// Nobody hears it or says anything.
     Cut,
     /// It is refused with this code.
@@ -94,6 +97,11 @@ pub(crate) fn over(client: &Client, way: impl Fn(&http::Request<Body>) -> Way + 
         async move {
             match way {
                 Way::Free => client.send(request).await,
+                Way::Late(pause) => {
+                    let answer = client.send(request).await;
+                    tokio::time::sleep(pause).await;
+                    answer
+                }
                 Way::Cut => std::future::pending().await,
                 Way::Refused(code) => Ok(refusal(code)),
             }

@@ -6,3 +6,4 @@ mod bed;
 mod copies;
 mod leading;
 mod refused;
+mod term;

@@ -1,6 +1,8 @@
 //! An API server that refuses for a while what the controller may see at other times: one that has just started and does not
 //! know yet who may what, or a role that is being replaced. What it hides is still there.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kube::Client;
@@ -9,7 +11,7 @@ use stoker_api::native::{NodePreheat, Preheat};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{self, Way, api, clock, node, ordered, over, preheat};
+use crate::bed::{self, Way, api, clock, holder, node, ordered, over, preheat};
 
 /// What a controller must see to plan rightly.
 const LISTS: [&str; 4] = [
@@ -87,5 +89,34 @@ async fn a_list_that_is_refused_to_the_leader_withdraws_nothing() {
         assert_eq!(ordered(&client, "n1", 2).await, 1, "{path}: it led all the time");
         cancel.cancel();
         leader.await.unwrap();
+    }
+}
+
+/// Nobody holds a lease that cannot be made, so there is nothing to wait for but time.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_refused_is_asked_for_now_and_then_until_it_is_given() {
+    for code in [403, 404] {
+        let clock = clock();
+        let client = api(&clock);
+        let (refuse, refused) = watch::channel(true);
+        let tries = Arc::new(AtomicUsize::new(0));
+        let counted = tries.clone();
+        let way = move |request: &http::Request<kube::client::Body>| {
+            let makes = request.method() == http::Method::POST && request.uri().path().ends_with("/leases");
+            counted.fetch_add(usize::from(makes), Ordering::Relaxed);
+            if makes && *refused.borrow() { Way::Refused(code) } else { Way::Free }
+        };
+        let cancel = CancellationToken::new();
+        let candidate = bed::run(bed::settings(&over(&client, way), &clock, "only"), &cancel);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let tried = tries.load(Ordering::Relaxed);
+        assert!((2..=61).contains(&tried), "{tried} times in a minute");
+        refuse.send(false).unwrap();
+        node(&client, "n1").await;
+        preheat(&client, "one").await;
+        ordered(&client, "n1", 1).await;
+        assert_eq!(holder(&client).await.as_deref(), Some("only"));
+        cancel.cancel();
+        candidate.await.unwrap();
     }
 }

@@ -1,0 +1,143 @@
+//! Whoever leads writes only while nobody else can have taken its lease: for 10 s after it asked for it last and got it, where
+//! others wait 15.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::Method;
+use kube::Client;
+use kube::client::Body;
+use stoker_controller::{Limits, Settings};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::bed::{self, Way, api, clock, node, ordered, over, preheat};
+
+const TERM: Duration = Duration::from_secs(10);
+
+/// What a controller sent to change something: when, and whether it was the lease.
+#[derive(Clone, Default)]
+struct Sent(Arc<Mutex<Vec<(Instant, bool)>>>);
+
+impl Sent {
+    fn note(&self, request: &http::Request<Body>) {
+        if request.method() != Method::GET {
+            self.0.lock().unwrap().push((Instant::now(), is_lease(request)));
+        }
+    }
+
+    /// How many writes were sent since then; each must have been sent in a term.
+    fn since(&self, start: Instant) -> usize {
+        let mut renewed = None;
+        let mut count = 0;
+        for (at, lease) in self.0.lock().unwrap().iter().copied() {
+            if lease {
+                renewed = Some(at);
+                continue;
+            }
+            let age = at - renewed.expect("written without the lease");
+            assert!(age < TERM, "written {age:?} after the lease was renewed");
+            count += usize::from(at >= start);
+        }
+        count
+    }
+
+    fn renewals(&self) -> usize {
+        self.0.lock().unwrap().iter().filter(|(_, lease)| *lease).count()
+    }
+}
+
+fn is_lease(request: &http::Request<Body>) -> bool {
+    request.uri().path().contains("/leases")
+}
+
+/// The API over a way that notes what is sent, and on which requests for the lease fare as `way` says.
+fn noted(client: &Client, sent: &Sent, way: impl Fn(&http::Request<Body>) -> Way + Send + Sync + 'static) -> Client {
+    let sent = sent.clone();
+    over(client, move |request| {
+        sent.note(request);
+        if is_lease(request) { way(request) } else { Way::Free }
+    })
+}
+
+/// The lease is taken, or renewed for the last time, at once, and the answer is on the way for a while; then nothing of the lease
+/// gets through. There is something to write all the time.
+async fn the_term_is_no_longer_for_a_late_answer(to_the_first: bool) {
+    const LATE: Duration = Duration::from_secs(3);
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let sent = Sent::default();
+    let (end, ends) = watch::channel(to_the_first);
+    let was_last = Mutex::new(false);
+    let way = move |request: &http::Request<Body>| {
+        let mut last = was_last.lock().unwrap();
+        match (*ends.borrow(), *last, request.method() == Method::GET) {
+            (true, true, _) => Way::Cut,
+            (true, false, false) => {
+                *last = true;
+                Way::Late(LATE)
+            }
+            _ => Way::Free,
+        }
+    };
+    let cancel = CancellationToken::new();
+    let leader = bed::run(bed::settings(&noted(&client, &sent, way), &clock, "only"), &cancel);
+    if !to_the_first {
+        preheat(&client, "first").await;
+        ordered(&client, "n1", 1).await;
+        end.send(true).unwrap();
+    }
+    let before = sent.renewals();
+    while sent.renewals() == before {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let last = Instant::now();
+    for number in 0..120 {
+        preheat(&client, &format!("job-{number}")).await;
+        tokio::time::sleep(TERM / 40).await;
+    }
+    assert!(sent.since(last + LATE) > 0, "it wrote after the answer had come");
+    assert_eq!(sent.since(last + TERM), 0);
+    cancel.cancel();
+    leader.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_answered_late_makes_the_term_no_longer() {
+    the_term_is_no_longer_for_a_late_answer(false).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_given_late_makes_the_term_no_longer() {
+    the_term_is_no_longer_for_a_late_answer(true).await;
+}
+
+/// A process that is stopped and goes on much later: all its timers are due at once, and what was to be written is old.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_slept_writes_nothing_before_it_leads_anew() {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let sent = Sent::default();
+    let limits = Limits { writes_per_second: 1, at_once: 1 };
+    let settings = bed::settings(&noted(&client, &sent, |_| Way::Free), &clock, "only");
+    let cancel = CancellationToken::new();
+    let leader = bed::run(Settings { limits, ..settings }, &cancel);
+    for number in 0..20 {
+        preheat(&client, &format!("job-{number}")).await;
+    }
+    let start = Instant::now();
+    while sent.since(start) < 3 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // It has more to write, with one a second.
+    tokio::time::advance(3 * TERM).await;
+    let awake = Instant::now();
+    while sent.since(awake) < 10 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    cancel.cancel();
+    leader.await.unwrap();
+}
