@@ -70,7 +70,12 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
     let (dialect, name) = parse(said)?;
     let Connection { client, namespace } = connection;
     let jobs = api(client, dialect, Some(namespace));
-    if let Some(mut object) = jobs.get_opt(name).await.map_err(explain)? {
+    let found = match jobs.get_opt(name).await {
+        // A kind that is not there is no object that is not there: the list tells them apart.
+        Err(problem) if is_missing(&problem) => None,
+        found => found.map_err(explain)?,
+    };
+    if let Some(mut object) = found {
         complete(dialect, &mut object);
         return Ok(Job { dialect, object });
     }

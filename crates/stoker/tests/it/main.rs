@@ -9,6 +9,7 @@ mod delete;
 mod demo;
 mod install;
 mod jobs;
+mod kinds;
 mod lasting;
 mod metrics;
 mod mistakes;
