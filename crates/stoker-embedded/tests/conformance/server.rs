@@ -46,7 +46,9 @@ pub(crate) async fn on_real(kubeconfig: &str, behaviours: &[Behaviour]) {
     let mut failed = Vec::new();
     let only = std::env::var("STOKER_TEST_ONLY").unwrap_or_default();
     let wanted = |name: &str| name.contains(&only) && (lack.is_none() || !name.starts_with("streams::"));
-    for (name, behaviour) in behaviours.iter().filter(|(name, _)| wanted(name)) {
+    let wanted: Vec<_> = behaviours.iter().filter(|(name, _)| wanted(name)).collect();
+    assert!(!wanted.is_empty(), "no behaviour has {only:?} in its name");
+    for (name, behaviour) in wanted {
         let server = Server::new(|namespace| real.client(namespace)).await;
         println!("{name} …");
         if AssertUnwindSafe(behaviour(server.clone())).catch_unwind().await.is_err() {

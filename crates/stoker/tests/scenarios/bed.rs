@@ -149,7 +149,9 @@ pub(crate) async fn on_real(kubeconfig: &str, scenarios: &[Scenario]) {
     let site = Site::Real(Box::new(Real::new(kubeconfig).await));
     let only = std::env::var("STOKER_TEST_ONLY").unwrap_or_default();
     let mut failed = Vec::new();
-    for (name, scenario) in scenarios.iter().filter(|(name, _)| name.contains(&only)) {
+    let wanted: Vec<_> = scenarios.iter().filter(|(name, _)| name.contains(&only)).collect();
+    assert!(!wanted.is_empty(), "no scenario has {only:?} in its name");
+    for (name, scenario) in wanted {
         println!("{name} …");
         if AssertUnwindSafe(scenario(&site)).catch_unwind().await.is_err() {
             failed.push(*name);

@@ -51,6 +51,7 @@ scenarios! {
     mistakes: every_mistake_is_answered_with_the_thing_and_the_next_step;
     needs: an_order_that_needs_what_an_agent_lacks_fails_and_others_go_on;
     pull: an_image_reaches_every_node_and_is_there_the_second_time,
+        nodes_look_for_a_tag_that_others_have_and_who_lacks_it_gets_it,
         an_image_costs_a_node_two_writes_and_the_one_that_asks_one_more,
         failed_nodes_are_named_with_their_reasons_while_others_go_on, only_the_nodes_that_were_asked_for,
         ctrl_c_stops_following_and_not_the_job;
@@ -61,6 +62,6 @@ scenarios! {
 async fn the_same_on_a_real_server() {
     match std::env::var("STOKER_TEST_KUBECONFIG") {
         Ok(kubeconfig) => bed::on_real(&kubeconfig, ALL).await,
-        Err(_) => println!("SKIPPED: the_same_on_a_real_server needs STOKER_TEST_KUBECONFIG"),
+        Err(_) => println!("SKIPPED: {} scenarios on a real server need STOKER_TEST_KUBECONFIG", ALL.len()),
     }
 }

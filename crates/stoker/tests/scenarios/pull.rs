@@ -38,6 +38,35 @@ pub(crate) async fn an_image_reaches_every_node_and_is_there_the_second_time(sit
     }
 }
 
+pub(crate) async fn nodes_look_for_a_tag_that_others_have_and_who_lacks_it_gets_it(site: &Site) {
+    let registry = Registry::start().await.unwrap();
+    registry.push("shop/web", "v1", &[noise(3_000, 1)]);
+    let pushed = registry.push("shop/web", "v2", &[noise(3_000, 2)]);
+    let bed = site.bed(Wishes::default()).await;
+    let all = bed.nodes.len();
+    let [v1, v2] = ["v1", "v2"].map(|tag| format!("{}/shop/web:{tag}", registry.host()));
+    bed.run(&["pull", &v1]).await.exits(0);
+    let before = registry.seen().len();
+    bed.run(&["pull", &v1]).await.exits(0).says(&format!("already on all {all} nodes, nothing was fetched"));
+    assert_eq!(registry.seen().len(), before, "the registry was not even asked");
+    let last = bed.nodes[all - 1].as_str();
+    let looked = |object: &DynamicObject| {
+        let orders = object.data.pointer("/spec/orders").and_then(Value::as_object);
+        orders.is_some_and(|orders| orders.values().any(|order| order["image"] == v1 && order["needs"] == json!(["look"])))
+    };
+    bed.wait("NodePreheat", last, looked).await;
+
+    // All but the last one have it: that one looks in vain, and then it is the one that asks.
+    let mut some = vec!["pull", &v2];
+    some.extend(bed.nodes[..all - 1].iter().flat_map(|node| ["--node", node.as_str()]));
+    bed.run(&some).await.exits(0);
+    bed.run(&["pull", &v2]).await.exits(0).says(&format!("on all {all} nodes"));
+    let heads = registry.seen().iter().filter(|seen| seen.path.ends_with("manifests/v2")).count();
+    assert_eq!(heads, 2, "once for each of the two jobs");
+    let manifest = bed.images(last).join("blobs/sha256").join(pushed.manifest.trim_start_matches("sha256:"));
+    assert!(manifest.exists(), "{}", manifest.display());
+}
+
 /// The writes of a node's object, without those of mere progress: that its image is on its way, and how far.
 fn writes(seen: &[DynamicObject], node: &str) -> usize {
     let mut states: Vec<Value> = Vec::new();
