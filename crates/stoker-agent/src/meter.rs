@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 #[derive(Clone)]
 pub(crate) struct Meter {
     state: Arc<Mutex<State>>,
-    /// Rung when the registry has answered, which all other nodes wait for.
+    /// Rung when the registry has answered, which all other nodes wait for, and when an attempt waits or goes on.
     news: Arc<Notify>,
 }
 
@@ -42,13 +42,17 @@ impl Meter {
         self.state().digest = Some(digest);
     }
 
-    /// The registry has answered.
+    /// The registry has answered: this is told at once.
     pub(crate) fn resolved(&self, pin: Pin) {
+        self.learned(pin);
+        self.news.notify_one();
+    }
+
+    /// What the tag means is known when all is done: it is told with that.
+    pub(crate) fn learned(&self, pin: Pin) {
         let mut state = self.state();
         state.digest = Some(pin.digest.clone());
         state.pin = Some(pin);
-        drop(state);
-        self.news.notify_one();
     }
 
     /// The size of the image, and how much of it is there already.

@@ -230,6 +230,8 @@ impl Agent {
         let mut pulse = metrics::pulse(self.settings.runtime.clone()).boxed();
         loop {
             self.share.turn(self.adopted, &self.orders, &self.tasks);
+            // Before anything is noted: a digest that was learned is on the disk before all nodes hear of it.
+            self.read_meters((self.settings.clock)());
             // What came of an order is told while it is noted: should the note be lost, the image is found there again.
             if self.has_noted_orders() {
                 self.write(&api, &mut writing);
@@ -239,7 +241,6 @@ impl Agent {
             let now = (self.settings.clock)();
             let step = step::step(&self.orders, &self.tasks, &able, now);
             step.actions.into_iter().for_each(|action| self.act(action, now));
-            self.read_meters(now);
             if looking.is_none() && std::mem::take(&mut look_again) {
                 let questions = truth::questions(&self.orders, &self.tasks);
                 looking = Some(truth::look(self.settings.runtime.clone(), questions).boxed());

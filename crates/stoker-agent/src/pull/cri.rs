@@ -84,7 +84,7 @@ impl Tools {
             }
         };
         if wanted.is_none() {
-            meter.resolved(stoker_core::Pin { asked: order.asked, digest: digest.clone() });
+            meter.learned(stoker_core::Pin { asked: order.asked, digest: digest.clone() });
         }
         meter.whole(listed.size);
         Ok(digest.into())
