@@ -30,6 +30,16 @@ pub enum Wish {
     Layout,
 }
 
+/// What becomes of [`Wish::Auto`] where nothing answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Otherwise {
+    /// An error: on a node of a cluster images in a layout are images that its kubelet never sees.
+    #[default]
+    Refuse,
+    /// A layout, which needs nothing on the machine.
+    Layout,
+}
+
 /// A runtime, and why it is this one.
 #[derive(Debug, Clone)]
 pub struct Choice {
@@ -49,7 +59,10 @@ pub enum Error {
     #[error("a layout has no endpoint; leave --runtime-endpoint out, or choose another --runtime")]
     LayoutWithEndpoint,
     /// No usual socket is there.
-    #[error("no runtime is at the usual places ({0}); name its socket with --runtime-endpoint")]
+    #[error(
+        "no runtime is at the usual places ({0}); name its socket with --runtime-endpoint, for pods with `stoker install \
+         --runtime-endpoint …`, which also mounts it, or give --runtime layout for images that no kubelet will see"
+    )]
     Nowhere(String),
     /// It does not answer.
     #[error("{0}; is it running, and may this process use its socket?")]
@@ -60,12 +73,18 @@ pub enum Error {
 }
 
 /// Finds the runtime. `images` is where a layout would be.
-pub async fn choose(wish: Wish, endpoint: Option<&str>, images: &Path) -> Result<Choice, Error> {
+pub async fn choose(wish: Wish, otherwise: Otherwise, endpoint: Option<&str>, images: &Path) -> Result<Choice, Error> {
     let usual: Vec<PathBuf> = USUAL.iter().map(PathBuf::from).collect();
-    choose_among(wish, endpoint, images, &usual).await
+    choose_among(wish, otherwise, endpoint, images, &usual).await
 }
 
-async fn choose_among(wish: Wish, endpoint: Option<&str>, images: &Path, usual: &[PathBuf]) -> Result<Choice, Error> {
+async fn choose_among(
+    wish: Wish,
+    otherwise: Otherwise,
+    endpoint: Option<&str>,
+    images: &Path,
+    usual: &[PathBuf],
+) -> Result<Choice, Error> {
     if let Some(text) = endpoint {
         let path = socket(text).ok_or_else(|| Error::Endpoint(text.into()))?;
         return match wish {
@@ -95,13 +114,14 @@ async fn choose_among(wish: Wish, endpoint: Option<&str>, images: &Path, usual: 
             found => return found,
         }
     }
-    match (silent, wish) {
-        (Some(problem), _) => Err(Error::Silent(problem)),
-        (None, Wish::Auto) => {
-            let unfit: String = unfit.iter().map(|path| format!("; {} speaks no CRI", path.display())).collect();
-            layout(images, format!("no runtime is at the usual places ({}){unfit}", listed(usual)))
-        }
-        (None, _) => Err(Error::Nowhere(listed(usual))),
+    if let Some(problem) = silent {
+        return Err(Error::Silent(problem));
+    }
+    let unfit: String = unfit.iter().map(|path| format!("; {} speaks no CRI", path.display())).collect();
+    let places = format!("{}{unfit}", listed(usual));
+    match (wish, otherwise) {
+        (Wish::Auto, Otherwise::Layout) => layout(images, format!("no runtime is at the usual places ({places})")),
+        _ => Err(Error::Nowhere(places)),
     }
 }
 
@@ -167,33 +187,36 @@ mod tests {
     #[tokio::test]
     async fn wrong_wishes_are_named() {
         let dir = tempfile::tempdir().unwrap();
-        let problem = choose(Wish::Auto, Some("tcp://1.2.3.4:5"), dir.path()).await.unwrap_err();
+        let problem = choose(Wish::Auto, Otherwise::Refuse, Some("tcp://1.2.3.4:5"), dir.path()).await.unwrap_err();
         assert!(problem.to_string().contains("tcp://1.2.3.4:5"), "{problem}");
-        let problem = choose(Wish::Layout, Some("/x"), dir.path()).await.unwrap_err();
+        let problem = choose(Wish::Layout, Otherwise::Refuse, Some("/x"), dir.path()).await.unwrap_err();
         assert!(problem.to_string().contains("--runtime-endpoint"), "{problem}");
         let silent = format!("unix://{}/no.sock", dir.path().display());
-        let problem = choose(Wish::Containerd, Some(&silent), dir.path()).await.unwrap_err();
+        let problem = choose(Wish::Containerd, Otherwise::Refuse, Some(&silent), dir.path()).await.unwrap_err();
         assert!(problem.to_string().contains("no.sock"), "{problem}");
-        let choice = choose(Wish::Layout, None, dir.path()).await.unwrap();
+        let choice = choose(Wish::Layout, Otherwise::Refuse, None, dir.path()).await.unwrap();
         assert_eq!(choice.runtime.describe(), "layout");
     }
 
     #[tokio::test]
-    async fn without_a_runtime_images_go_to_a_layout_and_it_says_so() {
+    async fn without_a_runtime_images_go_to_a_layout_where_that_will_do_and_it_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let images = dir.path().join("images");
         let usual = ["a.sock", "b.sock"].map(|name| dir.path().join(name));
-        let choice = choose_among(Wish::Auto, None, &images, &usual).await.unwrap();
+        let choice = choose_among(Wish::Auto, Otherwise::Layout, None, &images, &usual).await.unwrap();
         assert_eq!(choice.runtime.describe(), "layout");
         assert!(choice.why.contains("a.sock") && choice.why.contains("images"), "{}", choice.why);
-        for wish in [Wish::Containerd, Wish::Cri] {
-            let problem = choose_among(wish, None, &images, &usual).await.unwrap_err().to_string();
-            assert!(problem.contains("b.sock") && problem.contains("--runtime-endpoint"), "{problem}");
+        let (refuse, layout) = (Otherwise::Refuse, Otherwise::Layout);
+        for (wish, otherwise) in [(Wish::Auto, refuse), (Wish::Containerd, layout), (Wish::Cri, layout)] {
+            let problem = choose_among(wish, otherwise, None, &images, &usual).await.unwrap_err().to_string();
+            for said in ["a.sock", "b.sock", "`stoker install --runtime-endpoint", "--runtime layout"] {
+                assert!(problem.contains(said), "{wish}: {problem}");
+            }
         }
         // A socket that nobody serves any more may be one that is about to be served: a layout would be wrong.
         drop(std::os::unix::net::UnixListener::bind(&usual[1]).unwrap());
         for wish in [Wish::Auto, Wish::Containerd, Wish::Cri] {
-            let problem = choose_among(wish, None, &images, &usual).await.unwrap_err().to_string();
+            let problem = choose_among(wish, layout, None, &images, &usual).await.unwrap_err().to_string();
             assert!(problem.contains("b.sock") && problem.contains("is it running"), "{problem}");
         }
     }

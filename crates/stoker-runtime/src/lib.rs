@@ -13,7 +13,7 @@ pub mod space;
 pub mod unpack;
 pub mod wire;
 
-pub use choose::{Choice, Wish, choose};
+pub use choose::{Choice, Otherwise, Wish, choose};
 pub use containerd::Containerd;
 pub use cri::Cri;
 pub use layout::{Found, Layout, Verified};

@@ -7,7 +7,7 @@ use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use stoker_api::labels::{self, LabelSelector};
 use stoker_api::{Amount, Span};
 use stoker_core::Reference;
-use stoker_runtime::Wish;
+use stoker_runtime::{Otherwise, Wish};
 
 use crate::install;
 
@@ -171,6 +171,9 @@ pub(crate) struct NodeArgs {
     /// what answers on this machine [default: layout for `up`, auto for `agent`]
     #[arg(long, value_name = "RUNTIME", help_heading = "Node", value_parser = str::parse::<Wish>)]
     pub(crate) runtime: Option<Wish>,
+    /// What `auto` means where nothing answers; not for people to say
+    #[arg(skip)]
+    pub(crate) otherwise: Otherwise,
     /// The runtime's socket, e.g. unix:///run/containerd/containerd.sock [default: the usual ones]
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub(crate) runtime_endpoint: Option<String>,
@@ -363,7 +366,7 @@ pub(crate) struct Install {
 /// What agents find where on a node. A directory may hold `$(NODE_NAME)`; then the one above it is mounted
 #[derive(Args)]
 pub(crate) struct HostArgs {
-    /// The runtime's socket on nodes [default: what answers in /run/containerd]
+    /// The runtime's socket on nodes; needed wherever it is not in /run/containerd [default: what answers there]
     #[arg(long, value_name = "SOCKET", value_parser = install::socket, help_heading = "Node")]
     pub(crate) runtime_endpoint: Option<String>,
     /// Where the runtime keeps images and snapshots

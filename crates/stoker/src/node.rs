@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kube::Client;
 use stoker_agent::Limits;
 use stoker_core::Clock;
-use stoker_runtime::{Choice, Containerd, Runtime, Wish, choose, containerd};
+use stoker_runtime::{Choice, Containerd, Otherwise, Runtime, Wish, choose, containerd};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::{Platform, Proxy, Registry, Settings, Spool, SpoolSettings};
 
@@ -22,6 +22,7 @@ impl NodeArgs {
     pub(crate) fn layout() -> Self {
         Self {
             runtime: Some(Wish::Layout),
+            otherwise: Otherwise::Layout,
             runtime_endpoint: None,
             max_pulls: 3,
             max_layers: 4,
@@ -44,7 +45,8 @@ pub(crate) async fn agent(
     clock: &Clock,
 ) -> anyhow::Result<stoker_agent::Settings> {
     std::fs::create_dir_all(home).with_context(|| format!("cannot make {}", home.display()))?;
-    let Choice { runtime, why } = choose(args.wish(), args.runtime_endpoint.as_deref(), &home.join("images")).await?;
+    let (endpoint, images) = (args.runtime_endpoint.as_deref(), home.join("images"));
+    let Choice { runtime, why } = choose(args.wish(), args.otherwise, endpoint, &images).await?;
     tracing::info!(node, "images go to {}: {why}", runtime.describe());
     let told = match &runtime {
         Runtime::Containerd(containerd, _) => containerd.node().hosts.clone(),

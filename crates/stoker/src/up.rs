@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use stoker_runtime::Wish;
+use stoker_runtime::{Otherwise, Wish};
 use stoker_transfer::Platform;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -15,6 +15,7 @@ use crate::system::{Options, System};
 pub(crate) async fn run(mut args: Up) -> anyhow::Result<ExitCode> {
     // The embedded default needs nothing on the machine.
     args.node.runtime.get_or_insert(Wish::Layout);
+    args.node.otherwise = Otherwise::Layout;
     if args.nodes > 1 && args.node.wish() != Wish::Layout {
         bail!("--runtime {} is this machine's own, which is one node; leave --nodes out", args.node.wish());
     }

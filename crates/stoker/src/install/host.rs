@@ -49,14 +49,17 @@ struct Mount {
     /// Whether the runtime mounts and unmounts below it: what it unmounts must go from the pod as well, else the memory
     /// of a dead pod's /dev/shm would be held for as long as the agent lives.
     moving: bool,
+    /// Whether a node without it is one that was wrongly told of: the kubelet says so then, and makes none.
+    expected: bool,
 }
 
 /// The volumes of the pod, and their mounts in its container.
 pub(super) fn volumes(host: &HostArgs) -> (Vec<Value>, Vec<Value>) {
     let mounts = mounts(host);
-    let volumes = mounts
-        .iter()
-        .map(|mount| json!({ "name": mount.name, "hostPath": { "path": mount.path, "type": "DirectoryOrCreate" } }));
+    let volumes = mounts.iter().map(|mount| {
+        let kind = if mount.expected { "Directory" } else { "DirectoryOrCreate" };
+        json!({ "name": mount.name, "hostPath": { "path": mount.path, "type": kind } })
+    });
     let inside = mounts.iter().map(|mount| {
         let mut inside = json!({ "name": mount.name, "mountPath": mount.path });
         if !mount.writable {
@@ -77,9 +80,11 @@ fn mounts(host: &HostArgs) -> Vec<Mount> {
         path: mountable(path).into(),
         writable,
         moving,
+        expected: false,
     };
     let mut wanted = vec![
-        mount("runtime-socket", socket, true, true),
+        // The first: whatever else is at its place is not made either.
+        Mount { expected: true, ..mount("runtime-socket", socket, true, true) },
         mount("runtime-root", &host.runtime_root, true, true),
         mount("data", &host.data, true, false),
         mount("runtime-config", &host.runtime_config, false, false),
@@ -147,8 +152,11 @@ mod tests {
             credential_provider_config: None,
             credential_provider_bin_dir: None,
         };
-        let paths: Vec<_> = mounts(&host).into_iter().map(|mount| (mount.path, mount.writable, mount.moving)).collect();
-        let expected = [("/lab", true, true), ("/opt/containerd", false, false), ("/etc/ssl", false, false)];
-        assert_eq!(paths, expected.map(|(path, writable, moving)| (path.to_string(), writable, moving)));
+        let paths = mounts(&host).into_iter().map(|mount| (mount.path, mount.writable, mount.moving, mount.expected));
+        let paths: Vec<_> = paths.collect();
+        let wanted =
+            [("/lab", true, true, true), ("/opt/containerd", false, false, false), ("/etc/ssl", false, false, false)];
+        let wanted = wanted.map(|(path, writable, moving, expected)| (path.to_string(), writable, moving, expected));
+        assert_eq!(paths, wanted);
     }
 }

@@ -12,6 +12,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::serde::Serialize;
 use k8s_openapi::serde::de::DeserializeOwned;
 use serde_json::Value;
+use stoker_runtime::{Otherwise, Wish};
 
 use super::{kinds, manifests};
 use crate::cli::{Cli, Command, Install};
@@ -50,6 +51,15 @@ fn the_whole_of_it_reads_well() {
     let own: Vec<_> =
         documents.into_iter().filter(|document| kind(&document.object) != "CustomResourceDefinition").collect();
     insta::assert_snapshot!(manifests::yaml(&own).unwrap());
+}
+
+#[test]
+fn only_the_agent_of_a_machine_without_a_cluster_may_end_in_a_layout() {
+    let Command::Agent(args) = Cli::try_parse_from(["stoker", "agent", "--node", "a", "--data", "b"]).unwrap().command
+    else {
+        panic!()
+    };
+    assert_eq!((args.settings.wish(), args.settings.otherwise), (Wish::Auto, Otherwise::Refuse));
 }
 
 #[test]

@@ -74,7 +74,7 @@ async fn a_restart_keeps_jobs_their_results_and_the_kubeconfig() {
 fn agent(home: &std::path::Path, kubeconfig: &std::path::Path) -> Child {
     let mut command = stoker();
     command
-        .args(["agent", "--node", "edge", "--max-disk", "99", "--log", "warn", "--data"])
+        .args(["agent", "--node", "edge", "--runtime", "layout", "--max-disk", "99", "--log", "warn", "--data"])
         .arg(home)
         .arg("--kubeconfig")
         .arg(kubeconfig);

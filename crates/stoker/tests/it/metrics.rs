@@ -151,7 +151,7 @@ fn parts_of_their_own_serve_only_their_own_numbers() {
     controller.stop();
     // No Node has this name, so it cannot register: alive, and not ready.
     let home = up.data.path().join("nobody");
-    let args = ["agent", "--node", "nobody", "--data", home.to_str().unwrap()];
+    let args = ["agent", "--node", "nobody", "--runtime", "layout", "--data", home.to_str().unwrap()];
     let (agent, addr) = up.part(&args, "waiting for the Node of this name");
     assert_eq!(ask(&addr, "GET", "/healthz").0, "HTTP/1.1 200 OK");
     let (status, said) = ask(&addr, "GET", "/readyz");
