@@ -110,7 +110,7 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
     let mut world = match snapshot::take(client, &namespace).await {
         // Somebody who may see this namespace only still sees what the job says of itself.
         Err(kube::Error::Api(status)) if status.code == 403 => {
-            eprintln!("its nodes cannot be shown: {}", status.message);
+            eprintln!("its nodes cannot be shown: {}", jobs::forbidden(&status));
             return Ok(());
         }
         world => world.map_err(jobs::explain)?,

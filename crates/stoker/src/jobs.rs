@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, anyhow, bail};
 use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::response::{Status, StatusDetails};
 use kube::{Client, ResourceExt as _};
 use stoker_api::{DIALECTS, Dialect};
 use stoker_controller::snapshot;
@@ -122,12 +123,25 @@ fn not_installed(dialect: &Dialect) -> anyhow::Error {
     anyhow!("this API server does not know the kind {}; `stoker install --help` says how to bring it", dialect.kind)
 }
 
+/// What is forbidden; of nodes, which are in nobody's namespace, also how it is allowed.
+pub(crate) fn forbidden(status: &Status) -> String {
+    let of_nodes = |details: &StatusDetails| matches!(details.kind.as_str(), "nodes" | "nodepreheats");
+    match status.details.as_ref().is_some_and(of_nodes) {
+        true => format!(
+            "{}. The ClusterRole stoker-nodes-view allows it; an administrator gives it: `kubectl create clusterrolebinding \
+             NAME --clusterrole=stoker-nodes-view --user=USER`",
+            status.message
+        ),
+        false => status.message.clone(),
+    }
+}
+
 /// An API error as a sentence for somebody who did not write the client.
 pub(crate) fn explain(problem: kube::Error) -> anyhow::Error {
     match problem {
         kube::Error::Api(status) => match status.code {
             401 => anyhow!("the API server refused the login of the kubeconfig (401); is it the newest one?"),
-            403 => anyhow!("the API server says that this user may not do that: {}", status.message),
+            403 => anyhow!("the API server says that this user may not do that: {}", forbidden(&status)),
             _ => anyhow!("{}", status.message),
         },
         kube::Error::Service(source) => {
@@ -169,5 +183,17 @@ mod tests {
         }
         assert!(parse("pod/x").is_err());
         assert!(parse("preheat/").is_err());
+    }
+
+    #[test]
+    fn who_may_not_see_nodes_is_told_how_that_is_allowed() {
+        let refused = |kind: &str| {
+            let status = serde_json::json!({"code": 403, "message": "no", "details": {"kind": kind}});
+            explain(kube::Error::Api(serde_json::from_value(status).unwrap())).to_string()
+        };
+        for kind in ["nodes", "nodepreheats"] {
+            assert!(refused(kind).contains("--clusterrole=stoker-nodes-view"), "{kind}: {}", refused(kind));
+        }
+        assert!(refused("preheats").ends_with("may not do that: no"), "{}", refused("preheats"));
     }
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use stoker_api::native::NodePreheat;
 
 use crate::bed::{Cluster, SHOP, SYSTEM};
+use crate::embedded::eventually;
 
 #[track_caller]
 fn is_forbidden<T>(result: Result<T, kube::Error>, what: &str, says: &str) {
@@ -143,4 +144,20 @@ async fn who_may_view_a_namespace_sees_its_jobs_and_who_may_edit_it_makes_them()
     let user = format!("--as={ada}");
     let status = ["auth", "can-i", "patch", "preheats", "--subresource=status", "-n", SHOP, &user];
     assert_eq!(cluster.kubectl(&status).await.out.trim(), "no");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn who_may_only_edit_a_namespace_preheats_and_is_told_how_to_see_nodes() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    // The next test gives it back.
+    cluster.kubectl(&["delete", "clusterrolebinding", "shop-ada"]).await.exits(0);
+    let blind = async || cluster.kubectl_as_person(&["auth", "can-i", "list", "nodes"]).await.code != Some(0);
+    eventually("ada sees no nodes", blind).await;
+    let (image, _) = cluster.push("shop/web", 1_000_000).await;
+    cluster.stoker(&["pull", &image, "--name", "web"]).await.exits(0).says("on all 2 nodes");
+    let allowed = "`kubectl create clusterrolebinding NAME --clusterrole=stoker-nodes-view";
+    cluster.stoker(&["get", "web"]).await.exits(0).says("2 nodes").says("its nodes cannot be shown").says(allowed);
+    cluster.stoker(&["why", "web"]).await.exits(1).says("nodes is forbidden").says(allowed);
+    cluster.stoker(&["get", "nodes"]).await.exits(1).says("nodepreheats.stoker.dev is forbidden").says(allowed);
 }
