@@ -45,7 +45,7 @@ fn wire(check: bool) -> anyhow::Result<()> {
 }
 
 fn crds(check: bool) -> anyhow::Result<()> {
-    let files = split(&stoker(&["crds"])?);
+    let files = split(&stoker(&["crds", "--dialects", "kruise"])?);
     if files.is_empty() {
         bail!("`stoker crds` printed nothing");
     }
@@ -63,12 +63,11 @@ fn installation(check: bool) -> anyhow::Result<()> {
 fn stoker(args: &[&str]) -> anyhow::Result<String> {
     let output = shell::cargo_command(&["run", "--quiet", "--locked", "--package", "stoker", "--"])
         .args(args)
-        .stderr(std::process::Stdio::inherit())
         .output()
         .context("cannot run stoker")?;
     match output.status.success() {
         true => Ok(String::from_utf8(output.stdout)?),
-        false => bail!("`stoker {}` failed", args.join(" ")),
+        false => bail!("`stoker {}` failed: {}", args.join(" "), String::from_utf8_lossy(&output.stderr)),
     }
 }
 

@@ -105,9 +105,7 @@ pub(crate) enum Command {
     Agent(Agent),
     Install(Install),
     Uninstall(Uninstall),
-    /// Print all CustomResourceDefinitions, those of other projects' APIs among them
-    #[command(args = Cluster::without(&CLUSTER))]
-    Crds,
+    Crds(Crds),
     /// Print a completion script for a shell, e.g. `source <(stoker completions bash)`
     #[command(args = Cluster::without(&CLUSTER))]
     Completions {
@@ -337,19 +335,23 @@ pub(crate) struct Agent {
 #[derive(Args)]
 #[command(
     args = Cluster::with_home(),
-    after_help = "Writes nothing to the cluster. Where one can be reached, its version is checked, and that no CRD of\n\
-    somebody else would be replaced; --offline leaves that out.\n\n\
+    after_help = "Writes nothing to the cluster. Where one can be reached, its version is checked, and that nothing of\n\
+    somebody else would be replaced: CRDs, a namespace that was there before. --offline leaves that out.\n\n\
     Examples:\n  \
     stoker install --image registry.example/stoker:v1 | kubectl apply -f -\n  \
     stoker install --image registry.example/stoker:v1 --dialects kruise | kubectl apply -f -\n  \
-    stoker install --runtime-endpoint unix:///run/k3s/containerd/containerd.sock \\\n      \
+    stoker install --image registry.example/stoker:v1 \\\n      \
+    --runtime-endpoint unix:///run/k3s/containerd/containerd.sock \\\n      \
     --runtime-root /var/lib/rancher/k3s/agent/containerd \\\n      \
     --runtime-config /var/lib/rancher/k3s/agent/etc/containerd | kubectl apply -f -"
 )]
 pub(crate) struct Install {
-    /// The image of controller and agents, as `cargo xtask image` makes it
-    #[arg(long, value_name = "REFERENCE", default_value = concat!("registry.stoker.dev/stoker:v", env!("CARGO_PKG_VERSION")))]
+    /// The image of controller and agents, as `cargo xtask image` makes it; the default is nowhere
+    #[arg(long, value_name = "REFERENCE", default_value = install::NO_IMAGE)]
     pub(crate) image: Reference,
+    /// A Secret of Stoker's namespace with the login for that image
+    #[arg(long, value_name = "NAME", value_parser = install::secret)]
+    pub(crate) image_pull_secret: Option<String>,
     /// APIs of other projects to serve, with their CRDs, e.g. kruise [default: none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
     pub(crate) dialects: Vec<String>,
@@ -396,7 +398,8 @@ pub(crate) struct HostArgs {
 #[derive(Args)]
 #[command(args = Cluster::without(&["namespace"]))]
 #[command(after_help = "What is Stoker's is found by its labels, in whatever namespace it was installed.\n\
-    Refused while there are jobs, or pods of others in Stoker's namespace, unless --yes is given.")]
+    A namespace that was there before Stoker stays.\n\
+    Refused while there are jobs, or objects of others in Stoker's own namespace, unless --yes is given.")]
 pub(crate) struct Uninstall {
     /// Even if jobs, and whatever else is in Stoker's namespace, are deleted with it
     #[arg(long, short)]
@@ -404,6 +407,16 @@ pub(crate) struct Uninstall {
     /// Give up on an object that is not gone after this
     #[arg(long, value_name = "TIME", default_value = "2m", value_parser = str::parse::<Span>)]
     pub(crate) timeout: Span,
+}
+
+/// Print the CustomResourceDefinitions of Stoker's own kinds, and nothing else that a cluster needs
+#[derive(Args)]
+#[command(args = Cluster::without(&CLUSTER))]
+#[command(after_help = "`stoker install` prints these and everything else.")]
+pub(crate) struct Crds {
+    /// Those of these other projects as well, e.g. kruise; never where that project itself is installed [default: none]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
+    pub(crate) dialects: Vec<String>,
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! From the command line to a client: the current kubeconfig, or the one that is named.
 
+use std::ffi::OsString;
 use std::path::Path;
 
 use anyhow::{Context as _, anyhow};
@@ -12,6 +13,15 @@ use crate::cli::Cluster;
 pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) namespace: String,
+}
+
+/// Whether a cluster was named, and not only found where one usually is.
+pub(crate) fn is_named(cluster: &Cluster) -> bool {
+    cluster.kubeconfig.is_some() || cluster.context.is_some() || of_environment().is_some()
+}
+
+fn of_environment() -> Option<OsString> {
+    std::env::var_os("KUBECONFIG").filter(|files| !files.is_empty())
 }
 
 /// Reads the kubeconfig; does not yet speak to the API server.
@@ -29,10 +39,16 @@ pub(crate) async fn connect(cluster: &Cluster) -> anyhow::Result<Connection> {
         }
         None => Config::infer().await.map_err(|problem| {
             tracing::debug!("{problem}");
-            anyhow!(
-                "no cluster: there is no usable kubeconfig here. Give --kubeconfig FILE, \
-                 or start a cluster on this machine with `stoker up --data DIR`"
-            )
+            match of_environment() {
+                Some(files) => {
+                    let cause = root(&problem);
+                    anyhow!("$KUBECONFIG is {}, and cannot be used ({cause}); correct or unset it", files.display())
+                }
+                None => anyhow!(
+                    "no cluster: there is no usable kubeconfig here. Give --kubeconfig FILE, \
+                     or start a cluster on this machine with `stoker up --data DIR`"
+                ),
+            }
         })?,
     };
     let namespace = cluster.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());

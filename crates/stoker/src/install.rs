@@ -20,12 +20,15 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use crate::cli::{Cluster, Install};
-use crate::connect::connect;
+use crate::cli::{Cluster, Crds, Install};
+use crate::connect::{connect, is_named};
 use crate::out::outln;
 
 pub(crate) use host::{directory, socket};
 pub(crate) use uninstall::run as uninstall;
+
+/// The image where none is said. Nobody can own this host (RFC 2606), and so nobody runs theirs on all nodes by it.
+pub(crate) const NO_IMAGE: &str = concat!("stoker.invalid/stoker:v", env!("CARGO_PKG_VERSION"));
 
 /// Prints the manifests.
 pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<ExitCode> {
@@ -33,32 +36,37 @@ pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<Exit
     if let Some(problem) = not_a_name(namespace) {
         bail!("--namespace {namespace}: {problem}");
     }
-    let documents = manifests::all(namespace, &args)?;
+    let mut documents = manifests::all(namespace, &args)?;
     if !args.offline {
-        look(cluster, namespace, &args).await?;
+        let seen = look(cluster, namespace, &args).await?;
+        seen.notes.iter().for_each(|note| eprintln!("note: {note}"));
+        documents.retain(|document| !seen.foreign_home || document.object["kind"] != "Namespace");
+    }
+    if args.image.name() == NO_IMAGE {
+        eprintln!(
+            "note: no image is published, so no pod of this will start: make one with `cargo xtask image --push REFERENCE` and \
+             give --image REFERENCE"
+        );
     }
     outln!("{}", manifests::yaml(&documents)?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
 /// Checks the cluster, where there is one. Somebody who named one means it; else none is no problem.
-async fn look(cluster: &Cluster, namespace: &str, args: &Install) -> anyhow::Result<()> {
-    let named = cluster.kubeconfig.is_some() || cluster.context.is_some();
+async fn look(cluster: &Cluster, namespace: &str, args: &Install) -> anyhow::Result<check::Seen> {
+    let named = is_named(cluster);
+    let unseen = |note: String| check::Seen { notes: vec![note], foreign_home: false };
     let client = match connect(cluster).await {
         Ok(connection) => connection.client,
         Err(problem) if named => return Err(problem),
         Err(_) => {
-            eprintln!(
-                "note: no cluster was looked at, because there is no kubeconfig here; it must be {}",
-                check::NEEDS
-            );
-            return Ok(());
+            let note = "no cluster was looked at, because there is no usable kubeconfig here; it must be";
+            return Ok(unseen(format!("{note} {}", check::NEEDS)));
         }
     };
     match check::cluster(&client, namespace, &manifests::definitions(&args.dialects)).await {
         Err(check::Problem::Unreachable(why)) if !named => {
-            eprintln!("note: the cluster was not looked at ({why}); it must be {}", check::NEEDS);
-            Ok(())
+            Ok(unseen(format!("the cluster was not looked at ({why}); it must be {}", check::NEEDS)))
         }
         result => Ok(result?),
     }
@@ -72,6 +80,23 @@ fn not_a_name(text: &str) -> Option<&'static str> {
     (!good).then_some(
         "a namespace has up to 63 lower-case letters, digits and dashes, and begins and ends with none of the latter",
     )
+}
+
+/// `stoker crds`: our own, and those of the dialects that were asked for.
+pub(crate) fn crds(args: &Crds) -> anyhow::Result<ExitCode> {
+    for (name, crd) in manifests::files(&args.dialects) {
+        outln!("---\n# {name}.yaml\n{}", serde_saphyr::to_string(&crd)?.trim_end());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A Secret by its name on the command line.
+pub(crate) fn secret(text: &str) -> Result<String, String> {
+    let good = text.len() <= 253 && text.split('.').all(|part| not_a_name(part).is_none());
+    match good {
+        true => Ok(text.into()),
+        false => Err("give the name of a Secret: lower-case letters, digits, dashes and dots".into()),
+    }
 }
 
 /// A dialect by its name on the command line.

@@ -56,7 +56,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Delete(args) => delete::run(&cli.cluster, args).await,
         Command::Install(args) => install::run(&cli.cluster, args).await,
         Command::Uninstall(args) => install::uninstall(&cli.cluster, args).await,
-        Command::Crds => roles::crds(),
+        Command::Crds(args) => install::crds(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "stoker", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! The parts of the system as processes of their own, against any cluster; and what a cluster needs first.
+//! The parts of the system as processes of their own, against any cluster.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::{Agent, Cluster, Controller};
 use crate::connect::connect;
 use crate::metrics::{Numbers, Server};
-use crate::out::outln;
 use crate::{clock, node, up};
 
 /// `stoker controller`.
@@ -73,14 +72,6 @@ where
     cancel.cancel();
     while let Some(ended) = serving.join_next().await {
         ended?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// `stoker crds`.
-pub(crate) fn crds() -> anyhow::Result<ExitCode> {
-    for (name, crd) in stoker_api::crds() {
-        outln!("---\n# {name}.yaml\n{}", serde_saphyr::to_string(&crd)?.trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }

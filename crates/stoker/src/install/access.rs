@@ -122,7 +122,13 @@ fn named(rule: Value, name: &str) -> Value {
 fn account(namespace: &str, name: &str, component: &str) -> Document {
     Document::new(
         "Who it is for the API server.",
-        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(name, Some(namespace), component) }),
+        json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": metadata(name, Some(namespace), component),
+            // Only pods that ask for its token have it.
+            "automountServiceAccountToken": false,
+        }),
     )
 }
 

@@ -1,16 +1,18 @@
 //! What a cluster must be before anything is installed on it: new enough, and without CRDs of others under the names of
-//! ours. Only reads; one that cannot be reached, or whose CRDs may not be read, is told apart from one that is not fit.
+//! ours; and whether the namespace is somebody else's. Only reads; one that cannot be reached, or whose CRDs may not be
+//! read, is told apart from one that is not fit.
 
 use std::future::Future;
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::Api;
 use kube::{Client, ResourceExt as _};
 
-use super::manifests::{self, MANAGED_BY};
+use super::manifests::{self, MANAGED_BY, PART_OF, POD_SECURITY};
 use crate::jobs;
 
 /// The oldest that binds a pod's node into its token and has admission policies without a feature gate.
@@ -19,6 +21,9 @@ const OLDEST: (u32, u32) = (1, 30);
 pub(super) const NEEDS: &str = "Kubernetes 1.30 or newer";
 /// No answer after this long is as good as none.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Annotations of those who make or install CRDs: one that has such a one is theirs, whatever its labels say. Others put
+/// theirs over ours, or ours were put over theirs.
+const OTHER_MAKERS: [&str; 2] = ["controller-gen.kubebuilder.io/version", "meta.helm.sh/release-name"];
 
 /// Why nothing is printed.
 #[derive(Debug, thiserror::Error)]
@@ -47,15 +52,30 @@ pub(super) enum Problem {
     Elsewhere(String),
 }
 
-/// Looks at the version, at CRDs of the same names as ours, and for an installation in another namespace.
+/// What was seen of a cluster that is fit.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// What people should know, a sentence each.
+    pub(super) notes: Vec<String>,
+    /// Whether the namespace is there and somebody else's: it is left as it is.
+    pub(super) foreign_home: bool,
+}
+
+/// Looks at the version, at CRDs of the same names as ours, for an installation in another namespace, and at this one.
 pub(super) async fn cluster(
     client: &Client,
     namespace: &str,
     ours: &[CustomResourceDefinition],
-) -> Result<(), Problem> {
+) -> Result<Seen, Problem> {
+    let mut seen = Seen::default();
     let version = answer(client.apiserver_version()).await?;
-    if version_of(&version).is_some_and(|version| version < OLDEST) {
-        return Err(Problem::TooOld(format!("Kubernetes {}", version.git_version)));
+    match version_of(&version) {
+        Some(known) if known < OLDEST => return Err(Problem::TooOld(format!("Kubernetes {}", version.git_version))),
+        Some(_) => {}
+        None => seen.notes.push(format!(
+            "the version of this cluster cannot be read (major `{}`, minor `{}`, `{}`); it must be {NEEDS}",
+            version.major, version.minor, version.git_version
+        )),
     }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut foreign = Vec::new();
@@ -68,16 +88,53 @@ pub(super) async fn cluster(
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let homes = answer(namespaces.list(&manifests::installed())).await?;
-    match homes.items.iter().map(|home| home.name_any()).find(|home| home != namespace) {
-        Some(other) => Err(Problem::Elsewhere(other)),
-        None => Ok(()),
+    // In a namespace of somebody else it is these alone that tell.
+    let controllers: Api<Deployment> = Api::all(client.clone());
+    let controllers = answer(controllers.list(&manifests::installed())).await?;
+    let controllers = controllers.items.iter().filter_map(|controller| controller.namespace());
+    if let Some(other) =
+        homes.items.iter().map(|home| home.name_any()).chain(controllers).find(|home| home != namespace)
+    {
+        return Err(Problem::Elsewhere(other));
+    }
+    let home = answer(namespaces.get_opt(namespace)).await?;
+    if let Some(home) = home.filter(|home| !is_our_home(home)) {
+        seen.foreign_home = true;
+        seen.notes.push(left_alone(&home));
+    }
+    Ok(seen)
+}
+
+/// Whether a namespace is one that `stoker install` made, and `uninstall` removes.
+fn is_our_home(home: &Namespace) -> bool {
+    [MANAGED_BY, PART_OF].into_iter().all(|(key, value)| home.labels().get(key).is_some_and(|there| there == value))
+}
+
+/// What a namespace of somebody else must allow, and how.
+fn left_alone(home: &Namespace) -> String {
+    let (name, (label, needed)) = (home.name_any(), POD_SECURITY);
+    let left = format!(
+        "the namespace {name} was there before Stoker: it is left as it is, and `stoker uninstall` leaves it. Agents need \
+         the Pod Security level `{needed}` in it"
+    );
+    let mend = format!("kubectl label --overwrite namespace {name} {label}={needed}");
+    match home.labels().get(label) {
+        Some(level) if level == needed => format!("{left}, which it has"),
+        Some(level) => format!("{left}, and it has `{level}`: {mend}"),
+        None => {
+            format!("{left}, and it has no label {label}, so the cluster's default holds; if pods are refused: {mend}")
+        }
     }
 }
 
-/// Whether a CRD is Stoker's: of its own group, or labelled so.
+/// Whether a CRD is Stoker's: of its own group, or one of another that is marked as `install` does it and by nobody else.
 pub(super) fn is_ours(definition: &CustomResourceDefinition) -> bool {
-    let own = definition.spec.group == stoker_api::native::GROUP;
-    own || definition.labels().get(MANAGED_BY.0).is_some_and(|manager| manager == MANAGED_BY.1)
+    let marked = || {
+        let (labels, annotations) = (definition.labels(), definition.annotations());
+        let ours = manifests::api_labels().iter().all(|(key, value)| labels.get(key) == Some(value));
+        ours && !OTHER_MAKERS.iter().any(|maker| annotations.contains_key(*maker))
+    };
+    definition.spec.group == stoker_api::native::GROUP || marked()
 }
 
 /// Vendors put signs behind the number.
@@ -108,5 +165,44 @@ mod tests {
         for (version, too_old) in [((1, 9), true), ((1, 29), true), ((1, 30), false), ((2, 0), false)] {
             assert_eq!(version < OLDEST, too_old, "{version:?}");
         }
+    }
+
+    #[test]
+    fn a_crd_of_another_project_is_ours_only_as_install_makes_it() {
+        let named = |name: &str| {
+            let all = manifests::definitions(&["kruise".into()]);
+            all.into_iter().find(|definition| definition.name_any() == name).unwrap()
+        };
+        let mut own = named("preheats.stoker.dev");
+        own.metadata.labels = None;
+        assert!(is_ours(&own), "of earlier installations as well");
+        let theirs = || named("imagepulljobs.apps.kruise.io");
+        assert!(is_ours(&theirs()));
+        for label in manifests::api_labels().keys() {
+            let mut theirs = theirs();
+            theirs.labels_mut().remove(label);
+            assert!(!is_ours(&theirs), "without {label}");
+        }
+        for maker in OTHER_MAKERS {
+            let mut theirs = theirs();
+            theirs.annotations_mut().insert(maker.into(), "x".into());
+            assert!(!is_ours(&theirs), "with {maker}");
+        }
+    }
+
+    #[test]
+    fn what_a_namespace_of_somebody_else_lacks_is_named() {
+        let with = |level: Option<&str>| {
+            let mut home = Namespace::default();
+            home.metadata.name = Some("platform".into());
+            home.labels_mut().extend(level.map(|level| (POD_SECURITY.0.to_string(), level.to_string())));
+            assert!(!is_our_home(&home));
+            left_alone(&home)
+        };
+        let command = "kubectl label --overwrite namespace platform pod-security.kubernetes.io/enforce=privileged";
+        assert!(!with(Some("privileged")).contains("kubectl"));
+        let refused = with(Some("baseline"));
+        assert!(refused.contains("`baseline`") && refused.ends_with(command), "{refused}");
+        assert!(with(None).ends_with(command));
     }
 }

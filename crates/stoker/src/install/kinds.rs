@@ -15,7 +15,7 @@ use kube::core::ApiResource;
 pub(super) enum Stage {
     /// While an agent runs it makes its NodePreheat anew, and a controller its Lease.
     Workloads,
-    /// With their objects.
+    /// With their objects; and what the workloads left in a namespace that stays.
     Definitions,
     /// Accounts, roles, policies.
     Rights,

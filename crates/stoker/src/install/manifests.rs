@@ -1,7 +1,7 @@
 //! Every object of an installation, in the order in which a cluster wants them. Settings in, objects and their YAML out;
 //! the same settings give the same text, byte for byte.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -18,6 +18,8 @@ pub(super) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "st
 pub(super) const PART_OF: (&str, &str) = ("app.kubernetes.io/part-of", "stoker");
 /// Which part an object belongs to: an upgrade applies them one after the other.
 pub(super) const COMPONENT: &str = "app.kubernetes.io/component";
+/// The label of a namespace that lets agents in, and what it must say.
+pub(super) const POD_SECURITY: (&str, &str) = ("pod-security.kubernetes.io/enforce", "privileged");
 /// The prefix of the files of our own CRDs; others have that of their dialect.
 const OWN: &str = "stoker";
 
@@ -67,7 +69,7 @@ pub(super) fn all(namespace: &str, args: &Install) -> anyhow::Result<Vec<Documen
             "kind": "Namespace",
             "metadata": {
                 "name": namespace,
-                "labels": merged(labels("namespace"), json!({ "pod-security.kubernetes.io/enforce": "privileged" })),
+                "labels": merged(labels("namespace"), json!({ POD_SECURITY.0: POD_SECURITY.1 })),
             },
         }),
     )];
@@ -83,16 +85,23 @@ pub(super) fn all(namespace: &str, args: &Install) -> anyhow::Result<Vec<Documen
 
 /// Our own CRDs and those of the dialects, labelled.
 pub(super) fn definitions(dialects: &[String]) -> Vec<CustomResourceDefinition> {
+    files(dialects).map(|(_, definition)| definition).collect()
+}
+
+/// The same, each with the name of its file.
+pub(super) fn files(dialects: &[String]) -> impl Iterator<Item = (&'static str, CustomResourceDefinition)> {
     let wanted = |file: &str| dialect_of(file) == OWN || dialects.iter().any(|dialect| dialect == dialect_of(file));
-    let definitions = stoker_api::crds().into_iter().filter(|(file, _)| wanted(file)).map(|(_, definition)| definition);
-    let labelled = definitions.map(|mut definition| {
-        let labels = labels("api");
-        let labels = labels.as_object().into_iter().flatten();
-        let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_string())));
-        definition.labels_mut().extend(labels);
-        definition
-    });
-    labelled.collect()
+    stoker_api::crds().into_iter().filter(move |(file, _)| wanted(file)).map(|(file, mut definition)| {
+        definition.labels_mut().extend(api_labels());
+        (file, definition)
+    })
+}
+
+/// The labels of a CRD that is installed.
+pub(super) fn api_labels() -> BTreeMap<String, String> {
+    let labels = labels("api");
+    let labels = labels.as_object().into_iter().flatten();
+    labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_string()))).collect()
 }
 
 /// The names of all dialects that have CRDs.

@@ -45,14 +45,12 @@ pub(super) const RULES: [(&str, &str); 5] = [
 pub(super) fn all(namespace: &str) -> Vec<Document> {
     let rules = RULES
         .map(|(expression, message)| json!({ "expression": expression, "message": message, "reason": "Forbidden" }));
-    let resources = [native::GROUP].map(|group| {
-        json!({
-            "apiGroups": [group],
-            "apiVersions": ["*"],
-            "operations": ["CREATE", "UPDATE"],
-            "resources": ["nodepreheats", "nodepreheats/status"],
-        })
-    });
+    let resources = json!([{
+        "apiGroups": [native::GROUP],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["nodepreheats", "nodepreheats/status"],
+    }]);
     let policy = json!({
         "apiVersion": V1,
         "kind": "ValidatingAdmissionPolicy",

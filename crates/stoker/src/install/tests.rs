@@ -11,7 +11,7 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Ro
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::serde::Serialize;
 use k8s_openapi::serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stoker_runtime::{Otherwise, Wish};
 
 use super::{kinds, manifests};
@@ -54,6 +54,25 @@ fn the_whole_of_it_reads_well() {
 }
 
 #[test]
+fn the_login_of_the_image_is_that_of_both() {
+    let secrets = |args: &[&str]| -> Vec<Value> {
+        let workloads = objects(args).into_iter().filter(|object| matches!(kind(object), "Deployment" | "DaemonSet"));
+        workloads.map(|object| object["spec"]["template"]["spec"]["imagePullSecrets"].clone()).collect()
+    };
+    assert_eq!(secrets(&[]), [Value::Null, Value::Null]);
+    let named = json!([{ "name": "regcred" }]);
+    assert_eq!(secrets(&["--image-pull-secret", "regcred"]), [named.clone(), named]);
+    assert!(Cli::try_parse_from(["stoker", "install", "--image-pull-secret", "Reg Cred"]).is_err());
+}
+
+#[test]
+fn where_no_image_is_said_it_is_one_that_nobody_can_own() {
+    let Command::Install(args) = Cli::try_parse_from(["stoker", "install"]).unwrap().command else { panic!() };
+    assert_eq!(args.image.name(), super::NO_IMAGE);
+    assert!(super::NO_IMAGE.split('/').next().unwrap().ends_with(".invalid"));
+}
+
+#[test]
 fn only_the_agent_of_a_machine_without_a_cluster_may_end_in_a_layout() {
     let Command::Agent(args) = Cli::try_parse_from(["stoker", "agent", "--node", "a", "--data", "b"]).unwrap().command
     else {
@@ -79,7 +98,7 @@ fn every_object_is_what_it_says_it_is_and_can_be_found_again() {
     let removed: BTreeSet<String> = kinds::all().into_iter().map(|kind| kind.resource.kind).collect();
     let provider =
         ["--credential-provider-config", "/etc/c/config.json", "--credential-provider-bin-dir", "/etc/c/bin"];
-    for args in [&[][..], &["--dialects", "kruise"], &provider] {
+    for args in [&[][..], &["--dialects", "kruise"], &["--image-pull-secret", "regcred"], &provider] {
         for object in objects(args) {
             match kind(&object) {
                 "Namespace" => is::<Namespace>(&object),

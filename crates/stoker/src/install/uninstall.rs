@@ -1,7 +1,8 @@
 //! `stoker uninstall`: whatever `stoker install` made goes, and what was made from it; each stage is waited for before the
-//! next begins. What is ours is found by its labels, so that an installation of another version goes as well.
+//! next begins. What is ours is found by its labels, our own CRDs by their group, so that an installation of another
+//! version goes as well.
 //!
-//! Never touches CRDs of others and their objects, nor images on nodes.
+//! Never touches CRDs of others and their objects, a namespace that was there before, nor images on nodes.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -9,7 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -19,9 +21,10 @@ use serde_json::{Value, json};
 use stoker_api::DIALECTS;
 use stoker_api::native::{GROUP, NodePreheat};
 
+use super::access::CONTROLLER;
 use super::check::is_ours;
 use super::kinds::{self, Stage};
-use super::manifests::{self, PART_OF};
+use super::manifests::{self, MANAGED_BY};
 use crate::cli::{Cluster, Uninstall};
 use crate::connect::connect;
 use crate::jobs;
@@ -96,7 +99,32 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
         }
         survey.found.extend(objects.into_iter().map(|object| Found { stage, resource: resource.clone(), object }));
     }
+    let going: BTreeSet<String> = survey
+        .found
+        .iter()
+        .filter(|found| found.stage == Stage::Namespace)
+        .map(|found| found.object.name_any())
+        .collect();
+    let homes: BTreeSet<String> = survey.found.iter().filter_map(|found| found.object.namespace()).collect();
+    for home in homes.difference(&going) {
+        survey.found.extend(left_in(client, home).await?);
+    }
     Ok(survey)
+}
+
+/// What Stoker made while it ran in a namespace that stays: its Lease, and copies of logins.
+async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<Found>> {
+    let lease = ListParams::default().fields(&format!("metadata.name={CONTROLLER}"));
+    let copies = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+    let mut left = Vec::new();
+    for (resource, selected) in [(ApiResource::erase::<Lease>(&()), lease), (ApiResource::erase::<Secret>(&()), copies)]
+    {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        let objects = api.list(&selected).await.map_err(jobs::explain)?.items;
+        let found = |object| Found { stage: Stage::Definitions, resource: resource.clone(), object };
+        left.extend(objects.into_iter().map(found));
+    }
+    Ok(left)
 }
 
 fn definition(object: &DynamicObject) -> Option<CustomResourceDefinition> {
@@ -119,12 +147,30 @@ async fn jobs_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Opti
     Ok(some_of(dialect.kind, "", names.collect()))
 }
 
-/// Pods in our namespace that are not ours.
-async fn strangers(client: &Client, namespace: &str) -> anyhow::Result<Option<String>> {
-    let others = ListParams::default().labels(&format!("{}!={}", PART_OF.0, PART_OF.1));
-    let pods = Api::<Pod>::namespaced(client.clone(), namespace).list(&others).await.map_err(jobs::explain)?;
-    let names = pods.items.iter().map(|pod| pod.name_any()).collect();
-    Ok(some_of("other pod", &format!(" in namespace {namespace}"), names))
+/// What is in our namespace and would be missed by others; not what Kubernetes puts into every one.
+async fn strangers(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
+    const EVERYWHERE: [(&str, &str); 2] = [("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")];
+    let kinds = [
+        ApiResource::erase::<Pod>(&()),
+        ApiResource::erase::<Secret>(&()),
+        ApiResource::erase::<ConfigMap>(&()),
+        ApiResource::erase::<Service>(&()),
+        ApiResource::erase::<PersistentVolumeClaim>(&()),
+        ApiResource::erase::<ServiceAccount>(&()),
+    ];
+    let others = ListParams::default().labels(&format!("{}!={}", MANAGED_BY.0, MANAGED_BY.1));
+    let mut strangers = Vec::new();
+    for resource in kinds {
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        let objects = match api.list(&others).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => continue,
+            objects => objects.map_err(jobs::explain)?.items,
+        };
+        let names = objects.iter().map(|object| object.name_any());
+        let names = names.filter(|name| !EVERYWHERE.contains(&(resource.kind.as_str(), name))).collect();
+        strangers.extend(some_of(&format!("other {}", resource.kind), &format!(" in namespace {namespace}"), names));
+    }
+    Ok(strangers)
 }
 
 /// `3 Preheats (a/b, c/d, …)`.

@@ -50,12 +50,15 @@ fn budget(namespace: &str) -> Value {
 }
 
 fn controller(namespace: &str, args: &Install) -> Value {
-    let apart = json!({
-        "weight": 100,
-        "podAffinityTerm": {
-            "topologyKey": "kubernetes.io/hostname",
+    let apart = ["kubernetes.io/hostname", "topology.kubernetes.io/zone"].map(|key| {
+        json!({
+            "topologyKey": key,
+            "maxSkew": 1,
+            "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": { "matchLabels": selector("controller") },
-        },
+            // Those that an upgrade replaces do not count.
+            "matchLabelKeys": ["pod-template-hash"],
+        })
     });
     let container = json!({
         "name": "controller",
@@ -71,7 +74,7 @@ fn controller(namespace: &str, args: &Install) -> Value {
             "readOnlyRootFilesystem": true,
         },
     });
-    json!({
+    let mut deployment = json!({
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": versioned(CONTROLLER, namespace, "controller"),
@@ -81,10 +84,11 @@ fn controller(namespace: &str, args: &Install) -> Value {
             "template": {
                 "metadata": { "labels": labels("controller") },
                 "spec": {
-                    "affinity": { "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [apart] } },
+                    "automountServiceAccountToken": true,
                     "containers": [container],
                     "enableServiceLinks": false,
                     "nodeSelector": { "kubernetes.io/os": "linux" },
+                    "priorityClassName": "system-cluster-critical",
                     "securityContext": {
                         "runAsGroup": NOBODY,
                         "runAsNonRoot": true,
@@ -92,10 +96,20 @@ fn controller(namespace: &str, args: &Install) -> Value {
                         "seccompProfile": { "type": "RuntimeDefault" },
                     },
                     "serviceAccountName": CONTROLLER,
+                    "topologySpreadConstraints": apart,
                 },
             },
         },
-    })
+    });
+    log_in(&mut deployment, args);
+    deployment
+}
+
+/// Says with which login the image is pulled, where it takes one.
+fn log_in(workload: &mut Value, args: &Install) {
+    if let Some(name) = &args.image_pull_secret {
+        workload["spec"]["template"]["spec"]["imagePullSecrets"] = json!([{ "name": name }]);
+    }
 }
 
 fn agent(namespace: &str, args: &Install) -> Value {
@@ -118,7 +132,7 @@ fn agent(namespace: &str, args: &Install) -> Value {
         },
         "volumeMounts": mounts,
     });
-    json!({
+    let mut set = json!({
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": versioned(AGENT, namespace, "agent"),
@@ -128,6 +142,7 @@ fn agent(namespace: &str, args: &Install) -> Value {
             "template": {
                 "metadata": { "labels": labels("agent") },
                 "spec": {
+                    "automountServiceAccountToken": true,
                     "containers": [container],
                     // The node's own resolver, as its runtime has it.
                     "dnsPolicy": "Default",
@@ -143,7 +158,9 @@ fn agent(namespace: &str, args: &Install) -> Value {
                 },
             },
         },
-    })
+    });
+    log_in(&mut set, args);
+    set
 }
 
 fn controller_args(namespace: &str) -> Vec<String> {

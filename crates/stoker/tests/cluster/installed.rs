@@ -1,11 +1,12 @@
 //! `stoker install` on a real cluster: pods that run without privileges that they need not, on both containerds; and
 //! `stoker uninstall`, which leaves nothing.
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 use crate::bed::{Cluster, SYSTEM, image, is_ready, restarts};
-use crate::embedded::docker_login;
+use crate::embedded::{docker_login, kubectl};
 use crate::link::Linked;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -82,12 +83,20 @@ async fn uninstall_leaves_nothing_though_a_pull_runs_and_a_job_is_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long"]
-async fn another_namespace_will_do_and_one_stoker_is_enough() {
+async fn a_namespace_of_others_will_do_and_stays_and_one_stoker_is_enough() {
     let Some(mut cluster) = Cluster::enter().await else { return };
     let of_stoker = cluster.own_image().await;
     cluster.uninstall().await;
+    let labels = json!({"team": "platform", "pod-security.kubernetes.io/enforce": "privileged"});
+    let theirs = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "warm", "labels": labels}});
+    cluster.apply(&theirs.to_string()).await.exits(0);
+    cluster.kubectl(&["-n", "warm", "create", "configmap", "settings"]).await.exits(0);
     let manifests = cluster.administer(&["install", "--image", &of_stoker, "--namespace", "warm"]).await;
-    cluster.apply(&manifests.exits(0).out).await.exits(0);
+    manifests
+        .exits(0)
+        .says("note: the namespace warm was there before Stoker")
+        .says("`privileged` in it, which it has");
+    cluster.apply(&manifests.out).await.exits(0);
     cluster.rolled_out("warm").await;
     cluster.invite().await;
     let second = cluster.administer(&["install", "--image", &of_stoker]).await;
@@ -104,5 +113,54 @@ async fn another_namespace_will_do_and_one_stoker_is_enough() {
     let leases = cluster.kubectl(&["-n", "warm", "get", "leases,secrets", "-o", "name"]).await;
     leases.exits(0).says("lease.coordination.k8s.io/stoker-controller").says("secret/pull-");
     cluster.uninstall().await;
-    cluster.kubectl(&["get", "namespace", "warm"]).await.exits(1).says("not found");
+    let left = "all,configmaps,leases,rolebindings,roles,secrets,serviceaccounts";
+    let left = cluster.kubectl(&["-n", "warm", "get", left, "-o", "name"]).await;
+    let left: Vec<&str> = left.exits(0).out.lines().collect();
+    assert_eq!(left, ["configmap/kube-root-ca.crt", "configmap/settings", "serviceaccount/default"]);
+    cluster
+        .kubectl(&["get", "namespace", "warm", "-o", "jsonpath={.metadata.labels.team}"])
+        .await
+        .exits(0)
+        .says("platform");
+    cluster.kubectl(&["delete", "namespace", "warm"]).await.exits(0);
+}
+
+/// Where nothing may stay that does not bear it; it goes with this, also where a test fails.
+struct Tainted;
+
+impl Tainted {
+    fn put() -> Self {
+        assert!(taint("stoker.dev/test=x:NoExecute"), "n2 cannot be tainted");
+        Self
+    }
+}
+
+impl Drop for Tainted {
+    fn drop(&mut self) {
+        assert!(taint("stoker.dev/test:NoExecute-") || std::thread::panicking(), "n2 stays tainted");
+    }
+}
+
+fn taint(how: &str) -> bool {
+    let mut command = std::process::Command::new(kubectl().unwrap());
+    command.arg("--kubeconfig").arg(std::env::var_os("STOKER_TEST_KUBECONFIG").unwrap()).env("HOME", "/nonexistent");
+    command.args(["taint", "nodes", "n2", how]).status().unwrap().success()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn agents_stay_and_work_where_nothing_else_may() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let agent = cluster.part_on("agent", "n2").await;
+    let (of_guest, _) = cluster.push("shop/guest", 1_000).await;
+    cluster.start_pod("guest", "n2", &of_guest).await;
+    cluster.wait(&cluster.pods(), "guest", |pod: Option<&Pod>| pod.is_some_and(is_ready)).await;
+    let tainted = Tainted::put();
+    cluster.wait(&cluster.pods(), "guest", |pod: Option<&Pod>| pod.is_none()).await;
+    let (image, _) = cluster.push("shop/web", 1_000_000).await;
+    cluster.stoker(&["pull", &image, "--name", "web"]).await.exits(0).says("on all 2 nodes");
+    assert!(cluster.has("n2", &image).await);
+    cluster.lived_on(&[agent]).await;
+    drop(tainted);
+    cluster.both_ready("controller").await;
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use axum::http::{StatusCode, Uri};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
@@ -28,6 +29,14 @@ const LACKING: [&str; 7] = [
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 ];
+
+const IMAGE: &str = "registry.example/stoker:v1";
+
+/// A copy of a login, as the controller labels it.
+fn copy_in(namespace: &str) -> serde_json::Value {
+    let labels = json!({ "app.kubernetes.io/managed-by": "stoker" });
+    json!({ "metadata": { "name": "pull-of-a-job", "namespace": namespace, "labels": labels } })
+}
 
 /// An API server with nothing on it.
 struct Bare {
@@ -107,6 +116,12 @@ impl Bare {
     }
 }
 
+/// The CRD of this name in a text.
+fn manifest(text: &str, name: &str) -> CustomResourceDefinition {
+    let part = text.split("---\n").find(|part| part.contains(&format!("name: {name}")));
+    serde_saphyr::from_str(part.unwrap()).unwrap()
+}
+
 async fn run(kubeconfig: Option<&Path>, args: &[&str]) -> Ran {
     let mut command = stoker();
     if let Some(kubeconfig) = kubeconfig {
@@ -119,23 +134,34 @@ async fn run(kubeconfig: Option<&Path>, args: &[&str]) -> Ran {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_installed_is_removed_and_nothing_stays() {
     let bare = Bare::start().await;
-    let printed = bare.run(&["install", "--dialects", "kruise"]).await;
+    let printed = bare.run(&["install", "--image", IMAGE, "--dialects", "kruise"]).await;
     assert_eq!(printed.exits(0).err, "");
     let lacking = bare.apply(&printed.out).await;
     assert_eq!(lacking, LACKING.map(String::from).into());
     let spec = json!({ "images": [{ "image": "registry.example/a:1" }] });
     let metadata = json!({ "name": "web", "namespace": "default", "finalizers": ["stoker.dev/orders"] });
     bare.make("stoker.dev/v1alpha1", "Preheat", json!({ "metadata": metadata, "spec": spec })).await;
-    let metadata = json!({ "name": "pull-of-a-job", "namespace": "stoker-system" });
-    bare.make("v1", "Secret", json!({ "metadata": metadata })).await;
-    let metadata = json!({ "name": "guest", "namespace": "stoker-system" });
-    bare.make("v1", "Pod", json!({ "metadata": metadata, "spec": {} })).await;
+    bare.make("v1", "Secret", copy_in("stoker-system")).await;
+    for (kind, name) in [
+        ("Pod", "guest"),
+        ("Secret", "password"),
+        ("ConfigMap", "settings"),
+        ("ConfigMap", "kube-root-ca.crt"),
+        ("ServiceAccount", "robot"),
+        ("ServiceAccount", "default"),
+    ] {
+        let metadata = json!({ "name": name, "namespace": "stoker-system" });
+        bare.make("v1", kind, json!({ "metadata": metadata, "spec": {} })).await;
+    }
 
     let refused = bare.run(&["uninstall"]).await;
     refused
         .exits(1)
         .says("1 Preheat (default/web)")
-        .says("1 other pod in namespace stoker-system (guest)")
+        .says("1 other Pod in namespace stoker-system (guest)")
+        .says("1 other Secret in namespace stoker-system (password)")
+        .says("1 other ConfigMap in namespace stoker-system (settings)")
+        .says("1 other ServiceAccount in namespace stoker-system (robot)")
         .says("--yes");
     assert_eq!(bare.names::<CustomResourceDefinition>().await.len(), 3, "nothing was deleted");
 
@@ -158,11 +184,91 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_of_others_stays_as_it_is() {
+    let bare = Bare::start().await;
+    let labels = json!({ "team": "platform", "pod-security.kubernetes.io/enforce": "baseline" });
+    let theirs = serde_json::from_value(json!({ "metadata": { "name": "platform", "labels": labels } })).unwrap();
+    let namespaces: Api<Namespace> = Api::all(bare.client.clone());
+    let theirs = namespaces.create(&PostParams::default(), &theirs).await.unwrap();
+    let metadata = json!({ "name": "guest", "namespace": "platform" });
+    bare.make("v1", "Pod", json!({ "metadata": metadata, "spec": {} })).await;
+
+    let printed = bare.run(&["install", "--image", IMAGE, "-n", "platform"]).await;
+    printed.exits(0).says("the namespace platform was there before Stoker").says("it has `baseline`");
+    printed.says("kubectl label --overwrite namespace platform pod-security.kubernetes.io/enforce=privileged");
+    assert!(!printed.out.contains("kind: Namespace\n"), "{}", printed.out);
+    bare.apply(&printed.out).await;
+    // As a controller would have left them.
+    bare.make("v1", "Secret", copy_in("platform")).await;
+    let metadata = json!({ "name": "stoker-controller", "namespace": "platform" });
+    bare.make("coordination.k8s.io/v1", "Lease", json!({ "metadata": metadata })).await;
+    let metadata = json!({ "name": "password", "namespace": "platform" });
+    bare.make("v1", "Secret", json!({ "metadata": metadata })).await;
+    bare.run(&["install", "--image", IMAGE]).await.exits(1).says("Stoker is in the namespace platform");
+    bare.run(&["install", "--image", IMAGE, "-n", "platform"]).await.exits(0);
+
+    bare.run(&["uninstall"]).await.exits(0).says("Lease stoker-controller deleted");
+    assert_eq!(namespaces.get("platform").await.unwrap().metadata.labels, theirs.metadata.labels);
+    assert_eq!(bare.names::<Pod>().await, ["guest"]);
+    assert_eq!(bare.names::<k8s_openapi::api::core::v1::Secret>().await, ["password"]);
+    assert_eq!(bare.names::<k8s_openapi::api::coordination::v1::Lease>().await, Vec::<String>::new());
+    assert_eq!(bare.names::<k8s_openapi::api::core::v1::ServiceAccount>().await, Vec::<String>::new());
+    bare.run(&["uninstall"]).await.exits(0).says("nothing of Stoker is here");
+    bare.stop().await;
+}
+
+/// The kubeconfig of a server that has this version, and nothing else.
+async fn served_version(version: serde_json::Value) -> (tempfile::TempDir, PathBuf) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = dir.path().join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "clusters": [{ "name": "x", "cluster": { "server": format!("http://{}", listener.local_addr().unwrap()) } }],
+        "users": [{ "name": "x", "user": {} }],
+        "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
+    });
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let missing =
+        json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "none", "status": "Failure" });
+    let router = axum::Router::new().fallback(async move |uri: Uri| match uri.path() {
+        "/version" => (StatusCode::OK, version.to_string()),
+        path if path.ends_with("s") => (StatusCode::OK, json!({ "metadata": {}, "items": [] }).to_string()),
+        _ => (StatusCode::NOT_FOUND, missing.to_string()),
+    });
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    (dir, kubeconfig)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_too_old_is_refused_and_one_of_no_known_age_is_told() {
+    let version = |major: &str, minor: &str, git: &str| {
+        let rest = ["gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"];
+        let mut version = json!({ "major": major, "minor": minor, "gitVersion": git });
+        rest.iter().for_each(|key| version[*key] = "".into());
+        version
+    };
+    let (_dir, old) = served_version(version("1", "29", "v1.29.8")).await;
+    let refused = run(Some(&old), &["install", "--image", IMAGE]).await;
+    refused.exits(1).says("this cluster is Kubernetes v1.29.8").says("Kubernetes 1.30 or newer");
+    assert_eq!(refused.out, "");
+    let (_dir, new) = served_version(version("1", "30+", "v1.30.1-vendor")).await;
+    assert_eq!(run(Some(&new), &["install", "--image", IMAGE]).await.exits(0).err, "");
+    let (_dir, strange) = served_version(version("", "", "main")).await;
+    let told = run(Some(&strange), &["install", "--image", IMAGE]).await;
+    told.exits(0)
+        .says("note: the version of this cluster cannot be read")
+        .says("`main`")
+        .says("Kubernetes 1.30 or newer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn crds_of_others_are_neither_replaced_nor_removed() {
     let bare = Bare::start().await;
     let printed = bare.run(&["install", "--dialects", "kruise"]).await;
-    let theirs = printed.exits(0).out.split("---\n").find(|part| part.contains("name: imagepulljobs.apps.kruise.io"));
-    let mut theirs: CustomResourceDefinition = serde_saphyr::from_str(theirs.unwrap()).unwrap();
+    let mut theirs = manifest(&printed.exits(0).out, "imagepulljobs.apps.kruise.io");
     theirs.metadata.labels = None;
     Api::all(bare.client.clone()).create(&PostParams::default(), &theirs).await.unwrap();
     let metadata = json!({ "name": "base", "namespace": "default" });
@@ -176,6 +282,18 @@ async fn crds_of_others_are_neither_replaced_nor_removed() {
     bare.apply(&printed.exits(0).out).await;
     bare.run(&["uninstall"]).await.exits(0);
     assert_eq!(bare.names::<CustomResourceDefinition>().await, ["imagepulljobs.apps.kruise.io"]);
+    // Labels of ours that somebody put over theirs make it no less theirs.
+    let ours =
+        manifest(&bare.run(&["crds", "--dialects", "kruise"]).await.exits(0).out, "imagepulljobs.apps.kruise.io");
+    let over = json!({ "metadata": {
+        "labels": ours.metadata.labels, "annotations": { "controller-gen.kubebuilder.io/version": "v0.16.5" },
+    }});
+    let definitions: Api<CustomResourceDefinition> = Api::all(bare.client.clone());
+    let name = "imagepulljobs.apps.kruise.io";
+    definitions.patch(name, &PatchParams::default(), &Patch::Merge(over)).await.unwrap();
+    bare.run(&["install", "--dialects", "kruise"]).await.exits(1).says(name);
+    bare.run(&["uninstall", "--yes"]).await.exits(0);
+    assert_eq!(bare.names::<CustomResourceDefinition>().await, [name]);
     assert_eq!(bare.names::<stoker_api::dialect::kruise::ImagePullJob>().await, ["base"]);
     bare.stop().await;
 }
@@ -202,12 +320,22 @@ async fn what_does_not_go_is_named_with_what_holds_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_cluster_it_prints_and_says_what_was_not_checked() {
-    let noted = run(None, &["install"]).await;
+    let noted = run(None, &["install", "--image", IMAGE]).await;
     noted.exits(0).says("note: no cluster was looked at").says("Kubernetes 1.30");
-    let quiet = run(None, &["install", "--offline"]).await;
+    let quiet = run(None, &["install", "--image", IMAGE, "--offline"]).await;
     assert_eq!((quiet.exits(0).err.as_str(), &quiet.out), ("", &noted.out));
     let named = run(Some(Path::new("/nonexistent/kubeconfig")), &["install"]).await;
     named.exits(1).says("/nonexistent/kubeconfig");
+    let mut command = stoker();
+    command.arg("install").env("KUBECONFIG", "/nonexistent/other");
+    let named = Ran::by(command).await;
+    assert_eq!(named.exits(1).says("$KUBECONFIG is /nonexistent/other").out, "");
+    let imageless = run(None, &["install", "--offline"]).await;
+    imageless
+        .exits(0)
+        .says("note: no image is published")
+        .says("cargo xtask image --push")
+        .says("stoker.invalid/stoker:v");
     let elsewhere = run(None, &["install", "--offline", "-n", "elsewhere"]).await;
     elsewhere.exits(0).says("--namespace=elsewhere").says("name: elsewhere");
     run(None, &["install", "--offline", "-n", "Else Where"])
@@ -217,4 +345,12 @@ async fn without_a_cluster_it_prints_and_says_what_was_not_checked() {
         .says("letters");
     run(None, &["install", "--image", "not an image"]).await.exits(2).says("not an image");
     run(None, &["install", "--data", "relative"]).await.exits(2).says("absolute path");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crds_of_others_are_printed_only_where_they_are_asked_for() {
+    let own = run(None, &["crds"]).await;
+    own.exits(0).says("name: preheats.stoker.dev").says("name: nodepreheats.stoker.dev");
+    assert!(!own.out.contains("kruise"), "{}", own.out);
+    run(None, &["crds", "--dialects", "kruise"]).await.exits(0).says("name: imagepulljobs.apps.kruise.io");
 }
