@@ -116,7 +116,7 @@ pub(crate) fn refuse(unknown: Unknown, wanted: u64, paged: bool) -> Refusal {
         ),
         Unknown::TooOld(floor) => Refusal::expired(format!("too old resource version: {wanted} ({floor})")),
         Unknown::TooNew(now) => too_new(wanted, now),
-        Unknown::NoTable => Refusal::no_such_resource(),
+        Unknown::NoTable => Refusal::no_page(),
     }
 }
 

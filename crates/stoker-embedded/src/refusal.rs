@@ -146,9 +146,19 @@ impl Refusal {
         Self::new(404, "NotFound", message).with(about.details(about.plural))
     }
 
-    /// A path that nothing answers.
+    /// A path of a built-in group that nothing answers.
     pub(crate) fn no_such_resource() -> Self {
         Self::new(404, "NotFound", "the server could not find the requested resource").with(json!({}))
+    }
+
+    /// A path that nothing answers at all: the only refusal that is no Status, but this text.
+    pub(crate) fn no_page() -> Self {
+        Self::new(404, "", "404 page not found\n")
+    }
+
+    /// What of it is no Status.
+    pub(crate) fn text(&self) -> Option<&str> {
+        self.reason.is_empty().then_some(&self.message)
     }
 
     pub(crate) fn method_not_allowed() -> Self {

@@ -5,7 +5,7 @@ use crate::collect::Propagation;
 use crate::kind::Catalog;
 use crate::refusal::Refusal;
 use crate::select::{FieldTerm, Fields, Labels};
-use crate::write::{FieldValidation, Target};
+use crate::write::{FieldValidation, Target, about};
 use http::header::ACCEPT;
 use http::{HeaderMap, Method};
 use serde_json::json;
@@ -21,27 +21,40 @@ pub(crate) fn segments(path: &str) -> Result<Vec<String>, Refusal> {
 }
 
 /// The resource that the part of a path after `/api/v1` or `/apis/GROUP/VERSION` names.
-pub(crate) fn target(catalog: &Catalog, group: &str, version: &str, rest: &[&str]) -> Option<Target> {
+pub(crate) fn target(catalog: &Catalog, group: &str, version: &str, rest: &[&str]) -> Result<Target, Refusal> {
     let find = |plural: &str| catalog.resource(group, version, plural);
+    let found = |plural: &str| find(plural).ok_or_else(|| nowhere(catalog, group));
     let (served, namespace, rest) = match rest {
         // A namespace's own subresources look the same; no resource has their names.
         ["namespaces", namespace, plural, rest @ ..] if find(plural).is_some_and(|served| served.kind.namespaced) => {
-            (find(plural)?, *namespace, rest)
+            (found(plural)?, *namespace, rest)
         }
-        [plural, rest @ ..] => (find(plural)?, "", rest),
-        [] => return None,
+        [plural, rest @ ..] => (found(plural)?, "", rest),
+        [] => return Err(nowhere(catalog, group)),
     };
+    // Without a namespace only the collection over all of them can be meant.
+    if served.kind.namespaced && namespace.is_empty() && !rest.is_empty() {
+        return Err(nowhere(catalog, group));
+    }
     let (name, status) = match rest {
         [] => ("", false),
         [name] => (*name, false),
         [name, "status"] if served.version().status != crate::kind::StatusUse::Plain => (*name, true),
-        _ => return None,
+        // Of a custom kind it is the object that is said to be missing, whatever there is.
+        [name, ..] if served.kind.custom => return Err(Refusal::not_found(about(&served.kind, name))),
+        _ => return Err(nowhere(catalog, group)),
     };
-    // Without a namespace only the collection over all of them can be meant.
-    if served.kind.namespaced && namespace.is_empty() && !name.is_empty() {
-        return None;
+    Ok(Target { served, namespace: namespace.to_owned(), name: name.to_owned(), status })
+}
+
+/// What is said where nothing is: groups that are built in have a word of their own for it.
+pub(crate) fn nowhere(catalog: &Catalog, group: &str) -> Refusal {
+    let built_in = catalog.kinds().any(|kind| kind.group == group && !kind.custom);
+    // Of those that this server lacks, most have no dot in their names, which custom ones must have.
+    match built_in || !group.contains('.') {
+        true => Refusal::no_such_resource(),
+        false => Refusal::no_page(),
     }
-    Some(Target { served, namespace: namespace.to_owned(), name: name.to_owned(), status })
 }
 
 /// The parameters of a request.

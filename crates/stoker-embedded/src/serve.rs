@@ -108,7 +108,7 @@ impl Service {
             ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
             other => return self.document(parts, other),
         };
-        let target = request::target(&catalog, group, version, rest).ok_or_else(Refusal::no_such_resource)?;
+        let target = request::target(&catalog, group, version, rest)?;
         request::refuse_command(&parts.headers)?;
         self.resource(parts, &target, body)
     }
@@ -124,7 +124,7 @@ impl Service {
             _ => None,
         };
         let found = match segments {
-            ["healthz" | "readyz" | "livez", ..] => return Ok(Answer::text("ok")),
+            ["healthz" | "readyz" | "livez", ..] => return Ok(Answer::text(200, "ok")),
             ["version"] => Some(discovery::version()),
             [root @ ("api" | "apis")] if aggregated.is_some() => {
                 let form = aggregated.unwrap_or("v2");
@@ -145,7 +145,13 @@ impl Service {
             [] => Some(json!({"paths": ["/api", "/apis", "/healthz", "/openapi/v3", "/version"]})),
             _ => None,
         };
-        found.map(|document| Answer::json(&document)).ok_or_else(Refusal::no_such_resource)
+        let group = match segments {
+            ["api", ..] => Some(""),
+            ["apis", group, ..] => Some(*group),
+            _ => None,
+        };
+        let nowhere = || group.map_or_else(Refusal::no_page, |group| request::nowhere(&catalog, group));
+        found.map(|document| Answer::json(&document)).ok_or_else(nowhere)
     }
 
     fn resource(&self, parts: &http::request::Parts, target: &Target, body: &[u8]) -> Result<Answer, Refusal> {

@@ -270,7 +270,7 @@ impl Keeper {
             Lost::Changed => Refusal::modified(about(kind, name)),
             Lost::NoNamespace => Refusal::not_found(namespace),
             Lost::NamespaceEnding => Refusal::namespace_ending(about(kind, name), &target.namespace),
-            Lost::NoTable => Refusal::no_such_resource(),
+            Lost::NoTable => Refusal::no_page(),
         }
     }
 }

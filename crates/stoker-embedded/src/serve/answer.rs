@@ -36,8 +36,8 @@ impl Answer {
         Self { code, content_type: content_type.into(), body, warnings: Vec::new(), retry_after: None }
     }
 
-    pub(super) fn text(text: &'static str) -> Self {
-        Self::new(200, "text/plain; charset=utf-8", full(text))
+    pub(super) fn text(code: u16, text: &str) -> Self {
+        Self::new(code, "text/plain; charset=utf-8", full(text.to_owned()))
     }
 
     pub(super) fn json(value: &Value) -> Self {
@@ -59,6 +59,9 @@ impl Answer {
     }
 
     pub(super) fn refusal(refusal: &Refusal) -> Self {
+        if let Some(text) = refusal.text() {
+            return Self::text(refusal.code, text);
+        }
         let mut answer = Self::object(refusal.code, refusal.status().to_string());
         let details = refusal.details.as_ref();
         answer.retry_after = details.and_then(|details| details.get("retryAfterSeconds")).and_then(Value::as_u64);
