@@ -119,6 +119,13 @@ async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_ow
     let preheats: Api<Preheat> = Api::default_namespaced(client.clone());
     preheats.create(&PostParams::default(), &preheat).await.unwrap();
     registry.wait_for_bytes(&pushed.layers[0], 1 << 20).await;
+    // What is on the wire yet would be lost with the agent.
+    let spool = home.join("spool");
+    let kept = async || {
+        let files = std::fs::read_dir(&spool).into_iter().flatten().flatten();
+        files.filter_map(|file| file.metadata().ok()).any(|file| file.len() >= (1 << 20) - (1 << 20) / 4)
+    };
+    eventually("what came is in the spool", kept).await;
 
     // The API server goes away, and the agent is killed.
     online.cancel();
