@@ -101,7 +101,9 @@ impl Cluster {
     async fn install(&mut self) {
         let image = format!("{REGISTRY}/stoker:test");
         let binary = env!("CARGO_BIN_EXE_stoker");
-        let ran = Ran::by(xtask(&["image", "--binary", binary, "--push", &image, "--insecure"])).await;
+        let out = self.file("image");
+        let args = ["image", "--binary", binary, "--out", out.to_str().unwrap(), "--push", &image, "--insecure"];
+        let ran = Ran::by(xtask(&args)).await;
         // By digest: a tag that nodes have already is not asked for again.
         let said = ran.exits(0).out.clone();
         let digest = said.split(&format!("pushed to {image} as ")).nth(1).and_then(|rest| rest.lines().next()).unwrap();
@@ -227,6 +229,12 @@ impl Cluster {
     pub(crate) async fn page(&self, node: &str, url: &str) -> Option<String> {
         let ran = self.on_node(node, &format!("/bin/busybox wget -qO- {url}")).await;
         (ran.code == Some(0)).then_some(ran.out)
+    }
+
+    /// A page that a controller serves.
+    pub(crate) async fn controller_page(&self, pod: &Pod, page: &str) -> Option<String> {
+        let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).unwrap();
+        self.page("n1", &format!("http://{address}:8080/{page}")).await
     }
 
     /// Sends a signal to a part of Stoker that runs on a node.

@@ -1,12 +1,14 @@
 //! One controller leads. When it dies, or is taken for dead, another does, and what is under way goes on.
 
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::ResourceExt as _;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::json;
 
-use crate::bed::{Cluster, SYSTEM, node_of, restarts};
+use crate::bed::{Cluster, REGISTRY, SYSTEM, node_of, restarts};
 use crate::embedded::eventually;
 use crate::link::Linked;
+use crate::metrics::sum;
 
 fn leases(cluster: &Cluster) -> Api<Lease> {
     Api::namespaced(cluster.client.clone(), SYSTEM)
@@ -56,9 +58,9 @@ async fn when_the_leader_is_killed_another_goes_on_and_nothing_is_pulled_twice()
     let last = leases(&cluster).get("stoker-controller").await.unwrap().spec.unwrap();
     let lease = cluster.wait(&leases(&cluster), "stoker-controller", held_by_another_than(&holder)).await;
     let taken = lease.and_then(|lease| lease.spec?.acquire_time).unwrap().0;
-    // Twice, for a machine that has other things to do: who waits for the pod to come back would take much longer.
+    // Ten seconds more, for a machine that has other things to do.
     let waited = taken.duration_since(last.renew_time.unwrap().0).as_secs();
-    assert!(waited <= 2 * i64::from(last.lease_duration_seconds.unwrap()), "it was taken after {waited} s");
+    assert!(waited <= i64::from(last.lease_duration_seconds.unwrap()) + 10, "it was taken after {waited} s");
     drop(away);
     goes_on(&cluster, &linked).await;
 }
@@ -92,15 +94,27 @@ async fn a_leader_that_slept_through_its_lease_writes_no_more() {
         let object = cluster.node_preheats().get("n1").await.unwrap();
         object.data["spec"]["epoch"].as_i64().unwrap_or_default()
     };
-    cluster.stoker(&["pull", "10.77.0.1:5000/busybox:1", "--name", "next", "--no-wait"]).await.exits(0);
+    cluster.stoker(&["pull", &format!("{REGISTRY}/busybox:1"), "--name", "next", "--no-wait"]).await.exits(0);
     cluster.succeeds("next", 2).await;
     let newer = epoch().await;
+    // Meanwhile all of this was sent to it too: when it wakes it has much to say, and all of it is of yesterday.
+    let jobs = async || {
+        let versions = ["web", "next"].map(async |name| cluster.preheats().get(name).await.unwrap().resource_version());
+        futures::future::join_all(versions).await
+    };
+    let before = jobs().await;
     cluster.signal(&node, "controller", "CONT").await;
+    let stands_by = async || {
+        let page = cluster.controller_page(&pod, "metrics").await;
+        page.is_some_and(|page| sum(&page, "stoker_controller_leader", &[]) == 0.0)
+    };
+    eventually("it knows that it leads no more", stands_by).await;
+    assert_eq!(jobs().await, before, "whoever slept has written");
     drop(kubelet);
     assert_eq!(cluster.restarts_of("controller", &pod).await, restarts(&pod), "it slept, and nobody started it again");
     cluster.both_ready("controller").await;
     // It woke up: it stands by, and what is asked next is written by the one that leads.
-    cluster.stoker(&["pull", "10.77.0.1:5000/pause:1", "--name", "last", "--no-wait"]).await.exits(0);
+    cluster.stoker(&["pull", &format!("{REGISTRY}/pause:1"), "--name", "last", "--no-wait"]).await.exits(0);
     cluster.succeeds("last", 2).await;
     assert_eq!(epoch().await, newer, "whoever slept has written");
     linked.sent_at_most(2, 1);

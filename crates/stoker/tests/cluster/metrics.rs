@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::bed::{Cluster, SYSTEM};
 
 /// The sum of all lines of this series that hold these labels.
-fn sum(page: &str, series: &str, labels: &[&str]) -> f64 {
+pub(crate) fn sum(page: &str, series: &str, labels: &[&str]) -> f64 {
     let lines = page.lines().filter(|line| line.starts_with(series) && labels.iter().all(|label| line.contains(label)));
     lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
 }
@@ -36,8 +36,7 @@ async fn pulls_bytes_waits_and_writes_are_counted() {
     let waits = |job: Option<&DynamicObject>| job.is_some_and(|job| job.data["status"]["waiting"] == 1);
     cluster.wait(&cluster.preheats(), "waits", waits).await;
     let (pod, ..) = cluster.leader().await;
-    let address = pod.status.and_then(|status| status.pod_ip).unwrap();
-    let controller = cluster.page("n1", &format!("http://{address}:8080/metrics")).await.unwrap();
+    let controller = cluster.controller_page(&pod, "metrics").await.unwrap();
     assert_eq!(sum(&controller, "stoker_controller_leader", &[]), 1.0);
     assert_eq!(sum(&controller, "stoker_controller_nodes_waiting", &["reason=\"NodeUnknown\""]), 1.0, "{controller}");
     assert_eq!(sum(&controller, "stoker_controller_nodes", &["state=\"waiting\""]), 1.0, "{controller}");
@@ -47,9 +46,8 @@ async fn pulls_bytes_waits_and_writes_are_counted() {
     );
     // Both controllers say that they are ready, one by leading and one by standing by.
     for pod in cluster.parts("controller").await {
-        let address = pod.status.and_then(|status| status.pod_ip).unwrap();
         for page in ["healthz", "readyz"] {
-            let asked = cluster.page("n2", &format!("http://{address}:8080/{page}")).await;
+            let asked = cluster.controller_page(&pod, page).await;
             assert!(asked.is_some(), "{page} of {SYSTEM}/{:?}", pod.metadata.name);
         }
     }
