@@ -127,6 +127,26 @@ async fn many_records_at_once_lose_nothing() {
     assert_eq!(left.count(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn two_images_with_one_layer_may_bring_it_in_at_once() {
+    let (dir, spool) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let layout = Layout::open(dir.path()).unwrap();
+    for round in 0..200 {
+        let bytes = format!("layer {round}").into_bytes();
+        let file = spool.path().join("spooled");
+        fs::write(&file, &bytes).unwrap();
+        let digest = digest(&bytes);
+        let all = (0..4).map(|_| {
+            let (layout, digest, file) = (layout.clone(), digest.clone(), file.clone());
+            tokio::spawn(async move { layout.adopt(&digest, &file).await })
+        });
+        for adopted in futures::future::join_all(all).await {
+            adopted.unwrap().unwrap();
+        }
+        assert!(layout.has(&digest, bytes.len() as u64).await && !file.exists());
+    }
+}
+
 #[tokio::test]
 async fn a_verified_file_is_moved_in() {
     let (dir, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());

@@ -37,22 +37,29 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     })
 }
 
-/// Moves a file to its place if it is on the same filesystem; `false` if it is not.
+/// Moves a file to its place if it is on the same filesystem; `false` if it is not. Somebody may be about to do the same
+/// with the same blob, and be faster at any point of this.
 pub(super) fn take(from: &Path, to: &Path) -> Result<bool, Error> {
-    let length = |path: &Path| fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len());
-    match (length(from), length(to)) {
-        // Somebody was faster with the same blob.
-        (None, Some(_)) => return Ok(true),
-        (Some(ours), Some(theirs)) if ours == theirs => {
-            fs::remove_file(from).map_err(|e| Error::disk("remove", from, &e))?;
-            return Ok(true);
-        }
-        _ => {}
+    if length(from).is_some_and(|ours| length(to) == Some(ours)) {
+        return remove(from).map(|()| true);
     }
     match fs::rename(from, to) {
         Ok(()) => sync_dir(to).map(|()| true),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && length(to).is_some() => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => Ok(false),
         Err(e) => Err(Error::disk("move here", from, &e)),
+    }
+}
+
+fn length(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len())
+}
+
+/// Removes a file that may be gone already.
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::disk("remove", path, &e)),
+        _ => Ok(()),
     }
 }
 
@@ -76,10 +83,15 @@ impl Copy {
         let failed = |e: io::Error, path: &Path| Error::disk("copy", path, &e);
         let (mut source, mut target) = match self.files.take() {
             Some(files) => files,
-            None => {
-                let source = File::open(&self.from).map_err(|e| failed(e, &self.from))?;
-                (source, create(&self.temporary).map_err(|e| failed(e, &self.to))?)
-            }
+            None => match File::open(&self.from) {
+                Ok(source) => (source, create(&self.temporary).map_err(|e| failed(e, &self.to))?),
+                // As above.
+                Err(e) if e.kind() == io::ErrorKind::NotFound && length(&self.to).is_some() => {
+                    self.done = true;
+                    return Ok((self, false));
+                }
+                Err(e) => return Err(failed(e, &self.from)),
+            },
         };
         let copied = io::copy(&mut (&mut source).take(STEP), &mut target).map_err(|e| failed(e, &self.to))?;
         if copied == STEP {
@@ -89,7 +101,7 @@ impl Copy {
         target.sync_all().map_err(|e| failed(e, &self.to))?;
         land(&self.temporary, &self.to)?;
         self.done = true;
-        fs::remove_file(&self.from).map_err(|e| Error::disk("remove", &self.from, &e))?;
+        remove(&self.from)?;
         Ok((self, false))
     }
 }
