@@ -25,6 +25,15 @@ struct State {
     blobs: Vec<(Progress, bool)>,
     /// Why it does not go on just now.
     waits: Option<Failure>,
+    /// What was told of the bytes that came.
+    told: Received,
+}
+
+/// Bytes that came over the wire, by where they came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) registry: u64,
+    pub(crate) mirror: u64,
 }
 
 impl Meter {
@@ -83,6 +92,7 @@ impl Meter {
         let mut state = self.state();
         // What was under way is begun again, and counted again.
         state.blobs.clear();
+        state.told = Received::default();
         state.waits = Some(failure);
         drop(state);
         self.news.notify_one();
@@ -104,9 +114,20 @@ impl Meter {
         Bytes { total: state.total, done, upstream: upstream.sum(), peers: 0 }
     }
 
-    /// How much of [`Bytes::upstream`] came from mirrors.
-    pub(crate) fn mirrored(&self) -> u64 {
-        self.state().blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress.mirrored()).sum()
+    /// What came since this was last asked.
+    pub(crate) fn received(&self) -> Received {
+        let mut state = self.state();
+        let counted = || state.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress);
+        let all: u64 = counted().map(Progress::upstream).sum();
+        // Read last, as it is counted first: what comes meanwhile is never taken for the registry's.
+        let mirror: u64 = counted().map(Progress::mirrored).sum();
+        let now = Received { registry: all.saturating_sub(mirror), mirror };
+        let told = state.told;
+        state.told = Received { registry: now.registry.max(told.registry), mirror };
+        Received {
+            registry: now.registry.saturating_sub(told.registry),
+            mirror: now.mirror.saturating_sub(told.mirror),
+        }
     }
 
     /// Brings a report up to date; `earlier` is what earlier attempts received.

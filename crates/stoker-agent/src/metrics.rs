@@ -20,6 +20,7 @@ use stoker_core::step::{Failure, Task};
 use stoker_runtime::Runtime;
 use tokio::time::Instant;
 
+use crate::meter::Received;
 use crate::pull::Done;
 
 /// How often the loop turns even if nothing happens.
@@ -229,11 +230,10 @@ impl Share {
         self.metrics.attempts.get_or_create(&ByResultAndReason { result, reason }).inc();
     }
 
-    /// So many bytes of an order came, and so many of them from mirrors.
-    pub(crate) fn received(&self, bytes: u64, mirrored: u64) {
-        let received = &self.metrics.received;
-        received.get_or_create(&REGISTRY).inc_by(bytes.saturating_sub(mirrored));
-        received.get_or_create(&MIRROR).inc_by(mirrored.min(bytes));
+    /// So many bytes of an order came.
+    pub(crate) fn received(&self, bytes: Received) {
+        self.metrics.received.get_or_create(&REGISTRY).inc_by(bytes.registry);
+        self.metrics.received.get_or_create(&MIRROR).inc_by(bytes.mirror);
     }
 
     /// A report was written, or was not taken.

@@ -112,8 +112,6 @@ struct Running {
     pace: Arc<Pace>,
     /// What earlier attempts at the same order had received.
     earlier: Bytes,
-    /// What was counted of it as received from mirrors.
-    mirrored: u64,
     /// The Secrets that it began with.
     secrets: Vec<CopyName>,
     abort: AbortHandle,
@@ -447,7 +445,7 @@ impl Agent {
                 })
             })
         });
-        self.running.insert(key, Running { meter, pace, earlier, mirrored: 0, secrets, abort });
+        self.running.insert(key, Running { meter, pace, earlier, secrets, abort });
     }
 
     /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.
@@ -505,14 +503,9 @@ impl Agent {
 
     fn read_meters(&mut self, now: Timestamp) {
         for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
-            if let Some(running) = self.running.get_mut(key) {
-                let before = task.report.bytes.upstream;
-                // First, so that it is never more than what came in all.
-                let mirrored = running.meter.mirrored();
+            if let Some(running) = self.running.get(key) {
                 running.meter.read(&mut task.report, running.earlier);
-                let came = task.report.bytes.upstream.saturating_sub(before);
-                self.share.received(came, mirrored.saturating_sub(running.mirrored));
-                running.mirrored = mirrored;
+                self.share.received(running.meter.received());
             }
             task.report.updated = now;
         }

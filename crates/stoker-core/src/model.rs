@@ -239,7 +239,8 @@ pub struct Pin {
 pub struct Order {
     /// The canonical reference.
     pub image: String,
-    /// What to fetch; none means that this node asks the registry and reports the answer before it fetches.
+    /// What to fetch; none means that this node asks the registry and reports the answer before it fetches, unless it
+    /// only [looks](Self::looks).
     pub pin: Option<Pin>,
     /// The strictest of the jobs' policies.
     pub policy: Policy,

@@ -29,8 +29,8 @@ fn counters_stay_and_levels_go_with_their_agent() {
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::Unresolved));
-    one.received(70, 0);
-    two.received(30, 20);
+    one.received(Received { registry: 70, mirror: 0 });
+    two.received(Received { registry: 10, mirror: 20 });
     one.wrote(false);
     two.wrote(true);
     one.disk(Some(5_000));

@@ -60,7 +60,7 @@ pub struct NodePreheatSpec {
 pub struct WireOrder {
     /// The canonical reference.
     pub image: String,
-    /// What to fetch; none means: ask the registry, report the answer, then fetch it.
+    /// What to fetch; none means: ask the registry, report the answer, then fetch it; or only look, where `needs` says so.
     #[serde(default)]
     pub pin: Option<WirePin>,
     /// Whether an image that is there is good enough.
@@ -85,7 +85,7 @@ pub struct WireOrder {
     /// Secrets in Stoker's namespace with logins for the image, in the order in which they are tried.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// Features that the agent must have.
+    /// Features that the agent must have. `look`: it says whether the image is there, and leaves the registry alone.
     #[serde(default)]
     pub needs: Vec<String>,
 }

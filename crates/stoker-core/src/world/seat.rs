@@ -107,8 +107,7 @@ pub(super) fn entry(
     let enough = order.is_none_or(|order| order.policy >= job.pull.policy);
     match report.filter(|report| report.asked >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
-        // It was only asked whether the image is there.
-        Some(Report { phase: Phase::Failed, .. }) if order.is_some_and(Held::looks) => (Entry::Open, None),
+        Some(report @ Report { phase: Phase::Failed, .. }) if only_looked(order, report) => (Entry::Open, None),
         Some(report @ Report { phase: Phase::Failed, .. }) => {
             let again = match job.completion {
                 Completion::Once { .. } => None,
@@ -125,6 +124,13 @@ pub(super) fn entry(
         // Nobody asked, or another job's pull is under way, which this one may join.
         Some(Report { phase: Phase::Pulling, .. }) | None => (Entry::Open, None),
     }
+}
+
+/// Whether the node was only asked if the image is there, which says nothing of a pull. The order may be gone since, or be one
+/// for another job by now.
+fn only_looked(order: Option<&Held>, report: &Report) -> bool {
+    let could_not = |order: &Held| report.reason == Some(Reason::Unsupported) && report.asked < order.asked;
+    report.reason == Some(Reason::Unresolved) || order.is_some_and(|order| order.looks() || could_not(order))
 }
 
 /// Whether a node may be asked to look for an image while another asks the registry for it: it has not looked since then, and

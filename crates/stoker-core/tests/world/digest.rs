@@ -1,6 +1,6 @@
 //! Digest once: one node asks the registry, all others get its answer.
 
-use stoker_core::{Policy, Reason};
+use stoker_core::{Phase, Policy, Reason};
 
 use crate::build::{job, secs};
 use crate::scene::{NOTHING, Scene};
@@ -99,6 +99,44 @@ fn an_agent_that_cannot_look_waits_like_one_that_has_looked() {
     scene.fails("n3", "web:1", Reason::Unsupported);
     assert_eq!(scene.plan(), NOTHING);
     assert_eq!(scene.states("web")[2], "n3 waits: Unresolved");
+}
+
+#[test]
+fn a_look_in_vain_is_no_answer_to_the_other_job_either() {
+    for reason in [Reason::Unresolved, Reason::Unsupported] {
+        let mut scene = Scene::of(&["n1", "n2", "n3"]);
+        scene.job(job("a", &["web:1"]));
+        scene.job(job("b", &["web:1"]));
+        scene.plan();
+        scene.has("n1", "web:1");
+        assert_eq!(scene.plan(), ["n2 asks for web:1", "n3 looks for web:1"]);
+        scene.fails("n3", "web:1", reason);
+        scene.plan();
+        scene.resolves("n2", "web:1", "sha256:a");
+        scene.plan();
+        scene.succeeds("n2", "web:1");
+        scene.plan();
+        assert_eq!(scene.states("b"), ["n1 done", "n2 done", "n3 pulls"], "{reason}");
+        scene.succeeds("n3", "web:1");
+        scene.plan();
+        assert_eq!(scene.outcome("b").succeeded, 3);
+    }
+}
+
+#[test]
+fn a_look_in_vain_that_is_told_after_it_was_taken_back_is_no_answer() {
+    let mut scene = scene(&["n1", "n2", "n3"]);
+    scene.has("n1", "web:1");
+    assert_eq!(scene.plan(), ["n2 asks for web:1", "n3 looks for web:1"]);
+    let mut report = crate::build::pulling(scene.order("n3", "web:1").unwrap().asked, scene.now);
+    (report.phase, report.reason) = (Phase::Failed, Some(Reason::Unresolved));
+    scene.edit("web", |job| job.suspend = true);
+    assert_eq!(scene.plan(), ["n2 drops web:1", "n3 drops web:1"]);
+    let reports = [(crate::build::key("web:1"), report)].into();
+    scene.world.apply(stoker_core::Event::Reports("n3".into(), reports));
+    scene.edit("web", |job| job.suspend = false);
+    assert_eq!(scene.plan(), ["n2 asks for web:1", "n3 looks for web:1"]);
+    assert_eq!(scene.states("web"), ["n1 done", "n2 pulls", "n3 pulls"]);
 }
 
 #[test]

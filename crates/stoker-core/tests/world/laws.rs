@@ -120,6 +120,18 @@ proptest! {
         });
     }
 
+    /// What a look brought is no answer to a job.
+    #[test]
+    fn nobody_fails_because_it_looked_in_vain(history in history()) {
+        each_plan(&history, |_, after, _| {
+            for job in after.jobs.values() {
+                for view in after.world.nodes(&job.id, after.now) {
+                    assert!(!matches!(view.state, State::Failed(Reason::Unresolved, _)), "{} on {}", job.id, view.node);
+                }
+            }
+        });
+    }
+
     #[test]
     fn the_plan_of_an_unchanged_world_is_empty(history in history(), part in 0..1000u64) {
         each_plan(&history, |_, after, plan| {

@@ -215,14 +215,6 @@ impl Sim {
                 if !self.writing_to(name) {
                     self.tell(Event::Orders(name.into(), orders));
                 }
-                // An agent says no more about an order that it does not have.
-                let agent = self.agents.get_mut(name).unwrap();
-                let before = agent.reports.len();
-                agent.reports.retain(|key, _| agent.orders.contains_key(key));
-                if agent.reports.len() != before {
-                    let reports = agent.reports.clone();
-                    self.tell(Event::Reports(name.into(), reports));
-                }
             }
             Some(Write::Status(outcome)) => {
                 let Some(name) = JOBS.into_iter().find(|name| id(name) == outcome.job) else { return };
@@ -283,6 +275,8 @@ impl Sim {
             }
         }
         agent.reports.insert(key, report);
+        // What it has to say no more goes along: it is no reason to write.
+        agent.reports.retain(|key, _| agent.orders.contains_key(key));
         let reports = agent.reports.clone();
         self.tell(Event::Reports(name.into(), reports));
     }

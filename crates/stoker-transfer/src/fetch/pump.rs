@@ -165,10 +165,11 @@ struct Wire<'a> {
 impl Wire<'_> {
     fn take(&mut self, data: Bytes) -> ControlFlow<End> {
         let length = data.len() as u64;
-        self.core.upstream.fetch_add(length, Ordering::Relaxed);
         if self.mirror {
             self.core.mirrored.fetch_add(length, Ordering::Relaxed);
         }
+        // In this order: who reads this one first never finds too few of a mirror.
+        self.core.upstream.fetch_add(length, Ordering::Release);
         if length > self.left {
             let (registry, what) = self.names();
             let why = format!("it is longer than the {} bytes that its manifest says", self.core.descriptor.size());

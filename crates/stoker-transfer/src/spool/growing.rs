@@ -168,7 +168,7 @@ impl Progress {
 
     /// Bytes that came over the wire for it in this fetch, also those that were thrown away.
     pub fn upstream(&self) -> u64 {
-        self.core.upstream.load(Ordering::Relaxed)
+        self.core.upstream.load(Ordering::Acquire)
     }
 
     /// How much of [`upstream`](Self::upstream) came from other hosts than the registry itself.
