@@ -23,8 +23,8 @@ const NAME: &str = "stoker-controller";
 /// Who does not renew for this long has lost it.
 const DURATION: Duration = Duration::from_secs(15);
 const RENEW_EVERY: Duration = Duration::from_secs(4);
-/// No answer to a request after this long is as good as a broken connection: it leaves time for another before anybody
-/// would take the lease.
+/// No answer to a request after this long is as good as a broken connection: it leaves time for another before the term is
+/// over, and before anybody would take the lease.
 const PATIENCE: Duration = RENEW_EVERY;
 /// A holder that could not renew for this long stops by itself, well before anybody may take its place.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
@@ -166,7 +166,7 @@ impl Candidate {
                 tracing::warn!("the lease was not renewed for {} s; stepping down", RENEW_DEADLINE.as_secs());
                 return;
             }
-            match tokio::time::timeout_at(until, self.renew()).await {
+            match tokio::time::timeout_at(until.min(asked + PATIENCE), self.renew()).await {
                 Ok(Ok(true)) => held.renewed(asked),
                 Ok(Ok(false)) => {
                     tracing::warn!("another controller has taken the lease; stepping down");

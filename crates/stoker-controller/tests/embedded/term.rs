@@ -1,6 +1,7 @@
 //! Whoever leads writes only while nobody else can have taken its lease: for 10 s after it asked for it last and got it, where
 //! others wait 15.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -44,7 +45,11 @@ impl Sent {
     }
 
     fn renewals(&self) -> usize {
-        self.0.lock().unwrap().iter().filter(|(_, lease)| *lease).count()
+        self.of_the_lease().len()
+    }
+
+    fn of_the_lease(&self) -> Vec<Instant> {
+        self.0.lock().unwrap().iter().filter(|(_, lease)| *lease).map(|(at, _)| *at).collect()
     }
 }
 
@@ -112,6 +117,35 @@ async fn a_renewal_that_is_answered_late_makes_the_term_no_longer() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_given_late_makes_the_term_no_longer() {
     the_term_is_no_longer_for_a_late_answer(true).await;
+}
+
+/// As a connection does that is half open: what was asked on it is never answered, and another one is.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_never_answered_is_asked_again_within_the_term() {
+    let clock = clock();
+    let client = api(&clock);
+    let sent = Sent::default();
+    let was_cut = Arc::new(AtomicBool::default());
+    let way = {
+        let was_cut = was_cut.clone();
+        move |request: &http::Request<Body>| {
+            // By its name: a watch asks for all of that name.
+            let renews = request.method() == Method::GET && request.uri().path().ends_with("/stoker-controller");
+            if renews && !was_cut.swap(true, Ordering::Relaxed) { Way::Cut } else { Way::Free }
+        }
+    };
+    let cancel = CancellationToken::new();
+    let leader = bed::run(bed::settings(&noted(&client, &sent, way), &clock, "only"), &cancel);
+    while sent.renewals() < 4 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(was_cut.load(Ordering::Relaxed));
+    for pair in sent.of_the_lease().windows(2) {
+        let gap = pair[1] - pair[0];
+        assert!(gap < TERM, "renewed after {gap:?}: it did not lead in between");
+    }
+    cancel.cancel();
+    leader.await.unwrap();
 }
 
 /// A process that is stopped and goes on much later: all its timers are due at once, and what was to be written is old.
