@@ -335,8 +335,10 @@ pub(crate) struct Agent {
 #[derive(Args)]
 #[command(
     args = Cluster::with_home(),
-    after_help = "Writes nothing to the cluster. Where one can be reached, its version is checked, and that nothing of\n\
-    somebody else would be replaced: CRDs, a namespace that was there before. --offline leaves that out.\n\n\
+    after_help = "Writes nothing to the cluster. Its version is checked, and that nothing of somebody else would be\n\
+    replaced: CRDs, a namespace that was there before. One that cannot be checked is refused.\n\
+    --offline looks at none, and prints the Namespace even if there is one of somebody else: it would be\n\
+    Stoker's then.\n\n\
     Examples:\n  \
     stoker install --image registry.example/stoker:v1 | kubectl apply -f -\n  \
     stoker install --image registry.example/stoker:v1 --dialects kruise | kubectl apply -f -\n  \

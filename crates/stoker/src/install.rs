@@ -1,8 +1,8 @@
 //! `stoker install`: everything that a cluster needs, as YAML on standard output; and its way back, `stoker uninstall`.
 //!
-//! Settings from the command line come in, manifests go out. What is printed depends on the settings alone; a cluster
-//! that can be reached is only looked at, so that nothing is printed that it cannot run or that would replace what
-//! belongs to somebody else.
+//! Settings from the command line come in, manifests go out. What is printed depends on the settings alone; the cluster of
+//! the kubeconfig is only looked at, so that nothing is printed that it cannot run or that would replace what belongs to
+//! somebody else. One that cannot be looked at gets nothing, unless `--offline` is given.
 
 mod access;
 mod check;
@@ -19,6 +19,7 @@ mod tests;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use kube::config::Kubeconfig;
 
 use crate::cli::{Cluster, Crds, Install};
 use crate::connect::{connect, is_named};
@@ -52,24 +53,28 @@ pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks the cluster, where there is one. Somebody who named one means it; else none is no problem.
+/// Checks the cluster, where there is one. One that `kubectl apply` would reach and that cannot be seen from here is a problem:
+/// its namespace may be somebody's, and would be ours by what is printed.
 async fn look(cluster: &Cluster, namespace: &str, args: &Install) -> anyhow::Result<check::Seen> {
-    let named = is_named(cluster);
-    let unseen = |note: String| check::Seen { notes: vec![note], foreign_home: false };
     let client = match connect(cluster).await {
         Ok(connection) => connection.client,
-        Err(problem) if named => return Err(problem),
+        Err(problem) if is_named(cluster) => return Err(problem),
+        Err(problem) if has_context() => {
+            return Err(problem
+                .context("the cluster of the current kubeconfig cannot be checked; mend that, or give --offline"));
+        }
         Err(_) => {
             let note = "no cluster was looked at, because there is no usable kubeconfig here; it must be";
-            return Ok(unseen(format!("{note} {}", check::NEEDS)));
+            let notes = vec![format!("{note} {}, without a namespace {namespace} of somebody else", check::NEEDS)];
+            return Ok(check::Seen { notes, foreign_home: false });
         }
     };
-    match check::cluster(&client, namespace, &manifests::definitions(&args.dialects)).await {
-        Err(check::Problem::Unreachable(why)) if !named => {
-            Ok(unseen(format!("the cluster was not looked at ({why}); it must be {}", check::NEEDS)))
-        }
-        result => Ok(result?),
-    }
+    Ok(check::cluster(&client, namespace, &manifests::definitions(&args.dialects)).await?)
+}
+
+/// Whether there is a kubeconfig with a current context, which others may be able to use where we are not.
+fn has_context() -> bool {
+    Kubeconfig::read().is_ok_and(|file| file.current_context.is_some_and(|context| !context.is_empty()))
 }
 
 /// Why this cannot be a namespace, if it cannot. It is also put into expressions of the policy.

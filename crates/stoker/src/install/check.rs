@@ -29,7 +29,9 @@ const OTHER_MAKERS: [&str; 2] = ["controller-gen.kubebuilder.io/version", "meta.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
     /// Nobody answers, or not as we need it.
-    #[error("the cluster cannot be checked: {0}; mend that, or give --offline")]
+    #[error(
+        "the cluster cannot be checked: {0}; mend that, or give --offline if no namespace or CRD of somebody else is in the way"
+    )]
     Unreachable(String),
     /// The version of the cluster.
     #[error(

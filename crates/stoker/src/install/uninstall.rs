@@ -10,8 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use futures::future::try_join_all;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::api::rbac::v1::Role;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -157,6 +161,13 @@ async fn strangers(client: &Client, namespace: &str) -> anyhow::Result<Vec<Strin
         ApiResource::erase::<Service>(&()),
         ApiResource::erase::<PersistentVolumeClaim>(&()),
         ApiResource::erase::<ServiceAccount>(&()),
+        ApiResource::erase::<Deployment>(&()),
+        ApiResource::erase::<StatefulSet>(&()),
+        ApiResource::erase::<DaemonSet>(&()),
+        ApiResource::erase::<Job>(&()),
+        ApiResource::erase::<CronJob>(&()),
+        ApiResource::erase::<Ingress>(&()),
+        ApiResource::erase::<Role>(&()),
     ];
     let others = ListParams::default().labels(&format!("{}!={}", MANAGED_BY.0, MANAGED_BY.1));
     let mut strangers = Vec::new();
@@ -178,7 +189,11 @@ fn some_of(what: &str, place: &str, names: Vec<String>) -> Option<String> {
     const SHOWN: usize = 3;
     let more = if names.len() > SHOWN { ", …" } else { "" };
     let shown = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
-    let many = if names.len() == 1 { "" } else { "s" };
+    let many = match names.len() {
+        1 => "",
+        _ if what.ends_with('s') => "es",
+        _ => "s",
+    };
     (!names.is_empty()).then(|| format!("{} {what}{many}{place} ({shown}{more})", names.len()))
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::http::{StatusCode, Uri};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
@@ -153,6 +154,8 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
         let metadata = json!({ "name": name, "namespace": "stoker-system" });
         bare.make("v1", kind, json!({ "metadata": metadata, "spec": {} })).await;
     }
+    let metadata = json!({ "name": "shop", "namespace": "stoker-system" });
+    bare.make("apps/v1", "Deployment", json!({ "metadata": metadata, "spec": {} })).await;
 
     let refused = bare.run(&["uninstall"]).await;
     refused
@@ -162,6 +165,7 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
         .says("1 other Secret in namespace stoker-system (password)")
         .says("1 other ConfigMap in namespace stoker-system (settings)")
         .says("1 other ServiceAccount in namespace stoker-system (robot)")
+        .says("1 other Deployment in namespace stoker-system (shop)")
         .says("--yes");
     assert_eq!(bare.names::<CustomResourceDefinition>().await.len(), 3, "nothing was deleted");
 
@@ -172,7 +176,7 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
         removed.says(kind);
     }
     assert_eq!(bare.names::<CustomResourceDefinition>().await, Vec::<String>::new());
-    assert_eq!(bare.names::<k8s_openapi::api::apps::v1::Deployment>().await, Vec::<String>::new());
+    assert_eq!(bare.names::<Deployment>().await, Vec::<String>::new());
     assert_eq!(bare.names::<k8s_openapi::api::apps::v1::DaemonSet>().await, Vec::<String>::new());
     assert_eq!(bare.names::<k8s_openapi::api::core::v1::ServiceAccount>().await, Vec::<String>::new());
     assert_eq!(bare.names::<k8s_openapi::api::core::v1::Secret>().await, Vec::<String>::new());
@@ -217,51 +221,82 @@ async fn a_namespace_of_others_stays_as_it_is() {
     bare.stop().await;
 }
 
-/// The kubeconfig of a server that has this version, and nothing else.
-async fn served_version(version: serde_json::Value) -> (tempfile::TempDir, PathBuf) {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// Somebody's home with the kubeconfig of an API server, where one usually is.
+fn home_with(server: std::net::SocketAddr) -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
-    let kubeconfig = dir.path().join("kubeconfig");
+    std::fs::create_dir(dir.path().join(".kube")).unwrap();
+    let kubeconfig = dir.path().join(".kube/config");
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "x",
-        "clusters": [{ "name": "x", "cluster": { "server": format!("http://{}", listener.local_addr().unwrap()) } }],
+        "clusters": [{ "name": "x", "cluster": { "server": format!("http://{server}") } }],
         "users": [{ "name": "x", "user": {} }],
         "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
     });
     std::fs::write(&kubeconfig, config.to_string()).unwrap();
-    let missing =
-        json!({ "kind": "Status", "code": 404, "reason": "NotFound", "message": "none", "status": "Failure" });
+    (dir, kubeconfig)
+}
+
+/// The home of somebody with a server that has this version, and nothing else; or that may not be asked for anything else.
+async fn served_version(version: serde_json::Value, allowed: bool) -> (tempfile::TempDir, PathBuf) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let home = home_with(listener.local_addr().unwrap());
+    let failure = |code: u16, reason: &str| {
+        let status = json!({ "kind": "Status", "code": code, "reason": reason, "message": "no", "status": "Failure" });
+        (StatusCode::from_u16(code).unwrap(), status.to_string())
+    };
     let router = axum::Router::new().fallback(async move |uri: Uri| match uri.path() {
         "/version" => (StatusCode::OK, version.to_string()),
+        _ if !allowed => failure(403, "Forbidden"),
         path if path.ends_with("s") => (StatusCode::OK, json!({ "metadata": {}, "items": [] }).to_string()),
-        _ => (StatusCode::NOT_FOUND, missing.to_string()),
+        _ => failure(404, "NotFound"),
     });
     tokio::spawn(async move { axum::serve(listener, router).await });
-    (dir, kubeconfig)
+    home
+}
+
+fn version(major: &str, minor: &str, git: &str) -> serde_json::Value {
+    let rest = ["gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"];
+    let mut version = json!({ "major": major, "minor": minor, "gitVersion": git });
+    rest.iter().for_each(|key| version[*key] = "".into());
+    version
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_is_too_old_is_refused_and_one_of_no_known_age_is_told() {
-    let version = |major: &str, minor: &str, git: &str| {
-        let rest = ["gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"];
-        let mut version = json!({ "major": major, "minor": minor, "gitVersion": git });
-        rest.iter().for_each(|key| version[*key] = "".into());
-        version
-    };
-    let (_dir, old) = served_version(version("1", "29", "v1.29.8")).await;
+    let (_dir, old) = served_version(version("1", "29", "v1.29.8"), true).await;
     let refused = run(Some(&old), &["install", "--image", IMAGE]).await;
     refused.exits(1).says("this cluster is Kubernetes v1.29.8").says("Kubernetes 1.30 or newer");
     assert_eq!(refused.out, "");
-    let (_dir, new) = served_version(version("1", "30+", "v1.30.1-vendor")).await;
+    let (_dir, new) = served_version(version("1", "30+", "v1.30.1-vendor"), true).await;
     assert_eq!(run(Some(&new), &["install", "--image", IMAGE]).await.exits(0).err, "");
-    let (_dir, strange) = served_version(version("", "", "main")).await;
+    let (_dir, strange) = served_version(version("", "", "main"), true).await;
     let told = run(Some(&strange), &["install", "--image", IMAGE]).await;
     told.exits(0)
         .says("note: the version of this cluster cannot be read")
         .says("`main`")
         .says("Kubernetes 1.30 or newer");
+}
+
+/// What is printed goes to `kubectl apply` on the same cluster, and would make a namespace of somebody else Stoker's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_cannot_be_looked_at_gets_nothing() {
+    let (forbidding, _) = served_version(version("1", "34", "v1.34.1"), false).await;
+    let unbound = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (silent, _) = home_with(unbound);
+    let (mistaken, kubeconfig) = home_with(unbound);
+    std::fs::write(&kubeconfig, json!({ "current-context": "gone" }).to_string()).unwrap();
+    for home in [forbidding, silent, mistaken] {
+        let install = async |more: &[&str]| {
+            let mut command = stoker();
+            command.args(["install", "--image", IMAGE]).args(more).env("HOME", home.path());
+            Ran::by(command).await
+        };
+        let refused = install(&[]).await;
+        assert_eq!(refused.exits(1).says("cannot be checked").says("--offline").out, "");
+        install(&["--offline"]).await.exits(0).says("kind: Namespace");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
