@@ -11,7 +11,7 @@ use kube::Resource;
 use kube::core::ApiResource;
 
 /// When the objects of a kind go. Those of one stage go together; a stage begins when the one before is gone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// While an agent runs it makes its NodePreheat anew, and a controller its Lease.
     Workloads,
@@ -21,6 +21,11 @@ pub(super) enum Stage {
     Rights,
     /// With whatever is still in it.
     Namespace,
+}
+
+impl Stage {
+    /// Every stage, in its order.
+    pub(super) const ALL: [Self; 4] = [Self::Workloads, Self::Definitions, Self::Rights, Self::Namespace];
 }
 
 /// One kind.

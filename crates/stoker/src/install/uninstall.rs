@@ -2,7 +2,8 @@
 //! next begins. What is ours is found by its labels, our own CRDs by their group, so that an installation of another
 //! version goes as well.
 //!
-//! Never touches CRDs of others and their objects, a namespace that was there before, nor images on nodes.
+//! Never touches CRDs of others and their objects, except our own finalizers on them, a namespace that was there before,
+//! nor images on nodes.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -49,6 +50,8 @@ struct Survey {
     lacking: Vec<String>,
     /// What would be lost besides, for people.
     held: Vec<String>,
+    /// Namespaces of somebody else in which something of it is.
+    staying: BTreeSet<String>,
 }
 
 /// Removes Stoker from the cluster.
@@ -61,18 +64,22 @@ pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<Ex
     if !survey.lacking.is_empty() {
         outln!("this API server has no {}: nothing to delete there", survey.lacking.join(", "));
     }
-    let stages: BTreeSet<Stage> = survey.found.iter().map(|found| found.stage).collect();
-    for stage in stages {
+    if survey.found.is_empty() {
+        outln!("nothing of Stoker is here");
+        return Ok(ExitCode::SUCCESS);
+    }
+    for stage in Stage::ALL {
+        let mut left = Vec::new();
         if stage == Stage::Definitions {
             drop_finalizers(&client).await?;
+            for home in &survey.staying {
+                left.extend(left_in(&client, home).await?);
+            }
         }
-        let going = survey.found.iter().filter(|found| found.stage == stage);
+        let going = survey.found.iter().filter(|found| found.stage == stage).chain(&left);
         try_join_all(going.map(|found| delete(&client, found, args.timeout.0))).await?;
     }
-    match survey.found.is_empty() {
-        true => outln!("nothing of Stoker is here"),
-        false => outln!("Stoker is gone. Images stay on the nodes, and so does {} with agents' ledgers", data(&survey)),
-    }
+    outln!("Stoker is gone. Images stay on the nodes, and so does {} with agents' ledgers", data(&survey));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -103,20 +110,15 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
         }
         survey.found.extend(objects.into_iter().map(|object| Found { stage, resource: resource.clone(), object }));
     }
-    let going: BTreeSet<String> = survey
-        .found
-        .iter()
-        .filter(|found| found.stage == Stage::Namespace)
-        .map(|found| found.object.name_any())
-        .collect();
+    let going = survey.found.iter().filter(|found| found.stage == Stage::Namespace);
+    let going: BTreeSet<String> = going.map(|found| found.object.name_any()).collect();
     let homes: BTreeSet<String> = survey.found.iter().filter_map(|found| found.object.namespace()).collect();
-    for home in homes.difference(&going) {
-        survey.found.extend(left_in(client, home).await?);
-    }
+    survey.staying = homes.difference(&going).cloned().collect();
     Ok(survey)
 }
 
-/// What Stoker made while it ran in a namespace that stays: its Lease, and copies of logins.
+/// What Stoker made while it ran in a namespace that stays: its Lease, and copies of logins. A controller that still runs
+/// makes more of them.
 async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<Found>> {
     let lease = ListParams::default().fields(&format!("metadata.name={CONTROLLER}"));
     let copies = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));

@@ -13,6 +13,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use kube::core::gvk::GroupVersionKind;
+use kube::runtime::wait::await_condition;
 use serde_json::json;
 use stoker_embedded::{Server, Settings};
 use tokio::task::JoinHandle;
@@ -218,6 +219,32 @@ async fn a_namespace_of_others_stays_as_it_is() {
     assert_eq!(bare.names::<k8s_openapi::api::coordination::v1::Lease>().await, Vec::<String>::new());
     assert_eq!(bare.names::<k8s_openapi::api::core::v1::ServiceAccount>().await, Vec::<String>::new());
     bare.run(&["uninstall"]).await.exits(0).says("nothing of Stoker is here");
+    bare.stop().await;
+}
+
+/// A controller works until it is gone, and may copy a login when everything else was found already.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_controller_makes_while_it_is_removed_goes_too() {
+    let bare = Bare::start().await;
+    let theirs = serde_json::from_value(json!({ "metadata": { "name": "platform" } })).unwrap();
+    Api::<Namespace>::all(bare.client.clone()).create(&PostParams::default(), &theirs).await.unwrap();
+    bare.apply(&bare.run(&["install", "--image", IMAGE, "-n", "platform"]).await.exits(0).out).await;
+    let controllers: Api<Deployment> = Api::namespaced(bare.client.clone(), "platform");
+    let finalizers = async |finalizers: serde_json::Value| {
+        let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+        controllers.patch("stoker-controller", &PatchParams::default(), &patch).await.unwrap();
+    };
+    finalizers(json!(["somebody.example/still-runs"])).await;
+
+    let meanwhile = async {
+        let going = |it: Option<&Deployment>| it.is_some_and(|it| it.metadata.deletion_timestamp.is_some());
+        await_condition(controllers.clone(), "stoker-controller", going).await.unwrap();
+        bare.make("v1", "Secret", copy_in("platform")).await;
+        finalizers(json!(null)).await;
+    };
+    let (removed, ()) = tokio::join!(bare.run(&["uninstall"]), meanwhile);
+    removed.exits(0).says("Secret pull-of-a-job deleted");
+    assert_eq!(bare.names::<k8s_openapi::api::core::v1::Secret>().await, Vec::<String>::new());
     bare.stop().await;
 }
 
