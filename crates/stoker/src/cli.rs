@@ -51,9 +51,13 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// For commands that run or install Stoker: they mean another namespace, and say so.
     fn with_home() -> Vec<Arg> {
-        let help = format!("The namespace of Stoker's own objects [default: {}]", stoker_api::NAMESPACE);
+        Self::with_namespace(&format!("The namespace of Stoker's own objects [default: {}]", stoker_api::NAMESPACE))
+    }
+
+    /// For commands to which the namespace is something else than that of jobs.
+    fn with_namespace(help: &str) -> Vec<Arg> {
         let all = Self::options(&CLUSTER);
-        all.map(|option| if option.get_id() == "namespace" { option.help(&help) } else { option }).collect()
+        all.map(|option| if option.get_id() == "namespace" { option.help(help.to_string()) } else { option }).collect()
     }
 
     /// For commands that do not heed these: understood, as everywhere, and not in their help.
@@ -398,7 +402,7 @@ pub(crate) struct HostArgs {
 
 /// Remove everything that `stoker install` made from a cluster; images stay on nodes
 #[derive(Args)]
-#[command(args = Cluster::without(&["namespace"]))]
+#[command(args = Cluster::with_namespace("Only if Stoker is in this namespace and no other [default: wherever it is]"))]
 #[command(after_help = "What is Stoker's is found by its labels, in whatever namespace it was installed.\n\
     A namespace that was there before Stoker stays.\n\
     Refused while there are jobs, or objects of others in Stoker's own namespace, unless --yes is given.")]

@@ -50,7 +50,9 @@ struct Survey {
     lacking: Vec<String>,
     /// What would be lost besides, for people.
     held: Vec<String>,
-    /// Namespaces of somebody else in which something of it is.
+    /// Namespaces in which something of it is.
+    homes: BTreeSet<String>,
+    /// Those of them that are somebody else's.
     staying: BTreeSet<String>,
 }
 
@@ -58,6 +60,9 @@ struct Survey {
 pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let survey = survey(&client).await?;
+    if let Some(problem) = not_there(cluster.namespace.as_deref(), &survey.homes) {
+        bail!(problem);
+    }
     if !survey.held.is_empty() && !args.yes {
         bail!("nothing was deleted, because this would go as well: {}. Give --yes if it may", survey.held.join("; "));
     }
@@ -81,6 +86,19 @@ pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<Ex
     }
     outln!("Stoker is gone. Images stay on the nodes, and so does {} with agents' ledgers", data(&survey));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Why nothing is deleted for somebody who named a namespace: all that there is would go, and some of it is elsewhere.
+fn not_there(named: Option<&str>, homes: &BTreeSet<String>) -> Option<String> {
+    let named = named?;
+    let others: Vec<&str> = homes.iter().map(String::as_str).filter(|home| *home != named).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "nothing was deleted, because Stoker is in the namespace {} of this cluster and --namespace says {named}. Leave \
+             --namespace out if it may go from there",
+            others.join(", ")
+        )
+    })
 }
 
 async fn survey(client: &Client) -> anyhow::Result<Survey> {
@@ -114,6 +132,7 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
     let going: BTreeSet<String> = going.map(|found| found.object.name_any()).collect();
     let homes: BTreeSet<String> = survey.found.iter().filter_map(|found| found.object.namespace()).collect();
     survey.staying = homes.difference(&going).cloned().collect();
+    survey.homes = homes.union(&going).cloned().collect();
     Ok(survey)
 }
 

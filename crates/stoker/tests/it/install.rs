@@ -212,7 +212,10 @@ async fn a_namespace_of_others_stays_as_it_is() {
     bare.run(&["install", "--image", IMAGE]).await.exits(1).says("Stoker is in the namespace platform");
     bare.run(&["install", "--image", IMAGE, "-n", "platform"]).await.exits(0);
 
-    bare.run(&["uninstall"]).await.exits(0).says("Lease stoker-controller deleted");
+    let refused = bare.run(&["uninstall", "--yes", "-n", "east"]).await;
+    refused.exits(1).says("nothing was deleted").says("Stoker is in the namespace platform of this cluster");
+    assert_eq!(bare.names::<Deployment>().await, ["stoker-controller"]);
+    bare.run(&["uninstall", "-n", "platform"]).await.exits(0).says("Lease stoker-controller deleted");
     assert_eq!(namespaces.get("platform").await.unwrap().metadata.labels, theirs.metadata.labels);
     assert_eq!(bare.names::<Pod>().await, ["guest"]);
     assert_eq!(bare.names::<k8s_openapi::api::core::v1::Secret>().await, ["password"]);
