@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::place::{CONTROL, Place, REGISTRY};
+use super::place::{CONTROL, REGISTRY};
 use super::site::{Site, write};
 use super::wait::{self, Look};
 use crate::layout;
@@ -28,7 +28,7 @@ const WAIT: Duration = Duration::from_secs(60);
 
 /// Makes them, and pushes each as soon as the registry answers.
 pub(crate) fn push(site: &Site) -> anyhow::Result<()> {
-    let layer = layer(&site.place)?;
+    let layer = layer(site)?;
     for (name, command) in IMAGES {
         let folder = site.place.dir().join("images").join(name.replace(':', "-"));
         layout::write(&folder, "x", &layer, &json!({"Cmd": command, "Env": ["PATH=/bin"]}))?;
@@ -49,8 +49,9 @@ pub(crate) fn push(site: &Site) -> anyhow::Result<()> {
 }
 
 /// A tar archive of a root file system: busybox under all of its names, and the folders programs expect.
-fn layer(place: &Place) -> anyhow::Result<PathBuf> {
-    let (root, tar) = (place.dir().join("images/root"), place.dir().join("images/layer.tar"));
+fn layer(site: &Site) -> anyhow::Result<PathBuf> {
+    let images = site.place.dir().join("images");
+    let (root, tar) = (images.join("root"), images.join("layer.tar"));
     for folder in ["bin", "dev", "etc", "home", "proc", "root", "sys", "tmp", "usr", "var"] {
         fs::create_dir_all(root.join(folder)).with_context(|| format!("cannot make {}", root.display()))?;
     }
@@ -58,13 +59,13 @@ fn layer(place: &Place) -> anyhow::Result<PathBuf> {
     write(&root.join("etc/group"), "root:x:0:\nnobody:x:65534:\n")?;
     let busybox = root.join("bin/busybox");
     fs::copy("/bin/busybox", &busybox).context("cannot copy /bin/busybox; is busybox-static installed?")?;
-    for name in output(Command::new(&busybox).arg("--list"))?.lines().filter(|name| *name != "busybox") {
+    for name in output(site.mark(Command::new(&busybox).arg("--list"))?)?.lines().filter(|name| *name != "busybox") {
         let link = root.join("bin").join(name);
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink("busybox", &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
     let mut archive = Command::new("tar");
     archive.args(["--create", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner", "--file"]);
-    output(archive.arg(&tar).arg("--directory").arg(&root).arg("."))?;
+    output(site.mark(&mut archive)?.arg(&tar).arg("--directory").arg(&root).arg("."))?;
     Ok(tar)
 }

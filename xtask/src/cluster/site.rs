@@ -172,7 +172,7 @@ impl Site {
 
     /// Makes a command one of the cluster's: found by the mark, should it be left behind. It has nothing of the caller's
     /// environment, whose proxies and credentials are not the cluster's, and a home of its own for what programs keep there.
-    fn mark<'a>(&self, command: &'a mut Command) -> anyhow::Result<&'a mut Command> {
+    pub(crate) fn mark<'a>(&self, command: &'a mut Command) -> anyhow::Result<&'a mut Command> {
         let mark = self.journal.mark().context("the journal has no mark")?;
         Ok(command.env_clear().env(VARIABLE, mark).env("PATH", PATH).env("HOME", self.place.home()))
     }

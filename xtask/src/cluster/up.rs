@@ -161,7 +161,7 @@ fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> 
             site.journal.add(Record::Setting { path: path.to_string(), was })?;
         }
     }
-    keys::make(&site.place, nodes)?;
+    keys::make(site, nodes)?;
 
     println!("starting the control plane");
     site.start_machine(CONTROL)?;
@@ -183,7 +183,7 @@ fn bring_up(site: &mut Site, nodes: usize, tools: &Tools) -> anyhow::Result<()> 
 }
 
 fn bring_up_fake(site: &mut Site, wish: &Fleet, kubernetes: &Path, program: &Path) -> anyhow::Result<()> {
-    keys::make(&site.place, 0)?;
+    keys::make(site, 0)?;
     println!("starting the control plane");
     site.start_machine(CONTROL)?;
     network::control(site)?;
