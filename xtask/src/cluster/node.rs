@@ -28,9 +28,9 @@ pub(crate) fn start(site: &mut Site, node: Node, kubernetes: &Path, containerd_2
     let process = site.journal.part(&part)?.process;
     wait::until(&format!("{part} did not come up"), WAIT, &site.place.log(&part), || {
         Ok(match (socket.exists(), process.lives()) {
-            (true, _) => Look::Ready,
+            (true, true) => Look::Ready,
+            (_, false) => Look::Failed("it ended".to_string()),
             (false, true) => Look::NotYet("it does not listen".to_string()),
-            (false, false) => Look::Failed("it ended".to_string()),
         })
     })?;
     let kubelet = vec![
