@@ -29,6 +29,11 @@ for shared in "$@"; do
   mkdir -p "$own/$shared" "$own/$shared.work"
   mount -t overlay -o "lowerdir=/$shared,upperdir=$own/$shared,workdir=$own/$shared.work" overlay "/$shared"
 done
+# Machines have layers over /etc, too, and a kernel stacks few: what cannot be here would fail there.
+mkdir "$own/more" "$own/more.work" "$own/more.on"
+mount -t overlay -o "lowerdir=/etc,upperdir=$own/more,workdir=$own/more.work" overlay "$own/more.on"
+umount "$own/more.on"
+rm -rf "$own/more" "$own/more.work" "$own/more.on"
 # In the layers only: what another's containerd or kubelet made long ago would hide that ours makes it again.
 rm -rf /opt/containerd /usr/libexec/kubernetes /var/lib/containers
 echo ready
@@ -70,7 +75,9 @@ impl Bed {
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         bed.apart = Some(child);
         if line != "ready\n" {
-            println!("SKIPPED: clusters need root, namespaces and overlays");
+            println!(
+                "SKIPPED: a cluster apart needs root, namespaces, and overlays over overlays of this machine's folders"
+            );
             return None;
         }
         Some(bed)
