@@ -38,24 +38,31 @@ const PACKAGES: &[(&str, &str)] = &[
 /// Of these, what a cluster of simulated nodes needs.
 const WITH_FAKE_NODES: [&str; 7] = ["etcd", "hostname", "ip", "kill", "mount", "nsenter", "openssl"];
 
-/// What becomes of a cluster that did not come up as a whole.
+/// What becomes of a cluster that did not come up as a whole, and of a whole one after its loan.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Half {
     /// Somebody will look at it, and at its logs.
     Stays,
-    /// It was to go anyhow, and whoever comes next would take it for somebody's who wants it.
+    /// It came for something that runs, and nobody would look at it.
     Goes,
+}
+
+impl Half {
+    /// For what comes in place of what is left of another: one that was to stay is not replaced by one that goes.
+    fn in_place_of(self, old: &Journal) -> Self {
+        if old.goes() { self } else { Self::Stays }
+    }
 }
 
 /// A cluster that is up, and nobody else changes that while this is held.
 pub(crate) struct Up {
-    /// Whether it came in a place where nothing was.
+    /// Whether it came in a place where nothing was, or nothing that was to stay.
     pub(crate) new: bool,
     _lock: Lock,
 }
 
-/// Brings it up; gives what this machine lacks for it, if it does. Where something was before, what comes in its
-/// place is not the caller's to remove: half of it stays, whatever `half` says.
+/// Brings it up; gives what this machine lacks for it, if it does. Where something was before that was to stay, what comes
+/// in its place is not the caller's to remove: all and half of it stays, whatever `half` says.
 pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Result<Result<Up, String>> {
     let lock = site::lock(&place)?;
     if let Some(mut journal) = Journal::open(&place.journal())? {
@@ -82,7 +89,8 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
         down::run(&place)?;
         // The lock went with the folder.
         drop(lock);
-        return Ok(run(place, nodes, Half::Stays)?.map(|up| Up { new: false, ..up }));
+        let (half, goes) = (half.in_place_of(&journal), journal.goes());
+        return Ok(run(place, nodes, half)?.map(|up| Up { new: up.new && goes, ..up }));
     }
     let strange = fs::read_dir(place.dir())?.flatten().find(|entry| entry.file_name() != "lock");
     if let Some(entry) = strange {
@@ -97,7 +105,7 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
     }
     let kubernetes = kubernetes::find_or_build()?;
     let built = begun.elapsed();
-    let journal = Journal::begin(&place.journal())?;
+    let journal = begin(&place, half)?;
     let mut site = Site { place, journal };
     let brought = match &nodes {
         Nodes::Real(count) => containerd::find_or_build()
@@ -111,6 +119,15 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
     println!("the cluster is up with {}, after {all} s (of which its programs took {programs} s)", nodes.describe());
     println!("try: {} -- kubectl get nodes", site.place.order("exec"));
     Ok(Ok(Up { new: true, _lock: lock }))
+}
+
+/// Begins the journal. That the cluster is to go is noted before there is any of it: whoever comes after a crash must know.
+pub(crate) fn begin(place: &Place, half: Half) -> anyhow::Result<Journal> {
+    let mut journal = Journal::begin(&place.journal())?;
+    if half == Half::Goes {
+        journal.add(Record::Goes(true))?;
+    }
+    Ok(journal)
 }
 
 /// Says that it did not come up, where it did not, and takes it down where it is to go. Whoever calls holds the lock.
@@ -216,6 +233,24 @@ mod tests {
         let down = format!("`cargo xtask cluster down --dir {}` first", dir.display());
         assert!(told.contains(&down) && told.ends_with("for one with 20 simulated nodes --pull-time 2s"), "{told}");
         down::run(&place()).unwrap();
+    }
+
+    #[test]
+    fn what_comes_after_a_crash_goes_only_where_the_one_before_it_was_to_go() {
+        let place = Place::new(std::env::temp_dir().join(format!("stoker-anew-{}", std::process::id()))).unwrap();
+        for (old, new, goes) in [
+            (Half::Goes, Half::Goes, true),
+            (Half::Goes, Half::Stays, false),
+            (Half::Stays, Half::Goes, false),
+            (Half::Stays, Half::Stays, false),
+        ] {
+            let _lock = site::lock(&place).unwrap();
+            drop(begin(&place, old).unwrap());
+            let left = Journal::open(&place.journal()).unwrap().unwrap();
+            assert!(new.in_place_of(&left) == if goes { Half::Goes } else { Half::Stays });
+            down::run(&place).unwrap();
+        }
+        assert!(!place.dir().exists());
     }
 
     #[test]
