@@ -13,6 +13,7 @@ mod journal;
 mod keys;
 mod kubernetes;
 pub(crate) mod loan;
+mod lock;
 mod network;
 mod node;
 mod options;
@@ -74,7 +75,7 @@ fn run(options: Options) -> anyhow::Result<ExitCode> {
         Order::Exec { machine, command } => exec(&open(place)?, machine.as_deref(), &command),
         Order::Stop { part } => stop(&open(place)?, &part),
         Order::Start { part } => {
-            let _lock = site::lock(&place)?;
+            let _lock = lock::change(&place)?;
             open(place)?.restart(&part)?;
             Ok(ExitCode::SUCCESS)
         }
@@ -100,7 +101,7 @@ pub(crate) fn with_fake_nodes(
         Ok(_) => bail!("somebody else was first to make a cluster in {}: wait for its end", dir.display()),
         Err(lack) => return Ok(Some(lack)),
     };
-    let loan = Loan::begin(open(place()?)?, true)?;
+    let loan = Loan::begin(open(place()?)?)?;
     drop(up);
     let ends = fleet::ends(&loan.site.place).display().to_string();
     let ran = loan.inside().and_then(|inside| run(&inside, &ends));
@@ -109,7 +110,7 @@ pub(crate) fn with_fake_nodes(
 
 /// Takes down what was left behind, if nobody works with it.
 fn clear(place: &Place) -> anyhow::Result<()> {
-    let _lock = site::lock(place)?;
+    let _lock = lock::change(place)?;
     if let Some(journal) = Journal::open(&place.journal())?
         && journal.on_loan()?
     {
@@ -135,7 +136,7 @@ fn take_down(place: &Place) -> anyhow::Result<ExitCode> {
         println!("no cluster in {}", place.dir().display());
         return Ok(ExitCode::SUCCESS);
     }
-    let _lock = site::lock(place)?;
+    let _lock = lock::change(place)?;
     let journal = Journal::open(&place.journal())?;
     if let Some(journal) = &journal
         && journal.on_loan()?
@@ -246,7 +247,7 @@ mod tests {
     fn what_was_left_behind_goes_unless_somebody_works_with_it() {
         let dir = std::env::temp_dir().join(format!("stoker-left-{}", std::process::id()));
         let place = || Place::new(dir.clone()).unwrap();
-        let lock = site::lock(&place()).unwrap();
+        let lock = lock::change(&place()).unwrap();
         let lent = Journal::begin(&place().journal()).unwrap();
         lent.borrow().unwrap();
         drop(lock);

@@ -2,6 +2,7 @@
 //! the folder is gone, too.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -127,14 +128,24 @@ fn remove(place: &Place, deadline: Instant) -> anyhow::Result<()> {
     for last in [journal, place.dir().join("lock")] {
         let _ = fs::remove_file(last);
     }
-    fs::remove_dir(place.dir()).with_context(|| format!("cannot remove {}", place.dir().display()))
+    leave(place.dir()).with_context(|| format!("cannot remove {}", place.dir().display()))
 }
 
-/// A short program that `up` ran when it was killed, openssl perhaps, carries no mark and may write for a moment yet.
+/// Removes the folder without its lock. From then on it belongs to whoever waited: who made the lock anew has it, and may
+/// have taken it down already.
+fn leave(dir: &Path) -> std::io::Result<()> {
+    match fs::remove_dir(dir) {
+        Err(problem) if problem.kind() == ErrorKind::NotFound => Ok(()),
+        Err(problem) if problem.kind() == ErrorKind::DirectoryNotEmpty && dir.join("lock").exists() => Ok(()),
+        removed => removed,
+    }
+}
+
+/// A program that `up` was just starting when it was killed has its mark a moment later, and may write until it is seen.
 fn remove_folder(path: &Path, deadline: Instant) -> std::io::Result<()> {
     loop {
         match fs::remove_dir_all(path) {
-            Err(problem) if problem.kind() == std::io::ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
+            Err(problem) if problem.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
                 thread::sleep(PAUSE);
             }
             removed => return removed,
@@ -185,22 +196,50 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_for_the_lock_may_have_the_folder_before_it_is_gone() {
+        let dir = std::env::temp_dir().join(format!("stoker-leave-{}", std::process::id()));
+        let place = || Place::new(dir.clone()).unwrap();
+        let lock = super::super::lock::change(&place()).unwrap();
+        leave(&dir).unwrap();
+        assert!(dir.join("lock").exists());
+        run(&place()).unwrap();
+        drop(lock);
+        leave(&dir).unwrap();
+        super::super::site::write(&dir.join("letter"), "dear").unwrap();
+        assert_eq!(leave(&dir).unwrap_err().kind(), ErrorKind::DirectoryNotEmpty);
+        fs::remove_dir_all(&dir).unwrap();
+        // Each finds nothing or what is its own, however their turns fall.
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..10 {
+                        let _lock = super::super::lock::change(&place()).unwrap();
+                        Journal::begin(&place().journal()).unwrap();
+                        run(&place()).unwrap();
+                    }
+                });
+            }
+        });
+        assert!(!dir.exists());
+    }
+
+    #[test]
     fn a_cluster_that_died_at_any_point_goes_with_its_folder() {
         let place = Place::new(std::env::temp_dir().join(format!("stoker-down-{}", std::process::id()))).unwrap();
         // Before the journal.
-        let lock = super::super::site::lock(&place).unwrap();
+        let lock = super::super::lock::change(&place).unwrap();
         run(&place).unwrap();
         assert!(!place.dir().exists());
         drop(lock);
         // In a folder of somebody else's.
         super::super::site::write(&place.dir().join("letter"), "dear").unwrap();
-        let lock = super::super::site::lock(&place).unwrap();
+        let lock = super::super::lock::change(&place).unwrap();
         run(&place).unwrap();
         assert!(place.dir().join("letter").exists() && !place.dir().join("lock").exists());
         fs::remove_file(place.dir().join("letter")).unwrap();
         drop(lock);
         // With a process that was started and not yet noted.
-        let _lock = super::super::site::lock(&place).unwrap();
+        let _lock = super::super::lock::change(&place).unwrap();
         let journal = Journal::begin(&place.journal()).unwrap();
         fs::create_dir_all(place.machine("n1").join("etc")).unwrap();
         // An orphan, as the processes of a cluster are: its first parent is gone.

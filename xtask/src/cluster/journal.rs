@@ -7,6 +7,8 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
@@ -14,6 +16,10 @@ use serde_json::{Value, json};
 use super::fleet::FLEET;
 use super::place::{Fleet, Nodes};
 use super::process::Process;
+
+/// Between fork and exec, on a loaded machine.
+const MOMENT: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// One line.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,7 +34,7 @@ pub(crate) enum Record {
     Part(Part),
     /// All of it is up, with these nodes.
     Up(Nodes),
-    /// Whether it goes with the last who has it on loan.
+    /// Whether it goes with the one who has it on loan.
     Goes(bool),
 }
 
@@ -128,16 +134,24 @@ impl Journal {
 
     /// Has the cluster on loan for as long as this journal is open; the kernel ends it for one that is killed.
     pub(crate) fn borrow(&self) -> anyhow::Result<()> {
-        self.file.lock_shared().with_context(|| format!("cannot lock {}", self.path.display()))
+        match self.on_loan()? {
+            true => bail!("somebody else works with the cluster: wait for that"),
+            false => Ok(()),
+        }
     }
 
-    /// Whether anybody else has the cluster on loan.
+    /// Whether anybody else has the cluster on loan. A child of one who gave it back just now may have it for a moment yet:
+    /// until it has become another program, it holds all that its parent held.
     pub(crate) fn on_loan(&self) -> anyhow::Result<bool> {
-        match self.file.try_lock() {
-            Ok(()) => Ok(false),
-            Err(TryLockError::WouldBlock) => Ok(true),
-            Err(TryLockError::Error(problem)) => {
-                Err(problem).with_context(|| format!("cannot lock {}", self.path.display()))
+        let deadline = Instant::now() + MOMENT;
+        loop {
+            match self.file.try_lock() {
+                Ok(()) => return Ok(false),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => thread::sleep(PAUSE),
+                Err(TryLockError::WouldBlock) => return Ok(true),
+                Err(TryLockError::Error(problem)) => {
+                    return Err(problem).with_context(|| format!("cannot lock {}", self.path.display()));
+                }
             }
         }
     }

@@ -70,6 +70,11 @@ impl Place {
         self.dir.join("journal")
     }
 
+    /// Held by the one whose tests run on it. Beside the folder: it comes before the cluster and ends after it.
+    pub(crate) fn turn(&self) -> PathBuf {
+        self.dir.with_added_extension("turn")
+    }
+
     /// Credentials of the cluster's administrator.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.dir.join("kubeconfig")

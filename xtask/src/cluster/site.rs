@@ -5,14 +5,11 @@
 //! whatever crashed. So there is nothing in the namespaces of this machine that could be left behind, and nothing of it is
 //! changed but cgroups and a few settings, which the journal lists.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
@@ -24,9 +21,6 @@ use super::wait::{self, Look};
 /// A PATH that has what the parts run, wherever xtask was called from.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const WAIT: Duration = Duration::from_secs(30);
-/// For somebody else's `up`, which may have to build Kubernetes first.
-const PATIENCE: Duration = Duration::from_secs(60 * 60);
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// The first process of a machine: mounts what the machine has as its own, says so, and then adopts orphans for ever.
 /// $1: the machine's folder; $2: its name; the rest: pairs of a folder below it and what that covers.
@@ -49,60 +43,6 @@ while :; do sleep infinity & wait $!; done
 pub(crate) struct Site {
     pub(crate) place: Place,
     pub(crate) journal: Journal,
-}
-
-/// Held by the one who changes a cluster.
-pub(crate) struct Lock {
-    _file: File,
-}
-
-/// Waits for whoever changes this cluster now, and says for whom.
-pub(crate) fn lock(place: &Place) -> anyhow::Result<Lock> {
-    lock_within(place, PATIENCE)
-}
-
-fn lock_within(place: &Place, patience: Duration) -> anyhow::Result<Lock> {
-    let path = place.dir().join("lock");
-    let (begun, mut told) = (Instant::now(), false);
-    loop {
-        fs::create_dir_all(place.dir()).with_context(|| format!("cannot make {}", place.dir().display()))?;
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let mut file = file.with_context(|| format!("cannot make {}", path.display()))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::Error(problem)) => {
-                return Err(problem).with_context(|| format!("cannot lock {}", path.display()));
-            }
-            Err(TryLockError::WouldBlock) => {
-                let (holder, dir) = (holder(&path), place.dir().display());
-                if begun.elapsed() >= patience {
-                    let minutes = patience.as_secs() / 60;
-                    bail!("{holder} has changed the cluster in {dir} for {minutes} minutes: end it, and try again");
-                }
-                if !told {
-                    println!("waiting for {holder}, which changes the cluster in {dir}");
-                    told = true;
-                }
-                thread::sleep(PAUSE);
-                continue;
-            }
-        }
-        // A `down` may have removed the folder while we waited: then what we hold is no one's lock.
-        let (held, named) = (file.metadata()?, fs::metadata(&path));
-        if named.is_ok_and(|named| named.ino() == held.ino() && named.dev() == held.dev()) {
-            let words: Vec<String> = std::env::args().skip(1).collect();
-            let us = format!("process {} (xtask {})", std::process::id(), words.join(" "));
-            let noted = file.set_len(0).and_then(|()| file.write_all(us.as_bytes()));
-            noted.with_context(|| format!("cannot write {}", path.display()))?;
-            return Ok(Lock { _file: file });
-        }
-    }
-}
-
-/// Who holds the lock, as it says itself.
-fn holder(lock: &Path) -> String {
-    let said = fs::read_to_string(lock).unwrap_or_default();
-    if said.is_empty() { "another process".to_string() } else { said }
 }
 
 impl Site {
@@ -224,7 +164,7 @@ pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{can_unshare, down};
+    use crate::cluster::{can_unshare, down, lock};
     use crate::shell;
 
     /// A test that fails leaves no machine behind either.
@@ -237,18 +177,6 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_too_long_for_a_lock_hears_of_its_holder() {
-        let place = Place::new(std::env::temp_dir().join(format!("stoker-lock-{}", std::process::id()))).unwrap();
-        let held = lock(&place).unwrap();
-        let told = lock_within(&place, Duration::ZERO).err().unwrap().to_string();
-        assert!(told.starts_with(&format!("process {} (xtask", std::process::id())), "{told}");
-        assert!(told.contains("end it, and try again"), "{told}");
-        drop(held);
-        lock_within(&place, Duration::ZERO).unwrap();
-        down::run(&place).unwrap();
-    }
-
-    #[test]
     fn a_machine_has_folders_of_its_own_and_goes_without_a_trace() {
         if !shell::is_root() || !can_unshare() {
             println!("SKIPPED: machines of a cluster need root and namespaces");
@@ -256,7 +184,7 @@ mod tests {
         }
         let dir = std::env::temp_dir().join(format!("stoker-site-{}", std::process::id()));
         let place = Place::new(dir.clone()).unwrap();
-        let _lock = lock(&place).unwrap();
+        let _lock = lock::change(&place).unwrap();
         let _gone = Gone(Place::new(dir.clone()).unwrap());
         let journal = Journal::begin(&place.journal()).unwrap();
         let mut site = Site { place, journal };

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 
 use super::journal::{Journal, Record};
+use super::lock::{self, Lock};
 use super::place::{self, CONTROL, Fleet, Node, Nodes, Place};
-use super::site::{self, Lock, Site};
+use super::site::Site;
 use super::{can_unshare, cgroup, control, down, fleet, images, keys, kubernetes, network, node};
 use crate::{containerd, packages};
 
@@ -64,7 +65,7 @@ pub(crate) struct Up {
 /// Brings it up; gives what this machine lacks for it, if it does. Where something was before that was to stay, what comes
 /// in its place is not the caller's to remove: all and half of it stays, whatever `half` says.
 pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Result<Result<Up, String>> {
-    let lock = site::lock(&place)?;
+    let lock = lock::change(&place)?;
     if let Some(mut journal) = Journal::open(&place.journal())? {
         let has = journal.nodes().filter(|_| journal.parts().iter().all(|part| part.process.lives()));
         match (has, &nodes) {
@@ -223,7 +224,7 @@ mod tests {
             let pull_time = pull_time.map(str::to_string);
             Nodes::Fake(Fleet { nodes: 20, pull_time, fail_every: None, binary: None })
         };
-        let lock = site::lock(&place()).unwrap();
+        let lock = lock::change(&place()).unwrap();
         Journal::begin(&place().journal()).unwrap().add(Record::Up(nodes(None))).unwrap();
         drop(lock);
         for same in [None, Some(nodes(None))] {
@@ -244,7 +245,7 @@ mod tests {
             (Half::Stays, Half::Goes, false),
             (Half::Stays, Half::Stays, false),
         ] {
-            let _lock = site::lock(&place).unwrap();
+            let _lock = lock::change(&place).unwrap();
             drop(begin(&place, old).unwrap());
             let left = Journal::open(&place.journal()).unwrap().unwrap();
             assert!(new.in_place_of(&left) == if goes { Half::Goes } else { Half::Stays });
@@ -261,7 +262,7 @@ mod tests {
             let brought = Err(anyhow::anyhow!("etcd ended"));
             format!("{:#}", settle(brought, &place, half).unwrap_err())
         };
-        let _lock = site::lock(&place).unwrap();
+        let _lock = lock::change(&place).unwrap();
         Journal::begin(&place.journal()).unwrap();
         settle(Ok(()), &place, Half::Goes).unwrap();
         let told = settled(Half::Stays);
