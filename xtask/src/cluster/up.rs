@@ -105,12 +105,14 @@ pub(crate) fn run(place: Place, nodes: Option<Nodes>, half: Half) -> anyhow::Res
         return Ok(Err(lack));
     }
     let kubernetes = kubernetes::find_or_build()?;
-    let built = begun.elapsed();
+    let mut built = begun.elapsed();
     let journal = begin(&place, half)?;
     let mut site = Site { place, journal };
     let brought = match &nodes {
-        Nodes::Real(count) => containerd::find_or_build()
-            .and_then(|two| bring_up(&mut site, *count, &Tools { kubernetes, containerd_2: two })),
+        Nodes::Real(count) => containerd::find_or_build().and_then(|two| {
+            built = begun.elapsed();
+            bring_up(&mut site, *count, &Tools { kubernetes, containerd_2: two })
+        }),
         Nodes::Fake(fleet) => {
             fleet::build(fleet).and_then(|program| bring_up_fake(&mut site, fleet, &kubernetes, &program))
         }
