@@ -3,6 +3,7 @@
 //! Numbers come in, text goes out. It has no TLS and no login, takes few connections at one time and gives each little
 //! time: whoever can reach it can read counts, and nothing else.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use stoker_embedded::accept;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// What strangers may take.
@@ -38,6 +40,8 @@ impl Default for Limits {
     }
 }
 
+/// How long an address that is in use is waited for; tests wait too.
+const FREE_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The numbers of the parts that run in this process.
@@ -82,10 +86,20 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Takes the address (port 0: any), where one is given.
+    /// Takes the address (port 0: any), where one is given. Who has it may be about to go: a pod that is replaced on its node
+    /// ends while the next one begins.
     pub(crate) async fn bind(addr: Option<SocketAddr>, numbers: &Numbers) -> anyhow::Result<Option<Self>> {
         let Some(addr) = addr else { return Ok(None) };
-        let listener = TcpListener::bind(addr).await.with_context(|| {
+        let begun = Instant::now();
+        let listener = loop {
+            match TcpListener::bind(addr).await {
+                Err(problem) if problem.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < FREE_WITHIN => {
+                    tokio::time::sleep(FREE_WITHIN / 20).await;
+                }
+                bound => break bound,
+            }
+        };
+        let listener = listener.with_context(|| {
             format!("cannot serve metrics on {addr}; give another --metrics address, or stop what uses it")
         })?;
         let addr = listener.local_addr()?;
@@ -170,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_probe_says_what_is_wrong_and_a_port_in_use_is_named() {
+    async fn a_probe_says_what_is_wrong_and_a_port_that_stays_in_use_is_named() {
         let numbers = both();
         assert_eq!(answer(numbers.healthy()), (StatusCode::OK, "ok\n".into()));
         let (status, said) = answer(numbers.ready());
@@ -182,6 +196,13 @@ mod tests {
         let second = Server::bind(Some(first.addr()), &numbers).await.err().unwrap();
         let (said, addr) = (format!("{second:#}"), first.addr().to_string());
         assert!(said.contains(&addr) && said.contains("--metrics"), "{said}");
+        let addr = first.addr();
+        let freed = async {
+            tokio::time::sleep(FREE_WITHIN / 2).await;
+            drop(first);
+        };
+        let ((), third) = tokio::join!(freed, Server::bind(Some(addr), &numbers));
+        assert_eq!(third.unwrap().unwrap().addr(), addr, "it was freed in time");
         assert!(Server::bind(None, &numbers).await.unwrap().is_none());
     }
 

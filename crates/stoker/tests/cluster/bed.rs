@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -233,7 +233,7 @@ impl Cluster {
 
     /// A page that a controller serves.
     pub(crate) async fn controller_page(&self, pod: &Pod, page: &str) -> Option<String> {
-        let address = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).unwrap();
+        let address = pod.status.as_ref()?.pod_ip.as_ref()?;
         self.page("n1", &format!("http://{address}:8080/{page}")).await
     }
 
@@ -280,10 +280,16 @@ impl Cluster {
         pods.into_iter().find(|pod| node_of(pod) == Some(node)).unwrap()
     }
 
-    /// Waits until both pods of a part are ready.
+    /// Waits until both pods of a part are ready, and controllers say so themselves: the word of a kubelet that was stopped is
+    /// an old one.
     pub(crate) async fn both_ready(&self, component: &str) {
         let ready = async || {
             let pods = self.parts(component).await;
+            for pod in pods.iter().filter(|_| component == "controller") {
+                if self.controller_page(pod, "readyz").await.is_none() {
+                    return false;
+                }
+            }
             pods.len() == 2 && pods.iter().all(is_ready)
         };
         eventually(&format!("two pods of the {component} are ready"), ready).await;
@@ -314,13 +320,23 @@ impl Cluster {
         (pod, node, holder)
     }
 
-    /// Waits until an object is as the test wants it.
+    /// Waits until an object is as the test wants it. An API server that has just come back refuses for a moment.
     pub(crate) async fn wait<K>(&self, api: &Api<K>, name: &str, wanted: impl Condition<K>) -> Option<K>
     where
         K: Clone + Debug + Send + DeserializeOwned + kube::Resource + 'static,
     {
-        match tokio::time::timeout(PATIENCE, await_condition(api.clone(), name, wanted)).await {
-            Ok(object) => object.unwrap(),
+        let wanted = |object: Option<&K>| wanted.matches_object(object);
+        let waiting = async {
+            loop {
+                match await_condition(api.clone(), name, &wanted).await {
+                    Ok(object) => return object,
+                    Err(problem) => println!("looking at {name} again: {problem}"),
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(object) => object,
             Err(_) => panic!("{name} did not become as wanted: {:#?}", api.get_opt(name).await),
         }
     }

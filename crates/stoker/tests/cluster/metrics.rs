@@ -15,6 +15,7 @@ pub(crate) fn sum(page: &str, series: &str, labels: &[&str]) -> f64 {
 #[ignore = "long"]
 async fn pulls_bytes_waits_and_writes_are_counted() {
     let Some(cluster) = Cluster::enter().await else { return };
+    cluster.both_ready("controller").await;
     let agent = async || cluster.page("n1", "http://127.0.0.1:7480/metrics").await.unwrap();
     let before = agent().await;
     let (image, pushed) = cluster.push("shop/web", 3_000_000).await;
