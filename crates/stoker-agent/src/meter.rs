@@ -29,6 +29,13 @@ struct State {
     told: Received,
 }
 
+impl State {
+    /// Blobs whose bytes over the wire are counted here.
+    fn counted(&self) -> impl Iterator<Item = &Progress> {
+        self.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress)
+    }
+}
+
 /// Bytes that came over the wire, by where they came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Received {
@@ -108,7 +115,7 @@ impl Meter {
     pub(crate) fn bytes(&self) -> Bytes {
         let state = self.state();
         let have = state.blobs.iter().map(|(progress, _)| progress.have()).sum::<u64>();
-        let upstream = state.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress.upstream());
+        let upstream = state.counted().map(Progress::upstream);
         // What somebody else brought meanwhile is there twice.
         let done = (state.present + have).min(state.total.max(have));
         Bytes { total: state.total, done, upstream: upstream.sum(), peers: 0 }
@@ -117,10 +124,9 @@ impl Meter {
     /// What came since this was last asked.
     pub(crate) fn received(&self) -> Received {
         let mut state = self.state();
-        let counted = || state.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress);
-        let all: u64 = counted().map(Progress::upstream).sum();
+        let all: u64 = state.counted().map(Progress::upstream).sum();
         // Read last, as it is counted first: what comes meanwhile is never taken for the registry's.
-        let mirror: u64 = counted().map(Progress::mirrored).sum();
+        let mirror: u64 = state.counted().map(Progress::mirrored).sum();
         let now = Received { registry: all.saturating_sub(mirror), mirror };
         let told = state.told;
         state.told = Received { registry: now.registry.max(told.registry), mirror };

@@ -486,12 +486,11 @@ impl Agent {
                 );
                 step::adopt(task.report.clone(), now)
             }
-            Err(failure) if failure.reason == Reason::Unresolved => {
-                tracing::info!(node, image = order.image, "{}", failure.message);
-                step::fail(order, task, failure, self.salt, now)
-            }
             Err(failure) => {
-                tracing::warn!(node, image = order.image, reason = %failure.reason, "{}", failure.message);
+                match failure.reason {
+                    Reason::Unresolved => tracing::info!(node, image = order.image, "{}", failure.message),
+                    reason => tracing::warn!(node, image = order.image, %reason, "{}", failure.message),
+                }
                 step::fail(order, task, failure, self.salt, now)
             }
         };

@@ -32,15 +32,21 @@ fn metered(
     bed::run(Settings { metrics: metrics.clone(), ..bed::settings(client, clock, identity) }, cancel)
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_second_takes_over_with_a_higher_epoch_when_the_first_is_gone() {
+/// A node, a job, and a controller that has given the node its order.
+async fn led_by(identity: &str) -> (Clock, Client, CancellationToken, JoinHandle<()>) {
     let clock = clock();
     let client = api(&clock);
     node(&client, "n1").await;
     let cancel = CancellationToken::new();
-    let first = controller(&client, &clock, "first", &cancel);
+    let leader = controller(&client, &clock, identity, &cancel);
     preheat(&client, "one").await;
     assert_eq!(ordered(&client, "n1", 1).await, 1);
+    (clock, client, cancel, leader)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_takes_over_with_a_higher_epoch_when_the_first_is_gone() {
+    let (clock, client, cancel, first) = led_by("first").await;
     let second = controller(&client, &clock, "second", &cancel);
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(holder(&client).await.as_deref(), Some("first"), "as long as it renews");
@@ -124,13 +130,7 @@ async fn events_tell_the_start_and_the_end_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_sees_a_higher_epoch_steps_down_and_the_schema_holds_the_others() {
-    let clock = clock();
-    let client = api(&clock);
-    node(&client, "n1").await;
-    let cancel = CancellationToken::new();
-    let leader = controller(&client, &clock, "old", &cancel);
-    preheat(&client, "one").await;
-    assert_eq!(ordered(&client, "n1", 1).await, 1);
+    let (_, client, cancel, leader) = led_by("old").await;
     let preheats: Api<NodePreheat> = Api::all(client.clone());
     let epoch = |epoch: i64| Patch::Merge(json!({"spec": {"epoch": epoch}}));
     preheats.patch("n1", &PatchParams::default(), &epoch(7)).await.unwrap();
@@ -174,13 +174,7 @@ async fn a_candidate_stays_healthy_while_the_api_hangs_and_leads_when_it_answers
 
 #[tokio::test(start_paused = true)]
 async fn a_standby_whose_watch_hangs_takes_over_all_the_same() {
-    let clock = clock();
-    let client = api(&clock);
-    node(&client, "n1").await;
-    let cancel = CancellationToken::new();
-    let first = controller(&client, &clock, "first", &cancel);
-    preheat(&client, "one").await;
-    assert_eq!(ordered(&client, "n1", 1).await, 1);
+    let (clock, client, cancel, first) = led_by("first").await;
     let (cut, is_cut) = watch::channel(true);
     let metrics = Metrics::new();
     let second = metered(&hanging(&client, is_cut), &clock, "second", &metrics, &cancel);

@@ -45,10 +45,15 @@ pub(super) fn take(from: &Path, to: &Path) -> Result<bool, Error> {
     }
     match fs::rename(from, to) {
         Ok(()) => sync_dir(to).map(|()| true),
-        Err(e) if e.kind() == io::ErrorKind::NotFound && length(to).is_some() => Ok(true),
+        Err(e) if was_taken(&e, to) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => Ok(false),
         Err(e) => Err(Error::disk("move here", from, &e)),
     }
+}
+
+/// Whether the file was not found because somebody was faster: its blob is in its place.
+fn was_taken(problem: &io::Error, to: &Path) -> bool {
+    problem.kind() == io::ErrorKind::NotFound && length(to).is_some()
 }
 
 fn length(path: &Path) -> Option<u64> {
@@ -85,8 +90,7 @@ impl Copy {
             Some(files) => files,
             None => match File::open(&self.from) {
                 Ok(source) => (source, create(&self.temporary).map_err(|e| failed(e, &self.to))?),
-                // As above.
-                Err(e) if e.kind() == io::ErrorKind::NotFound && length(&self.to).is_some() => {
+                Err(e) if was_taken(&e, &self.to) => {
                     self.done = true;
                     return Ok((self, false));
                 }

@@ -152,6 +152,22 @@ async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<Found>>
     Ok(left)
 }
 
+/// The objects of a kind; of one that this API server does not have, there are none.
+async fn all_of(api: &Api<DynamicObject>, selected: &ListParams) -> anyhow::Result<Vec<DynamicObject>> {
+    match api.list(selected).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        objects => Ok(objects.map_err(jobs::explain)?.items),
+    }
+}
+
+/// Where this object is.
+fn api_of(client: &Client, resource: &ApiResource, object: &DynamicObject) -> Api<DynamicObject> {
+    match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
+        None => Api::all_with(client.clone(), resource),
+    }
+}
+
 fn definition(object: &DynamicObject) -> Option<CustomResourceDefinition> {
     object.clone().try_parse().ok()
 }
@@ -164,10 +180,7 @@ async fn jobs_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Opti
         names.as_ref().is_some_and(|(group, plural)| *group == resource.group && *plural == resource.plural)
     });
     let Some(dialect) = dialect else { return Ok(None) };
-    let found = match jobs::api(client, dialect, None).list(&ListParams::default()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
-        found => found.map_err(jobs::explain)?.items,
-    };
+    let found = all_of(&jobs::api(client, dialect, None), &ListParams::default()).await?;
     let names = found.iter().map(|job| format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()));
     Ok(some_of(dialect.kind, "", names.collect()))
 }
@@ -194,10 +207,7 @@ async fn strangers(client: &Client, namespace: &str) -> anyhow::Result<Vec<Strin
     let mut strangers = Vec::new();
     for resource in kinds {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-        let objects = match api.list(&others).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => continue,
-            objects => objects.map_err(jobs::explain)?.items,
-        };
+        let objects = all_of(&api, &others).await?;
         let names = objects.iter().map(|object| object.name_any());
         let names = names.filter(|name| !EVERYWHERE.contains(&(resource.kind.as_str(), name))).collect();
         strangers.extend(some_of(&format!("other {}", resource.kind), &format!(" in namespace {namespace}"), names));
@@ -223,11 +233,7 @@ async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
     let own = ApiResource::erase::<NodePreheat>(&());
     for resource in DIALECTS.iter().map(|dialect| (dialect.resource)()).chain([own]) {
         let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-        let objects = match all.list(&ListParams::default()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => continue,
-            objects => objects.map_err(jobs::explain)?.items,
-        };
-        for object in objects {
+        for object in all_of(&all, &ListParams::default()).await? {
             let ours = |finalizer: &String| finalizer.split('/').next() == Some(GROUP);
             if !object.finalizers().iter().any(ours) {
                 continue;
@@ -236,10 +242,7 @@ async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
             // With the version that was read: others have finalizers in the same list.
             let version = object.resource_version();
             let patch = json!({ "metadata": { "finalizers": rest, "resourceVersion": version } });
-            let api: Api<DynamicObject> = match object.namespace() {
-                Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
-                None => all.clone(),
-            };
+            let api = api_of(client, &resource, &object);
             match api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 result => {
@@ -257,10 +260,7 @@ async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
 async fn delete(client: &Client, found: &Found, patience: Duration) -> anyhow::Result<()> {
     let Found { resource, object, .. } = found;
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
-        None => Api::all_with(client.clone(), resource),
-    };
+    let api = api_of(client, resource, object);
     let what = format!("{} {name}", resource.kind);
     match api.delete(&name, &DeleteParams::foreground()).await {
         Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
