@@ -1,5 +1,6 @@
-//! Runs the tests and counts: passed, failed, and skipped, which a test says in a line that begins with `SKIPPED: `. Before
-//! that the real programs come that tests use: Debian's packages, and for all tests a containerd 2.2 and a cluster.
+//! Runs the tests and counts: passed, failed, and skipped, which a test says in a line that begins with `SKIPPED: `. What
+//! failed is said once more at the end. Before that the real programs come that tests use: Debian's packages, and for all
+//! tests a containerd 2.2 and a cluster.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -8,6 +9,10 @@ use anyhow::{Context as _, bail};
 
 use crate::cluster::loan::{self, Loan};
 use crate::{containerd, packages, shell};
+
+use self::reading::{Failure, Reading};
+
+mod reading;
 
 /// Programs that tests use, each with the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] = &[
@@ -25,14 +30,6 @@ const QUICK: [&str; 6] = ["test", "--workspace", "--locked", "--no-fail-fast", "
 /// Tell tests of a real API server, and of a cluster.
 const KUBECONFIG: &str = "STOKER_TEST_KUBECONFIG";
 const CLUSTER: &str = "STOKER_TEST_CLUSTER";
-
-#[derive(Default)]
-struct Counts {
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-    skipped: Vec<String>,
-}
 
 /// The quick tests, or all.
 pub(crate) fn run(all: bool) -> anyhow::Result<()> {
@@ -81,21 +78,25 @@ fn all_tests(loan: Option<&Loan>) -> anyhow::Result<Command> {
 /// Runs them and says how many passed, failed and were skipped.
 fn count(mut command: Command) -> anyhow::Result<()> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run cargo test")?;
-    let mut counts = Counts::default();
+    let mut reading = Reading::default();
     if let Some(output) = child.stdout.take() {
         for line in BufReader::new(output).lines() {
             let line = line?;
-            println!("{line}");
-            counts.read(&line);
+            if reading.read(&line) {
+                println!("{line}");
+            }
         }
     }
     let status = child.wait()?;
-    let Counts { passed, failed, ignored, skipped } = &counts;
+    let Reading { passed, failed, ignored, skipped, failures, .. } = &reading;
     for skip in skipped {
         println!("SKIPPED: {skip}");
     }
     if *ignored > 0 {
         println!("{ignored} long tests were left out; `cargo xtask test --all` runs them");
+    }
+    for Failure { test, said } in failures {
+        println!("\nFAILED: {test}\n{}", said.join("\n"));
     }
     // A test that skipped itself has passed nothing.
     let passed = passed.saturating_sub(skipped.len() as u64);
@@ -103,40 +104,10 @@ fn count(mut command: Command) -> anyhow::Result<()> {
     match status.success() {
         true if passed > 0 => Ok(()),
         true => bail!("no test ran"),
-        false => bail!("tests failed"),
-    }
-}
-
-impl Counts {
-    fn read(&mut self, line: &str) {
-        if let Some(skip) = line.strip_prefix("SKIPPED: ") {
-            self.skipped.push(skip.to_string());
-        }
-        let Some(result) = line.strip_prefix("test result: ") else { return };
-        for part in result.split([';', '.']) {
-            let mut words = part.split_whitespace();
-            if let (Some(Ok(number)), Some(what)) = (words.next().map(str::parse::<u64>), words.next()) {
-                match what {
-                    "passed" => self.passed += number,
-                    "failed" => self.failed += number,
-                    "ignored" => self.ignored += number,
-                    _ => {}
-                }
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn results_are_counted() {
-        let mut counts = Counts::default();
-        counts.read("test result: ok. 12 passed; 1 failed; 3 ignored; 0 measured; 0 filtered out; finished in 0.04s");
-        counts.read("SKIPPED: no kubectl");
-        counts.read("test other::test ... ok");
-        assert_eq!((counts.passed, counts.failed, counts.ignored, counts.skipped.len()), (12, 1, 3, 1));
+        false if failures.is_empty() => bail!("tests failed: a program of them did not end by itself, see above"),
+        false => bail!(
+            "tests failed: {}",
+            failures.iter().map(|failure| failure.test.as_str()).collect::<Vec<_>>().join(", ")
+        ),
     }
 }
