@@ -12,7 +12,7 @@ use super::wait::{self, Look};
 use crate::shell::output;
 
 /// A loaded machine of two cores is slow; one that is not up by then never is.
-const WAIT: Duration = Duration::from_secs(120);
+const WAIT: Duration = Duration::from_secs(300);
 
 /// What a cluster of simulated nodes has of all this. No kube-controller-manager: without kubelets that renew Leases it would
 /// soon call every Node NotReady, and nothing here needs what it does. No registry: nothing is pulled.
@@ -80,6 +80,8 @@ fn commands(place: &Place, programs: &Path, registry: &str) -> Vec<(&'static str
         "--use-service-account-credentials=true".to_string(),
         "--leader-elect=false".to_string(),
         "--bind-address=127.0.0.1".to_string(),
+        // Tests stop kubelets to be alone with a node, and are not always quick.
+        "--node-monitor-grace-period=10m".to_string(),
         // It makes the folder, which would be below /usr.
         "--flex-volume-plugin-dir=/var/lib/volume-plugins".to_string(),
     ];
@@ -116,7 +118,12 @@ pub(crate) fn kubectl(site: &Site, programs: &Path, args: &[&str]) -> anyhow::Re
 
 /// Waits for the API server.
 pub(crate) fn wait_for_api(site: &Site, programs: &Path) -> anyhow::Result<()> {
-    until(site, "apiserver", &["etcd", "apiserver"], || kubectl(site, programs, &["get", "--raw=/readyz"]).map(drop))
+    until_asked(site, || kubectl(site, programs, &["get", "--raw=/readyz"]))
+}
+
+/// Asks the API server until it does what is asked.
+pub(crate) fn until_asked(site: &Site, asked: impl Fn() -> anyhow::Result<String>) -> anyhow::Result<()> {
+    until(site, "apiserver", &["etcd", "apiserver"], || asked().map(drop))
 }
 
 /// Waits for the API server, and for what controllers make first.

@@ -17,10 +17,12 @@ use super::process::{self, Process};
 
 const SETTINGS: &str = "/proc/sys";
 /// Killed processes are gone in milliseconds, on a loaded machine in seconds.
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 /// For parents that are slow to look after their dead children.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(50);
+/// Who is about to become another program carries no mark for a moment: nobody is there when so many looks see nobody.
+const LOOKS: u32 = 3;
 
 /// Kernel settings that kubelets change for the whole machine, with the values they write.
 pub(crate) const CHANGED: [(&str, &str); 6] = [
@@ -53,17 +55,16 @@ pub(crate) fn run(place: &Place) -> anyhow::Result<()> {
             _ => None,
         })
         .collect();
-    let deadline = Instant::now() + WAIT;
-    kill(journal.mark(), &cgroups, deadline)?;
+    kill(journal.mark(), &cgroups)?;
     for name in cgroups {
-        cgroup::remove(name, deadline)?;
+        cgroup::remove(name, Instant::now() + WAIT)?;
     }
     for record in &journal.records {
         if let Record::Setting { path, was } = record {
             restore(path, was)?;
         }
     }
-    remove(place, deadline)
+    remove(place)
 }
 
 /// What came of the work, and of taking down after it: neither error hides the other.
@@ -77,17 +78,17 @@ pub(crate) fn after<T>(ran: anyhow::Result<T>, down: anyhow::Result<()>, place: 
 }
 
 /// Ends everyone: who carries the mark, and who is in a cgroup of containers.
-fn kill(mark: Option<&str>, cgroups: &[&str], deadline: Instant) -> anyhow::Result<()> {
+fn kill(mark: Option<&str>, cgroups: &[&str]) -> anyhow::Result<()> {
+    let deadline = Instant::now() + WAIT;
     let mut killed: Vec<Process> = Vec::new();
-    loop {
+    let mut nobody = 0;
+    while nobody < LOOKS {
         let marked = mark.map(process::marked).unwrap_or_default();
         let alive: Vec<Process> =
             marked.into_iter().chain(cgroups.iter().flat_map(|name| cgroup::inhabitants(name))).collect();
-        if alive.is_empty() {
-            break;
-        }
+        nobody = if alive.is_empty() { nobody + 1 } else { 0 };
         process::signal("KILL", &alive)?;
-        if Instant::now() > deadline {
+        if nobody == 0 && Instant::now() > deadline {
             let numbers: Vec<String> = alive.iter().map(|process| process.pid.to_string()).collect();
             bail!("these processes could not be killed within {} s: {}", WAIT.as_secs(), numbers.join(", "));
         }
@@ -113,13 +114,13 @@ fn restore(path: &str, was: &str) -> anyhow::Result<()> {
 }
 
 /// Removes the folder, the journal last, so that a `down` that is killed can be repeated.
-fn remove(place: &Place, deadline: Instant) -> anyhow::Result<()> {
+fn remove(place: &Place) -> anyhow::Result<()> {
     unmount(place.dir())?;
     let journal = place.journal();
     for entry in fs::read_dir(place.dir()).with_context(|| format!("cannot read {}", place.dir().display()))? {
         let path = entry?.path();
         let removed = match path.is_dir() && !path.is_symlink() {
-            true => remove_folder(&path, deadline),
+            true => remove_folder(&path),
             false if path == journal || path.ends_with("lock") => Ok(()),
             false => fs::remove_file(&path),
         };
@@ -141,13 +142,13 @@ fn leave(dir: &Path) -> std::io::Result<()> {
     }
 }
 
-/// A program that `up` was just starting when it was killed has its mark a moment later, and may write until it is seen.
-fn remove_folder(path: &Path, deadline: Instant) -> std::io::Result<()> {
+/// Who was killed in the middle of a write may still be in it, and a mount of a machine that went may still hold a folder.
+fn remove_folder(path: &Path) -> std::io::Result<()> {
+    let deadline = Instant::now() + WAIT;
     loop {
         match fs::remove_dir_all(path) {
-            Err(problem) if problem.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
-                thread::sleep(PAUSE);
-            }
+            Err(problem) if problem.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(_) if Instant::now() < deadline => thread::sleep(PAUSE),
             removed => return removed,
         }
     }
@@ -246,7 +247,7 @@ mod tests {
         let mark = journal.mark().unwrap();
         let parent = Command::new("sh").args(["-c", "sleep 600 &"]).env(process::VARIABLE, mark).status();
         assert!(parent.unwrap().success());
-        assert_eq!(process::marked(mark).len(), 1);
+        assert_eq!(process::awaited(mark).len(), 1);
         run(&place).unwrap();
         assert_eq!(process::marked(mark), []);
         assert!(!place.dir().exists());

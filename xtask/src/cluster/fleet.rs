@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::control::kubectl;
+use super::control::{self, kubectl};
 use super::place::{CONTROL, Fleet, Place};
 use super::site::{PATH, Site};
 use super::wait::{self, Look};
@@ -14,7 +14,7 @@ use crate::shell;
 /// Its name as a part.
 pub(crate) const FLEET: &str = "control/fleet";
 /// Each agent asks six things before it is registered, and two cores answer about a thousand in a second.
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 const WAIT_EACH: Duration = Duration::from_millis(50);
 
 /// Mounts a disk of memory over /mnt, which the control plane's machine has no use for and nobody else sees: five thousand
@@ -43,9 +43,11 @@ pub(crate) fn ends(place: &Place) -> PathBuf {
 /// makes pods of them.
 pub(crate) fn start(site: &mut Site, fleet: &Fleet, kubernetes: &Path, program: &Path) -> anyhow::Result<()> {
     let manifests = shell::root().join("deploy/install.yaml").display().to_string();
-    kubectl(site, kubernetes, &["apply", "--filename", &manifests])?;
+    // Again and again: a server that has just started does not answer everything in time.
+    control::until_asked(site, || kubectl(site, kubernetes, &["apply", "--filename", &manifests]))?;
     let kinds = ["crd/preheats.stoker.dev", "crd/nodepreheats.stoker.dev"];
-    kubectl(site, kubernetes, &["wait", "--for=condition=Established", kinds[0], kinds[1]])?;
+    let established = ["wait", "--for=condition=Established", kinds[0], kinds[1]];
+    control::until_asked(site, || kubectl(site, kubernetes, &established))?;
     let kubeconfig = site.place.kubeconfig().display().to_string();
     let mut command = vec!["sh".to_string(), "-c".to_string(), START.to_string(), "sh".to_string(), kubeconfig];
     command.extend([program.display().to_string(), "--data=/mnt".to_string(), format!("--nodes={}", fleet.nodes)]);

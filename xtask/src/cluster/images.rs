@@ -24,7 +24,7 @@ const IMAGES: [(&str, &[&str]); 2] = [
     // Ends at once when asked to, and adopts orphans until then.
     ("pause:1", &["/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"]),
 ];
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(300);
 
 /// Makes them, and pushes each as soon as the registry answers.
 pub(crate) fn push(site: &Site) -> anyhow::Result<()> {

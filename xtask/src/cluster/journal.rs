@@ -18,7 +18,7 @@ use super::place::{Fleet, Nodes};
 use super::process::Process;
 
 /// Between fork and exec, on a loaded machine.
-const MOMENT: Duration = Duration::from_secs(1);
+const MOMENT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// One line.

@@ -114,7 +114,7 @@ mod tests {
         assert!(told.contains("end it, and try again"), "{told}");
         drop(held);
         // Not at once: children that other tests start have a copy until they are programs of their own.
-        let held = change_within(&place, MOMENT).unwrap();
+        let held = change(&place).unwrap();
         down::run(&place).unwrap();
         drop(held);
         // So does who waits for his turn, which needs no cluster.
@@ -122,7 +122,7 @@ mod tests {
         let told = turn_within(&place, Duration::ZERO).err().unwrap().to_string();
         assert!(told.contains("(xtask") && told.contains("has run tests on the cluster in"), "{told}");
         drop(held);
-        turn_within(&place, MOMENT).unwrap();
+        turn(&place).unwrap();
         assert!(!place.dir().exists());
         fs::remove_file(place.turn()).unwrap();
     }

@@ -95,6 +95,16 @@ fn parse(text: &str) -> Option<Stat> {
     Some(Stat { parent, start, dead })
 }
 
+/// Waits for one that carries the mark: while it becomes the program that it shall be, it has no environment.
+#[cfg(test)]
+pub(crate) fn awaited(mark: &str) -> Vec<Process> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while marked(mark).is_empty() && std::time::Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    marked(mark)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,12 +121,7 @@ mod tests {
     fn a_marked_process_is_found_and_killed_and_its_number_is_not_enough() {
         let mark = format!("test-{}", std::process::id());
         let mut child = Command::new("sleep").arg("600").env(VARIABLE, &mark).spawn().unwrap();
-        // Its environment is sleep's own only after exec.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while marked(&mark).is_empty() && std::time::Instant::now() < deadline {
-            std::thread::yield_now();
-        }
-        let found = marked(&mark);
+        let found = awaited(&mark);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].pid, child.id());
         assert!(found[0].lives());

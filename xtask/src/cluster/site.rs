@@ -20,7 +20,7 @@ use super::wait::{self, Look};
 
 /// A PATH that has what the parts run, wherever xtask was called from.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(300);
 
 /// The first process of a machine: mounts what the machine has as its own, says so, and then adopts orphans for ever.
 /// $1: the machine's folder; $2: its name; the rest: pairs of a folder below it and what that covers.

@@ -17,7 +17,7 @@ use crate::{containerd, packages};
 /// How many nodes there are when nobody says: one of each containerd.
 pub(crate) const NODES: usize = 2;
 /// For a process to end, or to listen.
-pub(crate) const WAIT: Duration = Duration::from_secs(30);
+pub(crate) const WAIT: Duration = Duration::from_secs(300);
 
 /// Programs of Debian, each with its package.
 const PACKAGES: &[(&str, &str)] = &[

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -20,6 +20,7 @@ const MARK: &str = "STOKER_CLUSTER_MARK";
 /// Folders that a cluster's machines share with this one, in whole or in part.
 const SHARED: [&str; 4] = ["etc", "opt", "usr", "var"];
 const PAUSE: Duration = Duration::from_millis(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The first process apart: $1 is its folder, the rest are names of shared ones.
 const APART: &str = r#"
 set -e
@@ -183,6 +184,15 @@ impl Bed {
             lines.extend(names.map(|(name, _)| format!("interface {}", name.trim())));
         }
         lines
+    }
+
+    /// Waits until the picture is this one again: the kernel takes its time with what nobody holds any more.
+    pub(crate) fn becomes(&self, wanted: &BTreeSet<String>, when: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.picture() != *wanted && Instant::now() < deadline {
+            thread::sleep(PAUSE);
+        }
+        assert_eq!(self.picture(), *wanted, "{when}");
     }
 
     /// How cgroups are called that hold its containers.

@@ -11,7 +11,7 @@ use bed::{Bed, XTASK, one_at_a_time};
 
 /// A pod, which has what no part of the cluster made itself: a shim, a cgroup below the node's, a cable to the bridge.
 const POD: &str = "kubectl run p --image=10.77.0.1:5000/busybox:1 --restart=Never --command -- sleep 600 \
-                   && kubectl wait --for=condition=Ready --timeout=60s pod/p";
+                   && kubectl wait --for=condition=Ready --timeout=600s pod/p";
 
 #[test]
 #[ignore = "long"]
@@ -26,7 +26,7 @@ fn nothing_is_left_of_a_cluster_wherever_its_up_was_killed() {
         }
         assert_ne!(bed.picture(), before, "killed at {part:?}");
         assert!(bed.run(&["down"]).succeeds().contains("the cluster is down"));
-        assert_eq!(bed.picture(), before, "killed at {part:?}");
+        bed.becomes(&before, &format!("killed at {part:?}"));
     }
     // What is left of one that was killed is taken down by the next `up`, too.
     bed.kill_up(&["--nodes", "2"], Some("n2"));
@@ -37,7 +37,7 @@ fn nothing_is_left_of_a_cluster_wherever_its_up_was_killed() {
         assert!(during.iter().any(|line| line.starts_with(kind)), "no {kind} in {during:#?}");
     }
     bed.run(&["down"]).succeeds();
-    assert_eq!(bed.picture(), before);
+    bed.becomes(&before, "it was up");
 }
 
 #[test]
@@ -64,5 +64,5 @@ fn a_fleet_of_simulated_nodes_comes_and_goes() {
     let told = bed.run(&[&up[..], &["--pull-time", "2s"]].concat()).fails();
     assert!(told.contains("--pull-time 2s") && told.contains("cluster down --dir"), "{told}");
     bed.run(&["down"]).succeeds();
-    assert_eq!(bed.picture(), before);
+    bed.becomes(&before, "it was up");
 }
