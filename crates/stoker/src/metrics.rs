@@ -40,8 +40,8 @@ impl Default for Limits {
     }
 }
 
-/// How long an address that is in use is waited for; tests wait too.
-const FREE_WITHIN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
+/// How long an address that is in use is waited for: a predecessor that was killed may have much to give back.
+const FREE_WITHIN: Duration = Duration::from_secs(30);
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The numbers of the parts that run in this process.
@@ -90,11 +90,18 @@ impl Server {
     /// ends while the next one begins.
     pub(crate) async fn bind(addr: Option<SocketAddr>, numbers: &Numbers) -> anyhow::Result<Option<Self>> {
         let Some(addr) = addr else { return Ok(None) };
-        let begun = Instant::now();
+        let (begun, mut told) = (Instant::now(), false);
         let listener = loop {
             match TcpListener::bind(addr).await {
                 Err(problem) if problem.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < FREE_WITHIN => {
-                    tokio::time::sleep(FREE_WITHIN / 20).await;
+                    if !told {
+                        tracing::warn!(
+                            "{addr}, for metrics, is in use; waiting up to {} s for it",
+                            FREE_WITHIN.as_secs()
+                        );
+                        told = true;
+                    }
+                    tokio::time::sleep(FREE_WITHIN / 100).await;
                 }
                 bound => break bound,
             }
@@ -183,7 +190,7 @@ mod tests {
         assert_eq!(documented, exported, "docs/metrics.md and what is exported differ");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_probe_says_what_is_wrong_and_a_port_that_stays_in_use_is_named() {
         let numbers = both();
         assert_eq!(answer(numbers.healthy()), (StatusCode::OK, "ok\n".into()));
