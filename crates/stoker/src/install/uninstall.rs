@@ -274,7 +274,14 @@ async fn delete(client: &Client, found: &Found, patience: Duration) -> anyhow::R
         }
         Ok(Err(problem)) => Err(anyhow!("{what} is being deleted, but cannot be watched: {problem}")),
         Err(_) => {
-            let mut held = api.get_opt(&name).await.ok().flatten().map(|object| held_by(&object)).unwrap_or_default();
+            let now = api.get_opt(&name).await.map_err(jobs::explain);
+            let now = now.with_context(|| format!("{what} was not gone after {} s", patience.as_secs()))?;
+            // It went after the last look, or another has its name.
+            let Some(now) = now.filter(|now| now.uid().as_ref() == Some(&uid)) else {
+                outln!("{what} deleted");
+                return Ok(());
+            };
+            let mut held = held_by(&now);
             held.extend(left_of(client, object).await);
             let held = if held.is_empty() { String::new() } else { format!(" ({})", held.join("; ")) };
             bail!(

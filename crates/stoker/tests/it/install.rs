@@ -370,10 +370,10 @@ async fn what_does_not_go_is_named_with_what_holds_it() {
     let spec = json!({ "images": [{ "image": "registry.example/a:1" }] });
     let metadata = json!({ "name": "web", "namespace": "default", "finalizers": ["somebody.example/else"] });
     bare.make("stoker.dev/v1alpha1", "Preheat", json!({ "metadata": metadata, "spec": spec })).await;
-    let stuck = bare.run(&["uninstall", "--yes", "--timeout", "1s"]).await;
+    let stuck = bare.run(&["uninstall", "--yes", "--timeout", "10s"]).await;
     stuck
         .exits(1)
-        .says("CustomResourceDefinition preheats.stoker.dev is still there after 1 s")
+        .says("CustomResourceDefinition preheats.stoker.dev is still there after 10 s")
         .says("default/web with finalizers somebody.example/else");
     let preheats: Api<stoker_api::native::Preheat> = Api::namespaced(bare.client.clone(), "default");
     let free = json!({ "metadata": { "finalizers": null } });
