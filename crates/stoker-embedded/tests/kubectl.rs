@@ -215,8 +215,8 @@ async fn changes(kubectl: &Kubectl) {
     assert!(kubectl.fails(&format!("replace -f {file}")).await.contains("Conflict"));
     let status = r#"{"status": {"phase": "Done", "conditions": [{"type": "Ready", "status": "True"}]}}"#;
     kubectl.ok(&format!("patch widget w --subresource status --type merge -p '{status}'")).await;
-    kubectl.ok("wait widget/w --for=condition=Ready --timeout=20s").await;
-    kubectl.ok("wait widget/w --for=jsonpath={.status.phase}=Done --timeout=20s").await;
+    kubectl.ok("wait widget/w --for=condition=Ready --timeout=600s").await;
+    kubectl.ok("wait widget/w --for=jsonpath={.status.phase}=Done --timeout=600s").await;
     let editor = kubectl.write("editor.sh", "#!/bin/sh\nsed -i 's/epoch: 3/epoch: 4/' \"$1\"\n");
     let mut edit = kubectl.command(&["edit", "widget", "w"]);
     let edited = edit.env("KUBE_EDITOR", format!("sh {editor}")).output().await.unwrap();
@@ -271,7 +271,7 @@ async fn watches(kubectl: &Kubectl) {
 async fn deletes(kubectl: &Kubectl) {
     kubectl.ok(r#"patch widget late --type merge -p '{"metadata": {"finalizers": ["example.com/hold"]}}'"#).await;
     kubectl.ok("delete widget late --wait=false").await;
-    let wait = kubectl.command(&["wait", "widget/late", "--for=delete", "--timeout=20s"]).output();
+    let wait = kubectl.command(&["wait", "widget/late", "--for=delete", "--timeout=600s"]).output();
     let clear = kubectl.ok(r#"patch widget late --type merge -p '{"metadata": {"finalizers": null}}'"#);
     let (waited, _) = tokio::join!(wait, clear);
     assert!(waited.unwrap().status.success());

@@ -59,7 +59,7 @@ impl Daemon {
             .spawn()
             .unwrap();
         let mut daemon = Self { process, dir: dir.to_owned() };
-        while !daemon.ctr(&["version"]).status.success() {
+        while !daemon.ctr(&["--connect-timeout", "2s", "version"]).status.success() {
             assert!(daemon.process.try_wait().unwrap().is_none(), "containerd ended: {}", daemon.log());
             std::thread::yield_now();
         }
@@ -72,7 +72,7 @@ impl Daemon {
 
     pub(crate) fn ctr(&self, arguments: &[&str]) -> Output {
         let address = self.dir.join("sock");
-        let fixed = ["--address", address.to_str().unwrap(), "--connect-timeout", "2s", "-n", "test"];
+        let fixed = ["--address", address.to_str().unwrap(), "-n", "test"];
         Command::new(program("ctr")).args(fixed).args(arguments).output().unwrap()
     }
 

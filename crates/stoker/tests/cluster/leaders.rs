@@ -58,9 +58,9 @@ async fn when_the_leader_is_killed_another_goes_on_and_nothing_is_pulled_twice()
     let last = leases(&cluster).get("stoker-controller").await.unwrap().spec.unwrap();
     let lease = cluster.wait(&leases(&cluster), "stoker-controller", held_by_another_than(&holder)).await;
     let taken = lease.and_then(|lease| lease.spec?.acquire_time).unwrap().0;
-    // Ten seconds more, for a machine that has other things to do.
+    // A minute more, for a machine that has other things to do.
     let waited = taken.duration_since(last.renew_time.unwrap().0).as_secs();
-    assert!(waited <= i64::from(last.lease_duration_seconds.unwrap()) + 10, "it was taken after {waited} s");
+    assert!(waited <= i64::from(last.lease_duration_seconds.unwrap()) + 60, "it was taken after {waited} s");
     drop(away);
     goes_on(&cluster, &linked).await;
 }

@@ -206,11 +206,11 @@ impl Login {
         let mut last = None;
         let found = tokio::time::timeout(PATIENCE, async {
             loop {
-                let object = objects.next().await.unwrap().unwrap();
-                if wanted(&object) {
-                    return object;
+                match objects.next().await.unwrap() {
+                    Ok(object) if wanted(&object) => return object,
+                    // After an error the watch begins anew.
+                    other => last = Some(other),
                 }
-                last = Some(object);
             }
         });
         match found.await {
