@@ -12,11 +12,11 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
 use http_body_util::BodyExt;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use crate::Error;
 use crate::reference::Reference;
-use crate::registry::{self, BlobBody, Settings, chain};
+use crate::registry::{self, BlobBody, Settings, chain, passed};
 use crate::spool::{self, Core, Writer};
 
 /// A buffer is written as soon as the disk is free; the wire waits when one has grown to this.
@@ -72,6 +72,8 @@ pub(super) async fn pump(
         };
         let reading = end.is_none() && wire.buffer.len() < FULL && held.is_none();
         tokio::select! {
+            // It is a stall only where there is nothing to read, however late we look.
+            biased;
             written = finished(&mut disk) => {
                 let (writer, spare) = landed(core, written)?;
                 disk = Disk::Idle(writer, spare);
@@ -99,7 +101,7 @@ pub(super) async fn pump(
                 // As above: we did not listen.
                 deadline = Instant::now() + settings.stall_timeout;
             }
-            () = sleep_until(deadline), if reading => end = Some(wire.stalled(settings)),
+            () = passed(deadline), if reading => end = Some(wire.stalled(settings)),
         }
     }
 }

@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
 use super::connect::Connect;
+use super::silence::within;
 use super::{Error, Settings, tls};
 use crate::hosts::Trust;
 use crate::proxy::{Proxy, Way};
@@ -183,10 +184,10 @@ impl Http {
             headers.insert(PROXY_AUTHORIZATION, login);
         }
         let connections = self.connections(&ask.trust, ask.small).map_err(Failure::Settings)?;
-        match timeout(self.stall, connections.request(request)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(Failure::Unreachable(chain(&error))),
-            Err(_) => Err(Failure::Stalled),
+        match within(self.stall, connections.request(request)).await {
+            Some(Ok(response)) => Ok(response),
+            Some(Err(error)) => Err(Failure::Unreachable(chain(&error))),
+            None => Err(Failure::Stalled),
         }
     }
 
@@ -198,7 +199,7 @@ impl Http {
         let mut body = response.into_body();
         let mut bytes = BytesMut::new();
         loop {
-            let frame = timeout(self.stall, body.frame()).await.map_err(|_| Failure::Stalled)?;
+            let frame = within(self.stall, body.frame()).await.ok_or(Failure::Stalled)?;
             match frame {
                 None => return Ok(bytes.freeze()),
                 Some(Err(error)) => return Err(Failure::Unreachable(chain(&error))),
