@@ -143,11 +143,12 @@ async fn a_redirect_to_another_host_carries_no_credentials() {
 async fn a_redirect_that_fails_shows_no_signature() {
     let bench = Bench::new().await;
     let cdn = testbed::Registry::start().await.unwrap();
-    bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect(format!("http://{}", cdn.host())));
+    bench.registry.fault(On::Blobs, 1, Fault::Redirect(format!("http://{}", cdn.host())));
     let error = bench.fetch().await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     assert_clean(&error);
-    drop(cdn);
+    let (_nobody, gone) = nobody();
+    bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect(format!("http://{gone}")));
     let error = bench.fetch().await.unwrap_err();
     assert_eq!(error.kind(), Kind::Unreachable);
     assert_clean(&error);

@@ -108,9 +108,9 @@ async fn whatever_a_mirror_answers_the_registry_is_asked_next() {
         assert_eq!(site.asked(), (4, 4), "{status}: each asked once, and nothing waited for");
     }
     // Nobody there at all.
-    let Site { bench, mirror, certs } = Site::new().await;
-    let site = Site { mirror: testbed::Registry::start().await.unwrap(), bench, certs };
-    drop(mirror);
+    let site = Site::new().await;
+    let (_nobody, gone) = nobody();
+    site.write_file(&format!("server = 'http://{}'\n[host.'http://{gone}']\n", site.bench.registry.host()));
     site.pull(None).await.unwrap();
     assert_eq!(site.asked(), (0, 4));
 }

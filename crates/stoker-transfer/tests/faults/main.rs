@@ -25,6 +25,7 @@ use stoker_transfer::{
     Descriptor, Digest, Error, Login, MediaType, Reference, Registry, Retry, Settings, Source, Spool, SpoolSettings,
 };
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 /// Not a multiple of any buffer.
 const SIZE: usize = 3 * 1024 * 1024 + 17;
@@ -110,6 +111,14 @@ impl Bench {
 
 fn open(dir: &Path, client: &Registry) -> Spool {
     Spool::open(dir.to_owned(), client.clone(), SpoolSettings::default()).unwrap()
+}
+
+/// An address where nobody listens, nor can while this is held.
+fn nobody() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let host = socket.local_addr().unwrap().to_string();
+    (socket, host)
 }
 
 fn descriptor(digest: &str, size: u64) -> Descriptor {

@@ -1,6 +1,7 @@
 //! One writer, many who wait; parts that outlive their fetch.
 
 use futures::StreamExt;
+use stoker_testbed::proxy::Proxy;
 use stoker_testbed::registry::{Fault, On};
 use stoker_transfer::{Growing, Kind};
 
@@ -10,8 +11,12 @@ const HALF: u64 = 1_500_000;
 
 /// Starts the fetch and waits until it is held in the middle.
 async fn half(bench: &Bench) -> Growing {
+    half_from(bench, bench.source()).await
+}
+
+async fn half_from(bench: &Bench, source: Source) -> Growing {
     bench.registry.fault(On::Blobs, 1, Fault::StallAfter(HALF));
-    let growing = bench.spool.blob(bench.source(), bench.descriptor());
+    let growing = bench.spool.blob(source, bench.descriptor());
     let progress = growing.progress();
     while progress.have() < HALF {
         progress.changed(progress.have()).await;
@@ -115,14 +120,14 @@ async fn a_second_caller_brings_a_second_way() {
     let bench = Bench::new().await;
     let other = testbed::Registry::start().await.unwrap();
     other.push("mirror/app", "v1", std::slice::from_ref(&bench.layer));
-    let first = half(&bench).await;
-    let source = Source::new(format!("{}/mirror/app:v1", other.host()).parse().unwrap(), None);
-    let second = bench.spool.blob(source, bench.descriptor());
+    let way = Proxy::start(bench.registry.host().parse().unwrap()).await.unwrap();
+    let source = |host: String, name: &str| Source::new(format!("{host}/{name}:v1").parse().unwrap(), None);
+    let first = half_from(&bench, source(way.host(), "team/app")).await;
+    let second = bench.spool.blob(source(other.host(), "mirror/app"), bench.descriptor());
     // The first registry goes away in the middle.
-    let Bench { registry, layer, .. } = bench;
-    drop(registry);
+    way.down().await;
     let file = second.complete().await.unwrap();
-    assert_eq!(std::fs::read(file).unwrap(), layer);
+    assert_eq!(std::fs::read(file).unwrap(), bench.layer);
     assert_eq!(other.body_bytes("/blobs/"), SIZE as u64 - HALF);
     drop(first);
 }
