@@ -80,20 +80,31 @@ async fn a_blob_that_stays_corrupt_is_a_clear_failure() {
 
 #[tokio::test]
 async fn a_stall_is_noticed_and_resumed() {
-    let bench = Bench::impatient().await;
+    let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, 1, Fault::StallAfter(700_000));
-    assert_eq!(bench.fetch().await.unwrap(), bench.layer);
+    let growing = bench.spool.blob(bench.source(), bench.descriptor());
+    came(&growing, 700_000).await;
+    pass(STALL).await;
+    let file = growing.complete().await.unwrap();
+    assert_eq!(std::fs::read(file).unwrap(), bench.layer);
     assert_eq!(bench.sent(), SIZE as u64);
     assert_eq!(bench.ranges(), vec![None, Some("bytes=700000-".to_owned())]);
 }
 
 #[tokio::test]
 async fn a_stall_that_lasts_is_a_failure() {
-    let bench = Bench::impatient().await;
-    bench.registry.fault(On::Blobs, usize::MAX, Fault::StallAfter(0));
-    let error = bench.fetch().await.unwrap_err();
+    let bench = Bench::new().await;
+    // The same first byte each time: it shows that the answer has begun, and brings nothing new.
+    bench.registry.fault(On::Blobs, usize::MAX, Fault::IgnoreRange);
+    bench.registry.fault(On::Blobs, usize::MAX, Fault::StallAfter(1));
+    let growing = bench.spool.blob(bench.source(), bench.descriptor());
+    for tries in 1..=3 {
+        came(&growing, tries).await;
+        pass(STALL).await;
+    }
+    let error = growing.complete().await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (Kind::Stalled, true));
-    assert_eq!((bench.registry.requests("/blobs/").len(), bench.sent()), (3, 0));
+    assert_eq!((bench.registry.requests("/blobs/").len(), bench.sent()), (3, 3));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::{Growing, Pace};
+use stoker_transfer::Pace;
 
 use super::*;
 
@@ -68,11 +68,17 @@ async fn a_limit_that_comes_later_holds_and_one_that_goes_lets_go() {
 
 #[tokio::test]
 async fn our_own_waiting_is_no_stall_of_the_registry() {
-    let bench = Bench::impatient().await;
-    let digest = bench.registry.put_blob(testbed::noise(24 * 1024, 1));
-    bench.spool.pace().set(Some(8 * 1024));
-    let start = Instant::now();
-    bench.spool.blob(bench.source(), descriptor(&digest, 24 * 1024)).complete().await.unwrap();
-    assert!(start.elapsed() > Duration::from_secs(2), "longer than the silence we take for a stall");
-    assert_eq!(bench.registry.requests("/blobs/").len(), 1, "and nothing was asked for again");
+    let bench = Bench::new().await;
+    bench.registry.fault(On::Blobs, 1, Fault::StallAfter(10_000));
+    bench.spool.pace().set(Some(1));
+    let growing = bench.spool.blob(bench.source(), bench.descriptor());
+    growing.progress().changed(0).await;
+    // Of the hours that its bytes cost, more than the silence that we take for a stall; then a silence that is the
+    // registry's, and short.
+    pass(2 * STALL).await;
+    bench.spool.pace().set(None);
+    pass(STALL / 2).await;
+    bench.registry.let_go();
+    growing.complete().await.unwrap();
+    assert_eq!((bench.ranges(), bench.sent()), (vec![None], SIZE as u64), "nothing was asked for again");
 }

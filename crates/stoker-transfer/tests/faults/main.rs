@@ -22,7 +22,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use stoker_testbed::registry::{self as testbed, Pushed};
 use stoker_transfer::{
-    Descriptor, Digest, Error, Login, MediaType, Reference, Registry, Retry, Settings, Source, Spool, SpoolSettings,
+    Descriptor, Digest, Error, Growing, Login, MediaType, Reference, Registry, Retry, Settings, Source, Spool,
+    SpoolSettings,
 };
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
@@ -40,10 +41,12 @@ struct Bench {
     pushed: Pushed,
 }
 
-/// Patient, so that a busy machine fails no test; only the tests of stalls wait for one.
+/// Long, so that a machine that is slow or stands still fails no test. Nobody waits for it: see [`pass`].
+const STALL: Duration = Duration::from_secs(60);
+
 fn settings() -> Settings {
     Settings {
-        stall_timeout: Duration::from_secs(60),
+        stall_timeout: STALL,
         retry: Retry { attempts: 3, first: Duration::from_millis(10), ..Retry::default() },
         ..Settings::default()
     }
@@ -54,17 +57,7 @@ impl Bench {
         let registry = testbed::Registry::start().await.unwrap();
         let layer = testbed::noise(SIZE, 7);
         let pushed = registry.push("team/app", "v1", std::slice::from_ref(&layer));
-        Self::with(registry, layer, pushed, settings())
-    }
-
-    /// The same with a client that takes a second of silence for a stall.
-    async fn impatient() -> Self {
-        let Self { registry, layer, pushed, .. } = Self::new().await;
-        Self::with(registry, layer, pushed, Settings { stall_timeout: Duration::from_secs(1), ..settings() })
-    }
-
-    fn with(registry: testbed::Registry, layer: Bytes, pushed: Pushed, settings: Settings) -> Self {
-        let client = Registry::new(settings).unwrap();
+        let client = Registry::new(settings()).unwrap();
         let dir = TempDir::new().unwrap();
         let spool = open(dir.path(), &client);
         Self { registry, client, spool, dir, layer, pushed }
@@ -111,6 +104,22 @@ impl Bench {
 
 fn open(dir: &Path, client: &Registry) -> Spool {
     Spool::open(dir.to_owned(), client.clone(), SpoolSettings::default()).unwrap()
+}
+
+/// Lets this time pass at once, for everything that waits or grows old. Only where the test knows what that is: a request
+/// on its way would take it for a stall.
+async fn pass(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+/// Waits until this many bytes came from upstream, written or not.
+async fn came(growing: &Growing, bytes: u64) {
+    while growing.progress().upstream() < bytes {
+        let ended = tokio::time::timeout(Duration::from_millis(1), growing.complete()).await;
+        assert!(ended.is_err() || growing.progress().upstream() >= bytes, "{ended:?}");
+    }
 }
 
 /// An address where nobody listens, nor can while this is held.

@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use stoker_testbed::proxy::Proxy;
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::{Growing, Kind};
+use stoker_transfer::Kind;
 
 use super::*;
 
