@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use futures::StreamExt as _;
+use futures::{Stream, StreamExt as _};
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::WatchStreamExt as _;
@@ -117,9 +117,7 @@ impl Cluster {
         let mut events = watcher(jobs.clone(), watcher::Config::default()).default_backoff().applied_objects().boxed();
         let mut over = std::collections::BTreeSet::new();
         while over.len() < count {
-            let next = tokio::time::timeout(PATIENCE, events.next()).await;
-            let Some(job) = next.map_err(|_| "a job did not end")? else { return Err("the watch ended".into()) };
-            let job = job?;
+            let job = next(&mut events, "a job did not end").await?;
             let Some(status) = &job.status else { continue };
             if status.failed > 0 {
                 return Err(format!("{} nodes failed: {:?}", status.failed, status.failed_nodes).into());
@@ -190,4 +188,13 @@ impl Drop for Controller {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// What a watch sees next; nothing for minutes is an error, in these words.
+pub(crate) async fn next<K>(
+    seen: &mut (impl Stream<Item = Result<K, watcher::Error>> + Unpin),
+    nothing: &str,
+) -> Outcome<K> {
+    let next = tokio::time::timeout(PATIENCE, seen.next()).await;
+    Ok(next.map_err(|_| nothing.to_string())?.ok_or("the watch ended")??)
 }

@@ -17,7 +17,7 @@ use stoker_testbed::fleet::as_agent;
 use stoker_testbed::scripted;
 
 use crate::Outcome;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, next};
 use crate::figures::{median, spread};
 
 const SAMPLES: usize = 100;
@@ -41,7 +41,7 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
         let image = format!("{repository}@{}", scripted::digest(&tag));
         cluster.order(&name, &image, Some(node)).await?;
         loop {
-            let job = seen.next().await.ok_or("the watch ended")??;
+            let job = next(&mut seen, "a result is not in the job's status").await?;
             let counted = job.status.as_ref().is_some_and(|status| status.succeeded == 1);
             if job.metadata.name.as_deref() == Some(&name) && counted {
                 break;
@@ -85,7 +85,7 @@ impl Raw {
         let api: Api<DynamicObject> = Api::all_with(as_agent(&cluster.client, name), &resource);
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let mut seen = watcher(api.clone(), config).default_backoff().applied_objects().boxed();
-        seen.next().await.ok_or("the watch ended")??;
+        next(&mut seen, "a NodePreheat is not seen").await?;
         Ok(Self { api, name: name.into(), seen })
     }
 
@@ -99,7 +99,7 @@ impl Raw {
         let write = self.api.patch_status(&self.name, &params, &patch);
         let seen = async {
             loop {
-                let object = self.seen.next().await.ok_or("the watch ended")??;
+                let object = next(&mut self.seen, "a write is not seen").await?;
                 if object.data["status"]["disk"]["free"] == number {
                     return Ok::<f64, Box<dyn std::error::Error>>(start.elapsed().as_secs_f64());
                 }

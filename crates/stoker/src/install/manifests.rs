@@ -63,7 +63,8 @@ pub(super) fn installed() -> ListParams {
 pub(super) fn all(namespace: &str, args: &Install) -> anyhow::Result<Vec<Document>> {
     let definitions = definitions(&args.dialects);
     let mut documents = vec![Document::new(
-        "Where Stoker's own objects are. Agents need what the Pod Security levels below `privileged` forbid.",
+        "Where Stoker's own objects are, and nothing else: `stoker uninstall` deletes it with all that is in it. Where there is \
+         one of somebody else, leave this document out. Agents need what the Pod Security levels below `privileged` forbid.",
         json!({
             "apiVersion": "v1",
             "kind": "Namespace",
