@@ -30,9 +30,6 @@ pub enum DockerRegistryError {
     /// It ended or said nothing.
     #[error("docker-registry cannot be started: {0}")]
     NotUp(#[from] NotUp),
-    /// Where it listens could not be read.
-    #[error("docker-registry does not say where it listens: {0}")]
-    Address(String),
     /// No certificate.
     #[error("no certificate for docker-registry: {0}")]
     Certificate(#[from] rcgen::Error),
@@ -60,8 +57,8 @@ impl std::fmt::Debug for Options {
 #[derive(Debug)]
 pub struct DockerRegistry {
     daemon: Option<Daemon>,
-    /// Holds the port while the registry is stopped.
-    place: Option<TcpSocket>,
+    /// Holds the port, so that nobody else gets it while the registry is stopped or about to listen there.
+    _place: TcpSocket,
     addr: SocketAddr,
     log: Log,
     options: Options,
@@ -82,8 +79,12 @@ impl DockerRegistry {
         }
         let plot = Plot::new()?;
         let certificates = if options.tls { Some(Certificates::make(&plot)?) } else { None };
-        let addr = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut registry = Self { daemon: None, place: None, addr, log: Log::default(), options, certificates, plot };
+        // The registry's own listener shares its port as readily: Go asks for that with every one.
+        let place = TcpSocket::new_v4()?;
+        place.set_reuseaddr(true)?;
+        place.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let (addr, log) = (place.local_addr()?, Log::default());
+        let mut registry = Self { daemon: None, _place: place, addr, log, options, certificates, plot };
         if !registry.options.accounts.is_empty() {
             accounts::write(&registry.plot, &registry.options.accounts)?;
         }
@@ -117,12 +118,8 @@ impl DockerRegistry {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"REGISTRY_")) {
             command.env_remove(name);
         }
-        self.place = None;
         let daemon = Daemon::start(&mut command, &self.log)?;
-        let said = daemon.says(&["listening on "]).await?;
-        let addr = said.split("listening on ").nth(1).unwrap_or_default();
-        let addr: String = addr.chars().take_while(|char| char.is_ascii_digit() || ".:".contains(*char)).collect();
-        self.addr = addr.parse().map_err(|_| DockerRegistryError::Address(addr))?;
+        daemon.says(&["listening on "]).await?;
         self.daemon = Some(daemon);
         Ok(())
     }
@@ -166,20 +163,14 @@ impl DockerRegistry {
     }
 
     /// kill -9. Its port refuses connections, and stays ours.
-    pub fn stop(&mut self) -> Result<(), DockerRegistryError> {
-        if let Some(mut daemon) = self.daemon.take() {
-            daemon.kill();
-            let place = TcpSocket::new_v4()?;
-            place.set_reuseaddr(true)?;
-            place.bind(self.addr)?;
-            self.place = Some(place);
-        }
-        Ok(())
+    pub fn stop(&mut self) {
+        // Dropped, it is killed and waited for.
+        self.daemon = None;
     }
 
     /// Starts it again, on the same port and with the same data.
     pub async fn restart(&mut self) -> Result<(), DockerRegistryError> {
-        self.stop()?;
+        self.stop();
         self.launch().await
     }
 

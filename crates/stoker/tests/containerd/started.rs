@@ -71,7 +71,7 @@ async fn compare(version: Version, options: Options, compression: Compression) {
     node.pull(&name).await.exits(0);
     kubelet.pull(&name).await;
     registry.link.down().await;
-    registry.real.stop().unwrap();
+    registry.real.stop();
     let script = "cat /etc/news /links/up /swap/file/now; ls -a /var/lib /etc; stat -c '%a %u %g' /owned/deep /srv";
     let run = async |containerd: &stoker_testbed::containerd::Containerd| {
         let ran = containerd.run(&name, &["/bin/sh", "-c", script]).await.unwrap();
