@@ -20,12 +20,12 @@ use self::state::State;
 /// What lies in the kernel's buffer counts as sent, so it is kept small.
 const BUFFER: u32 = 128 << 10;
 
-/// Whoever waits this long for a byte has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Whoever waits this long for a byte has failed. It only ends a hang.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The bytes that a test waited for do not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no byte for a minute after {got}, of the {wanted} that were waited for")]
+#[error("no byte for five minutes after {got}, of the {wanted} that were waited for")]
 pub struct Quiet {
     /// Bytes that were waited for.
     pub wanted: u64,
@@ -85,7 +85,7 @@ impl Proxy {
         self.state.connections()
     }
 
-    /// Waits until this many bytes in all went from the target to clients; an error if for a minute none does.
+    /// Waits until this many bytes in all went from the target to clients; an error if for five minutes none does.
     pub async fn wait_for_bytes(&self, bytes: u64) -> Result<(), Quiet> {
         while self.received() < bytes {
             let before = self.received();
