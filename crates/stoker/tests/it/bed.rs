@@ -73,8 +73,18 @@ impl Up {
 
     /// Ends it as a power cut would, and starts it again on the same directory.
     pub(crate) fn kill_and_restart(&mut self) {
+        self.kill();
+        self.restart();
+    }
+
+    /// Ends it as a power cut would.
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Starts one that was killed again, on the same directory.
+    pub(crate) fn restart(&mut self) {
         self.child = Self::spawn(self.data.path(), self.nodes, &self.more, stoker(), Stdio::inherit());
     }
 
