@@ -133,13 +133,13 @@ async fn a_runtime_that_dies_is_waited_for(version: Version) {
     let Some(mut node) = leaves_it(version, Default::default()).await else { return };
     let image = noise(2, 6_000_000, 7);
     let name = registry.push("shop/web", "v1", &image).await;
-    registry.link.pace(Some(4_000_000));
+    registry.link.stall_after(3_000_000);
     node.wish("patient", &name, &[], json!({"retries": 0})).await;
     registry.link.wait_for_bytes(3_000_000).await.unwrap();
     node.containerd.kill();
     let report = node.report(|report| report.reason == "RuntimeUnavailable").await;
     assert!(report.message.contains(&node.containerd.socket().display().to_string()), "{report:?}");
-    registry.link.pace(None);
+    registry.link.let_go();
     node.containerd.restart().await.unwrap();
     assert_eq!(node.end("patient").await["phase"], "Succeeded");
     assert!(node.names().await.contains(&name));
@@ -151,18 +151,24 @@ async fn pulls_are_stopped(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(node) = leaves_it(version, Default::default()).await else { return };
     let name = registry.push("shop/web", "v1", &noise(1, 30_000_000, 8)).await;
-    registry.link.pace(Some(3_000_000));
-    node.wish("slow", &name, &[], json!({"timeout": "2s", "retries": 0})).await;
+    registry.link.stall_after(3_000_000);
+    // Time enough to get as far as to containerd, on a busy machine too.
+    node.wish("slow", &name, &[], json!({"timeout": "10s", "retries": 0})).await;
     let (reason, message) = node.failure("slow").await;
     assert_eq!(reason, "Timeout", "{message}");
-    assert!(message.contains(&name) && message.contains("2 s"), "{message}");
+    assert!(message.contains(&name) && message.contains("10 s"), "{message}");
 
     logs(&node, "context canceled", 1).await;
     let (before, canceled) = (registry.link.received(), said(&node, "context canceled"));
+    registry.link.stall_after(3_000_000);
     node.wish("deleted", &name, &[], json!({})).await;
-    registry.link.wait_for_bytes(before + 3_000_000).await.unwrap();
+    registry.link.wait_for_bytes(before + 2_000_000).await.unwrap();
     node.up.run(&["delete", "deleted"]).await.exits(0);
     logs(&node, "context canceled", canceled + 1).await;
+    // Were it still wanted, it would come together with this one.
+    registry.link.let_go();
+    let other = registry.push("shop/other", "v1", &noise(1, 1_000, 13)).await;
+    node.pull(&other).await.exits(0);
     assert!(registry.link.received() < before + 25_000_000, "{}", registry.link.received());
     assert!(!node.names().await.contains(&name));
 }

@@ -60,16 +60,16 @@ async fn a_login_expires_in_the_middle(version: Version) {
     let image = noise(3, 6_000_000, 10);
     let name = registry.push("shop/web", "v1", &image).await;
     node.login("login", &host, "ada", PASSWORDS[0]).await;
-    registry.link.pace(Some(6_000_000));
+    registry.link.stall_after(2_000_000);
     node.wish("old", &name, &["login"], json!({})).await;
     registry.link.wait_for_bytes(2_000_000).await.unwrap();
     registry.real.set_accounts(&[account(1)]).unwrap();
+    registry.link.let_go();
     let (reason, message) = node.failure("old").await;
     assert_eq!(reason, "Unauthorized", "{message}");
     assert!(message.contains(&host) && message.contains("401"), "{message}");
 
     // With the new password in the Secret only what is missing comes.
-    registry.link.pace(None);
     node.change_login("login", &host, "ada", PASSWORDS[1]).await;
     node.pull_with(&name, &["login"]).await.exits(0);
     registry.sent_at_most(&image, 1);

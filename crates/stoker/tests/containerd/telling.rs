@@ -5,6 +5,11 @@ use stoker_testbed::containerd::Version;
 use crate::bed::{Node, Registry, on_both};
 use crate::wishes::noise;
 
+/// What the link lets through before each look.
+const PIECE: u64 = 3_000_000;
+/// What of that is not the image's: documents and headers.
+const REST: u64 = 100_000;
+
 /// `12.3 MiB` as bytes.
 fn bytes(number: &str, unit: &str) -> f64 {
     let unit = ["B", "KiB", "MiB", "GiB"].iter().position(|known| *known == unit).unwrap_or_else(|| panic!("{unit}"));
@@ -25,11 +30,11 @@ async fn numbers_grow_and_are_true(version: Version) {
     let Some(node) = Node::start(version).await else { return };
     let image = noise(2, 8_000_000, 1);
     let name = registry.push("shop/web", "v1", &image).await;
-    registry.link.pace(Some(4_000_000));
+    // Piece by piece: however long the looks take, it goes on only after them, and the last piece is not the image's.
+    registry.link.stall_after(PIECE);
     node.begin("web", &name, &[]).await;
-    let mut last = 0;
-    for _ in 0..3 {
-        let before = node.report(|report| report.done > last).await.done;
+    for piece in 1..=3 {
+        let before = node.report(|report| report.done + REST >= piece * PIECE).await.done;
         let (done, size) = shown(&node, "web").await;
         let after = node.report(|_| true).await.done;
         // It shows one digit after the point.
@@ -39,10 +44,10 @@ async fn numbers_grow_and_are_true(version: Version) {
         assert!(after <= registry.link.received() + 10_000, "no more than came");
         let why = node.up.run(&["why", "web"]).await;
         why.exits(0).says("Pulling").says(&format!("{name}: ")).says(" of 15.3 MiB");
-        last = after;
+        registry.link.stall_after(PIECE);
     }
     node.up.run(&["get"]).await.exits(0).says("Running");
-    registry.link.pace(None);
+    registry.link.let_go();
     assert_eq!(node.end("web").await["phase"], "Succeeded");
     let (done, size) = shown(&node, "web").await;
     assert_eq!(done, size);
