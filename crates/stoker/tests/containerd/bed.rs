@@ -1,5 +1,7 @@
 //! A node: a containerd, a registry behind a link that counts, and `stoker up` on both.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use kube::api::DynamicObject;
@@ -12,7 +14,13 @@ use stoker_testbed::docker_registry::{self, DockerRegistry};
 use stoker_testbed::image::Image;
 use stoker_testbed::proxy::Proxy;
 
-use crate::up::{Ran, Up};
+use crate::up::{Ran, Up, eventually};
+
+/// What one interruption may cost: bytes that are on the wire then, and those of the documents that are asked for again.
+const CUT: u64 = 1 << 20;
+
+/// A pull by CRI that takes this long hangs.
+pub(crate) const LONGEST_PULL: Duration = Duration::from_secs(300);
 
 /// Makes of `async fn case(version: Version)` a test on each version. `quick`: Debian's is not left out by quick runs.
 macro_rules! on_both {
@@ -69,7 +77,7 @@ impl Registry {
 
 /// What may be sent for an image that was interrupted this often.
 pub(crate) fn bound(image: &Image, cuts: u64) -> u64 {
-    image.layer_bytes() + image.layer_bytes() / 50 + (cuts.max(1) << 20)
+    image.layer_bytes() + image.layer_bytes() / 50 + cuts.max(1) * CUT
 }
 
 /// A containerd with `stoker up` on it.
@@ -115,6 +123,23 @@ impl Node {
     pub(crate) async fn report(&self, wanted: impl Fn(&Report) -> bool) -> Report {
         let object = self.up.wait("NodePreheat", "node-1", |object| reports(object).iter().any(&wanted)).await;
         reports(&object).into_iter().find(wanted).unwrap()
+    }
+
+    /// Waits until so many bytes of the only image are on the disk, but for what a cut may cost, and says how many are. What
+    /// the link has sent and nobody has read yet, as much as buffers hold, is lost with whoever was to read it.
+    pub(crate) async fn keeps(&self, bytes: u64) -> u64 {
+        self.report(|report| report.done + CUT >= bytes).await.done
+    }
+
+    /// Waits until the agent goes by its orders of this generation: it notes that after it has taken them in.
+    pub(crate) async fn heard(&self, generation: i64) {
+        let ledger = self.up.data().join("nodes/node-1/ledger.json");
+        let noted = async || {
+            let text = std::fs::read_to_string(&ledger).unwrap_or_default();
+            let ledger: Value = serde_json::from_str(&text).unwrap_or_default();
+            ledger["generation"].as_i64().is_some_and(|noted| noted >= generation)
+        };
+        eventually("the agent goes by its newest orders", noted).await;
     }
 
     /// Waits until the only order is done.

@@ -31,11 +31,17 @@ async fn a_killed_agent_goes_on(version: Version) {
     let Some(mut node) = Node::start(version).await else { return };
     let image = image(48 * MIB);
     let name = registry.push("kills/agent", "v1", &image).await;
-    registry.link.pace(Some(24 * MIB));
+    // After 10, 50 and 90 percent.
+    let (mut kept, shares) = (0, [10, 40, 40].map(|percent| image.layer_bytes() * percent / 100));
+    registry.link.stall_after(shares[0]);
     node.begin("agent", &name, &[]).await;
-    for percent in [10, 50, 90] {
-        registry.link.wait_for_bytes(image.layer_bytes() * percent / 100).await.unwrap();
+    for (at, share) in shares.iter().enumerate() {
+        kept = node.keeps(kept + share).await;
         node.up.kill_and_restart();
+        match shares.get(at + 1) {
+            Some(next) => registry.link.stall_after(*next),
+            None => registry.link.let_go(),
+        }
     }
     node.done().await;
     registry.sent_at_most(&image, 3);
@@ -49,13 +55,14 @@ async fn a_killed_containerd_is_waited_for(version: Version) {
     let Some(mut node) = Node::start(version).await else { return };
     let image = image(48 * MIB);
     let name = registry.push("kills/containerd", "v1", &image).await;
-    registry.link.pace(Some(24 * MIB));
+    registry.link.stall_after(image.layer_bytes() / 2);
     node.begin("containerd", &name, &[]).await;
-    registry.link.wait_for_bytes(image.layer_bytes() / 2).await.unwrap();
+    node.keeps(image.layer_bytes() / 2).await;
     node.containerd.kill();
     let report = node.report(|report| report.reason == "RuntimeUnavailable").await;
     assert_eq!(report.phase, "Pulling", "{report:?}");
     node.up.run(&["why", "containerd"]).await.exits(0).says("RuntimeUnavailable");
+    registry.link.let_go();
     node.containerd.restart().await.unwrap();
     let report = node.done().await;
     assert_eq!(
@@ -69,17 +76,20 @@ async fn a_killed_containerd_is_waited_for(version: Version) {
 }
 on_both!(a_killed_containerd_is_waited_for);
 
-/// One layer, as fast as it goes: while its last bytes are fetched most of it is being unpacked.
+/// One layer, which is unpacked while it comes: the agent is killed in the middle of that, containerd at its end.
 async fn kills_while_unpacking_lose_nothing(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(mut node) = Node::start(version).await else { return };
     let layer = LayerBuilder::new().noise("large", 100 * MIB, 1).text("text", 100 * MIB, 2);
     let image = ImageBuilder::new().layer(&layer.build(Compression::Gzip).unwrap()).build();
     let name = registry.push("kills/unpacking", "v1", &image).await;
+    let most = image.layer_bytes() * 95 / 100;
+    registry.link.stall_after(most);
     node.begin("unpacking", &name, &[]).await;
-    registry.link.wait_for_bytes(image.layer_bytes() * 95 / 100).await.unwrap();
+    node.keeps(most).await;
     node.up.kill_and_restart();
-    registry.link.wait_for_bytes(image.layer_bytes()).await.unwrap();
+    registry.link.let_go();
+    node.keeps(image.layer_bytes()).await;
     node.containerd.restart().await.unwrap();
     node.done().await;
     registry.sent_at_most(&image, 2);
@@ -95,7 +105,7 @@ async fn a_garbage_collector_in_the_middle_takes_nothing(version: Version) {
     let name = registry.push("kills/collected", "v1", &image).await;
     registry.link.stall_after(16 * MIB);
     node.begin("collected", &name, &[]).await;
-    registry.link.wait_for_bytes(16 * MIB).await.unwrap();
+    node.keeps(16 * MIB).await;
     collect(&node.containerd).await;
     node.up.kill_and_restart();
     collect(&node.containerd).await;

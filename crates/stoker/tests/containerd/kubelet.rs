@@ -8,6 +8,8 @@ use stoker_runtime::Cri;
 use stoker_runtime::cri::Listed;
 use stoker_testbed::containerd::{self, Containerd, Version};
 
+use crate::bed::LONGEST_PULL;
+
 /// A containerd that pulls by itself when CRI asks it, as the kubelet does: what ours is compared with.
 pub(crate) struct Kubelet {
     pub(crate) containerd: Containerd,
@@ -24,7 +26,7 @@ impl Kubelet {
 
     /// CRI PullImage.
     pub(crate) async fn pull(&self, image: &str) {
-        self.cri.pull(image, None, None, Duration::from_secs(120)).await.unwrap();
+        self.cri.pull(image, None, None, LONGEST_PULL).await.unwrap();
     }
 }
 

@@ -1,13 +1,11 @@
 //! Others use the same containerd: they take images away, bring them, and pull the same one while we do.
 
-use std::time::Duration;
-
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use stoker_testbed::containerd::Version;
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
 
-use crate::bed::{Node, Registry, on_both, reports};
+use crate::bed::{LONGEST_PULL, Node, Registry, on_both, reports};
 
 fn image(length: u64, seed: u64) -> Image {
     let layer = LayerBuilder::new().noise("noise", length, seed).build(Compression::Gzip).unwrap();
@@ -23,9 +21,11 @@ async fn always(node: &Node, name: &str, image: &str) {
     node.up.create(&manifest.to_string()).await;
 }
 
-async fn patch(node: &Node, kind: &str, name: &str, patch: Value) {
+/// Changes an object, and gives its new generation.
+async fn patch(node: &Node, kind: &str, name: &str, patch: Value) -> i64 {
     let api = node.up.api(kind).await;
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    patched.metadata.generation.unwrap()
 }
 
 async fn what_is_taken_away_is_brought_back_while_the_job_runs(version: Version) {
@@ -93,7 +93,7 @@ async fn what_others_bring_is_found(version: Version) {
             _ => drop(registry.push(&format!("others/{way}"), "v1", &image).await),
         }
         match way {
-            "cri" => drop(cri.pull(&name, None, None, Duration::from_secs(60)).await.unwrap()),
+            "cri" => drop(cri.pull(&name, None, None, LONGEST_PULL).await.unwrap()),
             "ctr" => drop(node.containerd.ctr_ok(&["images", "pull", "--plain-http", &name]).await.unwrap()),
             _ => {}
         }
@@ -112,9 +112,10 @@ async fn a_pull_of_the_kubelets_does_not_wait_for_a_throttled_one(version: Versi
     let Some(node) = Node::start(version).await else { return };
     let image = image(30 << 20, 1);
     let name = registry.push("others/throttled", "v1", &image).await;
-    node.begin("throttled", &name, &["--bandwidth", "1Mi"]).await;
-    registry.link.wait_for_bytes(1 << 20).await.unwrap();
-    node.cri().await.pull(&name, None, None, Duration::from_secs(120)).await.unwrap();
+    // So slow that half of it would take longer than anybody waits here.
+    node.begin("throttled", &name, &["--bandwidth", "16Ki"]).await;
+    node.report(|report| report.upstream > 16 << 10).await;
+    node.cri().await.pull(&name, None, None, LONGEST_PULL).await.unwrap();
     let report = node.done().await;
     assert!(report.upstream < 15 << 20, "{report:?}: it need not go on when it is there");
     assert_eq!(report.done, report.total, "{report:?}");
@@ -128,13 +129,13 @@ async fn a_limit_that_comes_later_does_not_make_others_wait(version: Version) {
     let Some(node) = Node::start(version).await else { return };
     let image = image(20 << 20, 1);
     let name = registry.push("others/later", "v1", &image).await;
-    registry.link.pace(Some(4 << 20));
+    registry.link.stall_after(2 << 20);
     node.begin("later", &name, &[]).await;
     registry.link.wait_for_bytes(2 << 20).await.unwrap();
-    patch(&node, "NodePreheat", "node-1", json!({"spec": {"bandwidth": "64Ki"}})).await;
-    registry.link.wait_for_bytes(registry.link.received() + 100_000).await.unwrap();
-    registry.link.pace(None);
-    node.cri().await.pull(&name, None, None, Duration::from_secs(120)).await.unwrap();
+    let limited = patch(&node, "NodePreheat", "node-1", json!({"spec": {"bandwidth": "16Ki"}})).await;
+    node.heard(limited).await;
+    registry.link.let_go();
+    node.cri().await.pull(&name, None, None, LONGEST_PULL).await.unwrap();
     let report = node.done().await;
     assert!(report.upstream < 15 << 20, "{report:?}");
 }
