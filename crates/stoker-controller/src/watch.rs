@@ -24,8 +24,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A foreign kind that could be seen and is refused for this long is not ours to see any more.
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
 
-/// Objects that are listed with one request; all of them are in memory at one time.
-const PAGE: u32 = 100;
+/// Objects that are listed with one request; all of them are in memory at one time, and a NodePreheat of 20 images takes a few
+/// hundred KiB there, until what is kept of it is taken out.
+const PAGE: u32 = 20;
 
 /// What a watch says of its kind.
 #[derive(Debug)]
