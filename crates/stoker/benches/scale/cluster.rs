@@ -81,6 +81,8 @@ impl Cluster {
     /// Starts a controller, without a cap on its writes or with the usual one. It leads when the first job moves.
     pub(crate) fn controller(&self, capped: bool) -> Outcome<Controller> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stoker"));
+        // As in the Deployment of `stoker install`.
+        command.env("MALLOC_ARENA_MAX", "1");
         command.args(["controller", "--log", "warn,kube_client=off,kube_runtime=off"]);
         if !capped {
             command.args(["--max-writes-per-second", WRITES_PER_SECOND]);

@@ -64,6 +64,8 @@ fn controller(namespace: &str, args: &Install) -> Value {
         "name": "controller",
         "image": args.image.name(),
         "args": controller_args(namespace),
+        // One heap for all threads: what is parsed in passing otherwise stays in each of them, as much as all that is kept.
+        "env": [{ "name": "MALLOC_ARENA_MAX", "value": "1" }],
         "ports": [{ "name": "metrics", "containerPort": CONTROLLER_PORT, "protocol": "TCP" }],
         "livenessProbe": probe("/healthz", 20, json!({ "port": "metrics" })),
         "readinessProbe": probe("/readyz", 5, json!({ "port": "metrics" })),
