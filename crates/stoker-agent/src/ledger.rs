@@ -96,7 +96,8 @@ mod tests {
 
     fn ledger() -> Ledger {
         let asked = "2026-01-02T03:04:05.678Z".parse().unwrap();
-        let order = Order { policy: Policy::Always, asked, bandwidth: Some(1 << 20), ..order() };
+        let mut order = Order { asked, hold: true, ..order() };
+        (order.terms.pull.policy, order.terms.pull.bandwidth) = (Policy::Always, Some(1 << 20));
         let report = begin(&order, 1, None, order.asked).report;
         let key = Key::of("r/i:1");
         Ledger {

@@ -251,15 +251,13 @@ impl Drop for Share {
 
 fn phases(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> [u32; 4] {
     let mut phases = [0; 4];
-    for (key, order) in orders {
+    for (key, order) in orders.iter().filter(|(_, order)| !order.ask.is_question()) {
         let report =
             tasks.get(key).map(|task| &task.report).filter(|report| !report.ended() || report.asked >= order.asked);
         let phase = match report.map(|report| report.phase) {
             None => 0,
             Some(Phase::Pulling) => 1,
-            Some(Phase::Succeeded) => 2,
-            // It looked, and waits for the digest.
-            Some(Phase::Failed) if order.looks() => 0,
+            Some(Phase::Succeeded | Phase::Resolved) => 2,
             Some(Phase::Failed) => 3,
         };
         phases[phase] += 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stoker_core::step::Failure;
-use stoker_core::{Clock, Order, Pin, Policy, Reason};
+use stoker_core::{Ask, Clock, Order, Pin, Policy, Reason};
 use stoker_runtime::{Runtime, There};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
@@ -48,13 +48,21 @@ pub(crate) struct Tools {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) digest: String,
+    /// Only the registry's answer was asked for: the image is not there.
+    pub(crate) answer: Option<Pin>,
     /// What a person should know about it.
     pub(crate) note: Option<String>,
 }
 
 impl From<String> for Done {
     fn from(digest: String) -> Self {
-        Self { digest, note: None }
+        Self { digest, answer: None, note: None }
+    }
+}
+
+impl From<Pin> for Done {
+    fn from(pin: Pin) -> Self {
+        Self { digest: pin.digest.clone(), answer: Some(pin), note: None }
     }
 }
 
@@ -109,18 +117,18 @@ impl Tools {
         pace: &Arc<Pace>,
     ) -> Result<Done, Failure> {
         let there = self.runtime.find(&name_in_store(reference)).await.map_err(runtime_failure)?;
-        if let (Policy::IfNotPresent, Some(There { digest: Some(digest), size })) = (order.policy, &there) {
+        if let (Policy::IfNotPresent, Some(There { digest: Some(digest), size })) = (order.terms.pull.policy, &there) {
             meter.sized(*size, *size);
             return Ok(digest.clone().into());
         }
-        if order.looks() {
+        if order.ask == Ask::Look {
             let message = format!(
                 "{} is not on this node; it comes when the node that asks the registry knows its digest",
                 order.image
             );
             return Err(Failure { reason: Reason::Unresolved, message, retryable: false, pause: None });
         }
-        let (mut keyring, mut troubles) = self.secrets.keyring(&order.secrets).await;
+        let (mut keyring, mut troubles) = self.secrets.keyring(&order.terms.secrets).await;
         let (provided, silent) = self.providers.logins(reference).await;
         keyring.provide(provided);
         troubles.extend(silent.into_iter().map(|sentence| {
@@ -128,6 +136,10 @@ impl Tools {
             Trouble { sentence, passing: true }
         }));
         let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), pace: pace.clone() };
+        if order.ask == Ask::Resolve {
+            let answer = self.resolve(order, &from).await.map(Done::from);
+            return answer.map_err(|failure| secrets::explain(failure, &troubles));
+        }
         let brought = match &self.runtime {
             Runtime::Cri(cri) => self.by_cri(cri, order, &from, there, meter).await,
             Runtime::Containerd(containerd, cri) => match containerd.node().ineligible() {
@@ -162,7 +174,7 @@ impl Tools {
 
     /// The digest to fetch: the one that the order carries, or the registry's answer, which is told at once.
     async fn digest(&self, order: &Order, from: &Origin, meter: &Meter) -> Result<Digest, Failure> {
-        if let Some(pin) = &order.pin {
+        if let Some(pin) = order.pin() {
             let digest = pin.digest.parse().map_err(|_| Failure {
                 reason: Reason::InvalidContent,
                 message: format!("the order's digest {} is not a digest; delete the job and make it anew", pin.digest),
@@ -175,6 +187,26 @@ impl Tools {
         let root = self.registry.resolve_with(&from.reference, &from.logins).await.map_err(transfer_failure)?;
         meter.resolved(Pin { asked: order.asked, digest: root.digest().to_string() });
         Ok(root.digest().clone())
+    }
+
+    /// What the registry says that the tag means. A runtime that pulls by itself may reach the registry where this agent
+    /// cannot, by mirrors of its own: then the question is refused, and the controller has the runtime pull.
+    async fn resolve(&self, order: &Order, from: &Origin) -> Result<Pin, Failure> {
+        let root = self.registry.resolve_with(&from.reference, &from.logins).await;
+        let root = root.map_err(transfer_failure).map_err(|failure| match self.pulls_by_itself() {
+            true => Failure { reason: Reason::Unsupported, retryable: false, ..failure },
+            false => failure,
+        })?;
+        Ok(Pin { asked: order.asked, digest: root.digest().to_string() })
+    }
+
+    /// Whether images come by the runtime's own pull.
+    fn pulls_by_itself(&self) -> bool {
+        match &self.runtime {
+            Runtime::Cri(_) => true,
+            Runtime::Containerd(containerd, _) => containerd.node().ineligible().is_some(),
+            Runtime::Layout(_) => false,
+        }
     }
 }
 

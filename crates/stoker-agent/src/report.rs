@@ -43,7 +43,7 @@ impl Said {
             if report.ended() {
                 return None;
             }
-            let pace = orders.get(key).map_or(SIGN_OF_LIFE, |order| order.progress);
+            let pace = orders.get(key).map_or(SIGN_OF_LIFE, |order| order.terms.progress);
             let moved = said.is_none_or(|said| said.bytes != report.bytes);
             let last = said.map_or(report.started, |said| said.updated.max(report.started));
             Some(after(last, if moved { pace } else { SIGN_OF_LIFE.max(pace) }))

@@ -16,9 +16,9 @@ use kube::{Client, ResourceExt as _};
 use stoker_api::Write;
 use stoker_api::native::from_core::{self, Saying};
 use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
-use stoker_core::model::{Bytes, Key, Order, Report, after};
+use stoker_core::model::{Bytes, Key, Order, Phase, Report, after};
 use stoker_core::step::{self, Able, Action, Failure, Task, TaskState};
-use stoker_core::{Clock, CopyName, Reason};
+use stoker_core::{Ask, Clock, CopyName, Reason};
 use stoker_runtime::Runtime;
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
@@ -299,13 +299,14 @@ impl Agent {
     /// While something runs its counters move without a sound: when to look at them again.
     fn next_look(&self, now: Timestamp) -> Option<Timestamp> {
         let running = self.running.keys().filter_map(|key| self.orders.get(key));
-        running.map(|order| order.progress).min().map(|progress| after(now, progress))
+        running.map(|order| order.terms.progress).min().map(|progress| after(now, progress))
     }
 
     /// Whether the ledger has the orders in hand, and every digest that all nodes will take from this one.
     fn has_noted_orders(&self) -> bool {
         let noted = |key: &Key| self.ledger.reports.get(key).and_then(|report| report.pin.as_ref());
-        let mut open = self.tasks.iter().filter(|(_, task)| !task.report.ended());
+        let told_to_all = |phase: Phase| matches!(phase, Phase::Pulling | Phase::Resolved);
+        let mut open = self.tasks.iter().filter(|(_, task)| told_to_all(task.report.phase));
         (&self.ledger.uid, self.ledger.generation) == (&self.source.0, self.source.1)
             && self.ledger.orders == self.orders
             && open.all(|(key, task)| task.report.pin.is_none() || task.report.pin.as_ref() == noted(key))
@@ -364,7 +365,7 @@ impl Agent {
         }
         self.orders = orders;
         for (key, running) in &self.running {
-            running.pace.set(self.orders.get(key).and_then(|order| order.bandwidth));
+            running.pace.set(self.orders.get(key).and_then(|order| order.terms.pull.bandwidth));
         }
         match to_core::bandwidth(object) {
             Ok(bandwidth) => self.settings.spool.pace().set(bandwidth.or(self.settings.limits.bandwidth)),
@@ -387,7 +388,8 @@ impl Agent {
 
     /// What orders in hand still need.
     fn keep(&self) -> Keep {
-        Keep::of(self.orders.keys().map(|key| (key, self.tasks.get(key))))
+        let pulls = self.orders.iter().filter(|(_, order)| !order.ask.is_question());
+        Keep::of(pulls.map(|(key, _)| (key, self.tasks.get(key))))
     }
 
     fn forget_all(&mut self) {
@@ -402,6 +404,15 @@ impl Agent {
             Action::Refuse { key, missing } => {
                 if let Some(order) = self.orders.get(&key) {
                     self.tasks.insert(key, step::refuse(order, &missing, now));
+                }
+            }
+            Action::Hold { key } => {
+                if let Some(running) = self.running.remove(&key) {
+                    tracing::info!(node = self.settings.node, order = %key, "held; what was fetched is kept");
+                    running.abort.abort();
+                }
+                if let Some(task) = self.tasks.get(&key) {
+                    self.tasks.insert(key, step::hold(task, now));
                 }
             }
             Action::Forget { key } => {
@@ -422,15 +433,18 @@ impl Agent {
         let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
         let earlier = task.report.bytes;
         // The registry is asked once: what an earlier attempt was told, all other nodes have by now.
-        order.pin = order.pin.or_else(|| task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
+        if order.ask == Ask::Fetch(None) {
+            order.ask = Ask::Fetch(task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
+        }
         self.tasks.insert(key, task);
         let meter = Meter::new(self.news.clone());
         let pace = Arc::new(Pace::unlimited());
-        pace.set(order.bandwidth);
+        pace.set(order.terms.pull.bandwidth);
         let (tools, its_meter, its_pace, secrets) =
-            (self.tools.clone(), meter.clone(), pace.clone(), order.secrets.clone());
+            (self.tools.clone(), meter.clone(), pace.clone(), order.terms.secrets.clone());
         let abort = self.attempts.spawn(async move {
-            let attempt = tokio::time::timeout(order.timeout, tools.attempt(&order, &its_meter, &its_pace)).await;
+            let attempt =
+                tokio::time::timeout(order.terms.pull.timeout, tools.attempt(&order, &its_meter, &its_pace)).await;
             attempt.unwrap_or_else(|_| {
                 Err(Failure {
                     reason: Reason::Timeout,
@@ -438,7 +452,7 @@ impl Agent {
                         "{}: not done after {} s, the longest that the job allows for one attempt; \
                          the next one goes on where this one stopped",
                         order.image,
-                        order.timeout.as_secs()
+                        order.terms.pull.timeout.as_secs()
                     ),
                     retryable: true,
                     pause: None,
@@ -467,18 +481,26 @@ impl Agent {
         let now = (self.settings.clock)();
         self.read_meters(now);
         let began_with = self.running.remove(&key).map(|running| running.secrets);
-        self.share.attempt(&result);
+        if self.orders.get(&key).is_none_or(|order| !order.ask.is_question()) {
+            self.share.attempt(&result);
+        }
         let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { return };
         let node = &self.settings.node;
         let task = match result {
-            Ok(Done { digest, note }) => {
+            Ok(Done { answer: Some(pin), .. }) => {
+                tracing::info!(node, image = order.image, digest = pin.digest, "the registry has answered");
+                step::resolve(order, task, pin, now)
+            }
+            Ok(Done { digest, note, .. }) => {
                 let bytes = task.report.bytes;
                 tracing::info!(node, image = order.image, digest, upstream = bytes.upstream, "there");
                 let mut task = step::succeed(order, task, digest, bytes, now);
                 task.report.message = note.unwrap_or_default();
                 task
             }
-            Err(failure) if failure.reason == Reason::Unauthorized && began_with.as_ref() != Some(&order.secrets) => {
+            Err(failure)
+                if failure.reason == Reason::Unauthorized && began_with.as_ref() != Some(&order.terms.secrets) =>
+            {
                 tracing::info!(
                     node,
                     image = order.image,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stoker_core::model::{Order, Policy};
+use stoker_core::model::{Ask, Order, Policy, Pull, Terms};
 
 /// This second.
 pub(crate) fn at(second: i64) -> Timestamp {
@@ -13,18 +13,13 @@ pub(crate) fn at(second: i64) -> Timestamp {
 
 /// An order without a digest, for no job, asked at the beginning of time.
 pub(crate) fn order() -> Order {
-    Order {
-        image: "r/i:1".into(),
-        pin: None,
+    let pull = Pull {
         policy: Policy::IfNotPresent,
         timeout: Duration::from_secs(600),
         retries: 2,
         bandwidth: None,
         sandbox: Default::default(),
-        progress: Duration::from_secs(20),
-        jobs: BTreeSet::new(),
-        asked: at(0),
-        secrets: Vec::new(),
-        needs: BTreeSet::new(),
-    }
+    };
+    let terms = Terms { pull, secrets: Vec::new(), progress: Duration::from_secs(20) };
+    Order::new("r/i:1", BTreeSet::new(), at(0), Ask::Fetch(None), terms)
 }

@@ -44,8 +44,8 @@ pub(crate) fn judge(order: &Order, task: &Task, seen: (Said, Option<&There>), no
     if task.state == TaskState::Running || said(task) != then {
         return None;
     }
-    let wanted = order.pin.as_ref().map(|pin| pin.digest.as_str());
-    let enough = |there: &There| match order.policy {
+    let wanted = order.pin().map(|pin| pin.digest.as_str());
+    let enough = |there: &There| match order.terms.pull.policy {
         Policy::IfNotPresent => true,
         Policy::Always => wanted.is_some() && there.digest.as_deref() == wanted,
     };
@@ -62,7 +62,7 @@ mod tests {
     use crate::testing::{at, order};
     use stoker_core::model::Bytes;
     use stoker_core::step::{Failure, begin, fail, succeed};
-    use stoker_core::{Pin, Reason};
+    use stoker_core::{Ask, Pin, Reason};
 
     #[test]
     fn reports_follow_what_is_there() {
@@ -80,9 +80,11 @@ mod tests {
         assert_eq!(phase(&order, &failed, None), None);
         assert_eq!(phase(&order, &failed, Some(&there)), Some((Phase::Pulling, Some(Reason::NotFound))));
         assert_eq!(phase(&order, &running, Some(&there)), None, "an attempt finds it by itself");
-        let always = Order { policy: Policy::Always, ..order.clone() };
+        let mut always = order.clone();
+        always.terms.pull.policy = Policy::Always;
         assert_eq!(phase(&always, &failed, Some(&there)), None, "the registry must be asked");
-        let pinned = Order { pin: Some(Pin { asked: at(0), digest: "sha256:a".into() }), ..always };
+        let pin = Pin { asked: at(0), digest: "sha256:a".into() };
+        let pinned = Order { ask: Ask::Fetch(Some(pin)), ..always };
         assert!(phase(&pinned, &failed, Some(&there)).is_some());
         assert_eq!(
             judge(&order, &done, (said(&running), None), at(5)),

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde::de::DeserializeOwned;
-use stoker_core::{Job, Outcome};
+use stoker_core::{Job, JobId, Outcome};
 
 use crate::native;
 use crate::write::Write;
@@ -25,6 +25,19 @@ pub struct Dialect {
     pub project: fn(&DynamicObject, &Outcome, Timestamp) -> Option<Write>,
     /// What the object's status says, for lists of jobs of all dialects.
     pub summary: fn(&DynamicObject) -> Summary,
+}
+
+impl Dialect {
+    /// The job that the object of this namespace and name means.
+    pub fn job_id(&self, namespace: &str, name: &str) -> JobId {
+        JobId::new(((self.resource)().group.as_str(), self.kind), namespace, name)
+    }
+
+    /// The job that this object means.
+    pub fn job_id_of(&self, object: &DynamicObject) -> JobId {
+        let metadata = &object.metadata;
+        self.job_id(metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+    }
 }
 
 /// The status of a job of any dialect, as far as all have it.
@@ -80,6 +93,18 @@ pub(crate) fn part<T: DeserializeOwned>(object: &DynamicObject, part: &'static s
         let kind = object.types.as_ref().map(|types| types.kind.as_str()).unwrap_or("object");
         NotReadable { name: format!("{kind} {}", object.metadata.name.as_deref().unwrap_or_default()), part, source }
     })
+}
+
+/// The status of an object, and why it cannot be read where that is so. A status that cannot be read is not one that was never
+/// written: a job that has ended would run again.
+pub(crate) fn status_or_why<T: DeserializeOwned + Default>(object: &DynamicObject) -> (T, Option<String>) {
+    match object.data.get("status") {
+        None | Some(serde_json::Value::Null) => (T::default(), None),
+        Some(_) => match part(object, "status") {
+            Ok(status) => (status, None),
+            Err(NotReadable { source, .. }) => (T::default(), Some(source.to_string())),
+        },
+    }
 }
 
 /// When the object was made.

@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::json;
+use stoker_core::Reason;
 use stoker_core::rollup::{Outcome, Stage};
 
 use crate::dialect::Dialect;
@@ -17,6 +18,12 @@ pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now:
     if before.phase.is_empty() && outcome.started.is_some() {
         let message = format!("{} nodes shall have the images", outcome.desired);
         events.push(event(dialect, object, "Started", true, &message, now));
+    }
+    let lacked_nodes = before.desired == 0 && !before.phase.is_empty();
+    if outcome.waits_for_nodes() && !lacked_nodes {
+        let message =
+            "no node matches spec.nodes, so nothing is pulled; compare it with `kubectl get nodes --show-labels`";
+        events.push(event(dialect, object, Reason::NoNodes.as_str(), false, message, now));
     }
     if before.failed == 0
         && let Some(first) = outcome.failures.first()
@@ -33,6 +40,15 @@ pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now:
         events.push(event(dialect, object, reason, good, &message, now));
     }
     events
+}
+
+/// The event of an object whose status cannot be read.
+pub fn unreadable(dialect: &Dialect, object: &DynamicObject, problem: &str, now: Timestamp) -> Write {
+    let message = format!(
+        "the status of this object cannot be read, so nobody knows whether the job has ended, and nothing is done about it; mend \
+         its status, or delete the object and make it anew ({problem})"
+    );
+    event(dialect, object, Reason::StatusUnreadable.as_str(), false, &message, now)
 }
 
 fn event(dialect: &Dialect, object: &DynamicObject, reason: &str, good: bool, message: &str, now: Timestamp) -> Write {

@@ -21,7 +21,7 @@ use kube_core::CustomResourceExt as _;
 
 pub use amount::{Amount, NotAnAmount};
 pub use dialect::{DIALECTS, Dialect, NotReadable, Summary};
-pub use events::events;
+pub use events::{events, unreadable};
 pub use image::image;
 pub use span::{NotASpan, Span};
 pub use write::{Target, Write};

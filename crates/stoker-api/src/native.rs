@@ -7,8 +7,8 @@ mod status;
 pub mod to_core;
 
 pub use node_preheat::{
-    AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, WireBytes, WireOrder, WirePhase, WirePin,
-    WireReport, WireSandbox,
+    AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, WireAsk, WireBytes, WireOrder, WirePhase,
+    WirePin, WireReport, WireSandbox,
 };
 pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
-use kube::{Client, ResourceExt as _};
 use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, Dialect, Write, native, node};
 use stoker_core::world::CopyChange;
-use stoker_core::{Clock, Event, JobId, World, model};
+use stoker_core::{Clock, Event, World, model};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -246,7 +246,7 @@ impl Shell {
             Input::NodePreheat(Fact::Deaf) => self.deaf("NodePreheat"),
             Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, *object),
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
-                let id = JobId::new(dialect.kind, &namespace, &name);
+                let id = dialect.job_id(&namespace, &name);
                 self.mirror.forget(&id);
                 self.leading.forget(&id);
                 self.world.apply(Event::JobGone(id));
@@ -292,7 +292,7 @@ impl Shell {
     }
 
     fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject) {
-        let id = JobId::new(dialect.kind, &object.namespace().unwrap_or_default(), &object.name_any());
+        let id = dialect.job_id_of(&object);
         let going = object.metadata.deletion_timestamp.is_some();
         let Some(object) = self.mirror.see(&id, dialect, object) else { return };
         // One that is being deleted has no orders any more, whatever still holds its object.
@@ -309,7 +309,7 @@ impl Shell {
     fn acknowledge(&mut self, Done { target, number, object }: Done) {
         match DIALECTS.iter().find(|dialect| dialect.kind == target.resource.kind) {
             Some(dialect) => {
-                let id = JobId::new(dialect.kind, target.namespace.as_deref().unwrap_or_default(), &target.name);
+                let id = dialect.job_id(target.namespace.as_deref().unwrap_or_default(), &target.name);
                 self.mirror.end(&id, number);
                 if let Some(object) = object {
                     self.see_job(dialect, object);

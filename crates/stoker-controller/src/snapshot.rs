@@ -83,7 +83,7 @@ fn without_secrets(event: Event) -> Event {
             Event::Job(job)
         }
         Event::Orders(node, mut orders) => {
-            orders.values_mut().for_each(|order| order.secrets.clear());
+            orders.values_mut().for_each(|order| order.terms.secrets.clear());
             Event::Orders(node, orders)
         }
         other => other,

@@ -15,8 +15,8 @@ pub mod step;
 pub mod world;
 
 pub use model::{
-    Bytes, Completion, CopyName, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report, Sandbox,
-    SecretId, Unreachable,
+    Ask, Bytes, Completion, CopyName, Empty, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report,
+    Sandbox, SecretId, Terms, Unreachable,
 };
 pub use reason::{Reason, Waiting};
 pub use reference::Reference;

@@ -110,10 +110,19 @@ pub enum Unreachable {
     GiveUp,
 }
 
+/// What becomes of a job that wants its images on no node at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Empty {
+    /// It waits for nodes: nothing to do is not success.
+    Waits,
+    /// It is complete.
+    Completes,
+}
+
 /// A wish: these images on those nodes, at this pace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Kind, namespace, name.
+    /// Which object, and which part of it.
     pub id: JobId,
     /// Which object of that name: one that was deleted and made anew is another job.
     pub uid: String,
@@ -133,14 +142,19 @@ pub struct Job {
     pub pull: Pull,
     /// When the job is over.
     pub completion: Completion,
-    /// Hands nothing out, and takes back what runs.
+    /// Hands nothing out, and holds what runs.
     pub suspend: bool,
     /// What becomes of nodes that are not there.
     pub unreachable: Unreachable,
+    /// What becomes of it without any node.
+    pub empty: Empty,
     /// When it was first planned, as its status says.
     pub started: Option<Timestamp>,
     /// When it ended, as its status says: from then on it is only kept until its ttl.
     pub ended: Option<Timestamp>,
+    /// Why its status cannot be read, where that is so. Whether it has ended is unknown then: nothing is handed out, taken
+    /// back or said until it can be read.
+    pub unreadable: Option<String>,
 }
 
 impl Job {
@@ -157,7 +171,7 @@ impl Job {
 
     /// Whether it may have orders at all.
     pub fn runs(&self) -> bool {
-        self.ended.is_none() && !self.suspend
+        self.ended.is_none() && !self.suspend && self.unreadable.is_none()
     }
 
     /// Only what was asked at or after this time counts: the start, or that of the present round.
@@ -234,43 +248,93 @@ pub struct Pin {
     pub digest: String,
 }
 
+/// What an order asks of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Ask the registry which digest the tag means, and fetch nothing. A node that has the image, where that is enough,
+    /// says so instead.
+    Resolve,
+    /// Say whether the image is there, and leave the registry alone.
+    Look,
+    /// Fetch this digest. Without one: ask the registry, report the answer, then fetch it. That is for nodes that cannot
+    /// resolve, because their runtime finds registries by itself or their agent is too old.
+    Fetch(Option<Pin>),
+}
+
+impl Ask {
+    /// Whether the answer is knowledge and not an image: such an order takes no place of a job's parallelism.
+    pub fn is_question(&self) -> bool {
+        !matches!(self, Ask::Fetch(_))
+    }
+
+    /// The digest to fetch.
+    pub fn pin(&self) -> Option<&Pin> {
+        match self {
+            Ask::Fetch(pin) => pin.as_ref(),
+            Ask::Resolve | Ask::Look => None,
+        }
+    }
+
+    /// The feature that an agent must have to do this right.
+    pub fn feature(&self) -> Option<&'static str> {
+        match self {
+            Ask::Resolve => Some(RESOLVE),
+            Ask::Look => Some(LOOK),
+            Ask::Fetch(_) => None,
+        }
+    }
+}
+
+/// The feature of an agent that [`Ask::Look`] needs.
+pub const LOOK: &str = "look";
+
+/// The feature of an agent that [`Ask::Resolve`] needs.
+pub const RESOLVE: &str = "resolve";
+
+/// How an order is to be carried out. Made from the terms of the jobs that it serves, and passed on as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// How to pull: the strictest of what the jobs say.
+    pub pull: Pull,
+    /// The copies of the jobs' Secrets, in the order in which they are tried.
+    pub secrets: Vec<CopyName>,
+    /// How long the agent lets pass between two reports of mere progress.
+    pub progress: Duration,
+}
+
 /// One image for one node, runnable now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     /// The canonical reference.
     pub image: String,
-    /// What to fetch; none means that this node asks the registry and reports the answer before it fetches, unless it
-    /// only [looks](Self::looks).
-    pub pin: Option<Pin>,
-    /// The strictest of the jobs' policies.
-    pub policy: Policy,
-    /// The shortest of the jobs' time-outs, for one attempt.
-    pub timeout: Duration,
-    /// The fewest of the jobs' retries.
-    pub retries: u32,
-    /// The lowest of the jobs' limits, in bytes a second.
-    pub bandwidth: Option<u64>,
-    /// What a runtime that pulls by itself is told.
-    pub sandbox: Sandbox,
-    /// How long the agent lets pass between two reports of mere progress.
-    pub progress: Duration,
     /// The jobs that it serves.
     pub jobs: BTreeSet<JobId>,
     /// When it was last asked for. A report answers the ask that it repeats; a later ask wants a new answer.
     pub asked: Timestamp,
-    /// The copies of the jobs' Secrets, in the order in which they are tried.
-    pub secrets: Vec<CopyName>,
-    /// Features that an agent must have to do this right.
+    /// What to do.
+    pub ask: Ask,
+    /// Nothing runs, and what was fetched is kept, until this is false again.
+    pub hold: bool,
+    /// How to do it.
+    pub terms: Terms,
+    /// Features that an agent must have besides the one that [`Ask::feature`] names.
     pub needs: BTreeSet<String>,
 }
 
-/// The feature of an agent that an order to look needs: to say whether the image is there and to leave the registry alone.
-pub const LOOK: &str = "look";
-
 impl Order {
-    /// Whether the node only looks: another one is asking the registry.
-    pub fn looks(&self) -> bool {
-        self.needs.contains(LOOK)
+    /// An order to be carried out now.
+    pub fn new(image: &str, jobs: BTreeSet<JobId>, asked: Timestamp, ask: Ask, terms: Terms) -> Self {
+        Self { image: image.into(), jobs, asked, ask, hold: false, terms, needs: BTreeSet::new() }
+    }
+
+    /// The digest to fetch.
+    pub fn pin(&self) -> Option<&Pin> {
+        self.ask.pin()
+    }
+
+    /// Every feature that an agent must have to do this right.
+    pub fn features(&self) -> impl Iterator<Item = &str> {
+        self.ask.feature().into_iter().chain(self.needs.iter().map(String::as_str))
     }
 }
 
@@ -281,6 +345,8 @@ pub enum Phase {
     Pulling,
     /// The image is there, verified.
     Succeeded,
+    /// The registry has said which digest the tag means; nothing was to be fetched.
+    Resolved,
     /// Given up.
     Failed,
 }
@@ -312,6 +378,8 @@ impl std::ops::AddAssign for Bytes {
 pub struct Report {
     /// [`Order::asked`] of the newest order that this answers.
     pub asked: Timestamp,
+    /// The jobs of that order: a report outlives its order, and says whose it was.
+    pub jobs: BTreeSet<JobId>,
     /// How far it is.
     pub phase: Phase,
     /// The digest that is there, or on its way.

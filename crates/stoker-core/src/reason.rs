@@ -49,6 +49,10 @@ reasons! {
     SecretCopying = "SecretCopying",
     /// Waiting: nothing stands in the way, the controller has not acted yet.
     Pending = "Pending",
+    /// Waiting: no node matches what the job asks for.
+    NoNodes = "NoNodes",
+    /// Waiting: the status of the job cannot be read, so that nobody knows whether it has ended.
+    StatusUnreadable = "StatusUnreadable",
     /// Failed: the image reference cannot be parsed.
     InvalidReference = "InvalidReference",
     /// Failed: the registry does not have the image or a part of it.
@@ -116,12 +120,23 @@ pub enum Waiting {
         /// How many it allows.
         limit: u32,
     },
-    /// Another node is asking the registry.
+    /// Other nodes are asking the registry.
     Unresolved {
         /// The image in question.
         image: String,
-        /// Who is asking.
+        /// The first of the nodes that are asking.
         by: String,
+        /// How many more nodes are asking.
+        others: usize,
+        /// What the first node said last about it.
+        trouble: String,
+    },
+    /// This node is asking the registry.
+    Asking {
+        /// The image in question.
+        image: String,
+        /// What went wrong so far.
+        trouble: String,
     },
     /// The node is not ready.
     NodeNotReady,
@@ -143,11 +158,16 @@ pub enum Waiting {
     },
     /// The controller has not acted yet.
     Pending,
+    /// Nobody knows whether the job has ended.
+    StatusUnreadable {
+        /// What is wrong with its status.
+        problem: String,
+    },
 }
 
 impl Waiting {
     /// The public words for all of them.
-    pub const REASONS: [Reason; 9] = [
+    pub const REASONS: [Reason; 10] = [
         Reason::Suspended,
         Reason::Parallelism,
         Reason::Unresolved,
@@ -157,6 +177,7 @@ impl Waiting {
         Reason::SecretCopying,
         Reason::SecretMissing,
         Reason::Pending,
+        Reason::StatusUnreadable,
     ];
 
     /// The public word for it.
@@ -164,13 +185,14 @@ impl Waiting {
         match self {
             Waiting::Suspended => Reason::Suspended,
             Waiting::Parallelism { .. } => Reason::Parallelism,
-            Waiting::Unresolved { .. } => Reason::Unresolved,
+            Waiting::Unresolved { .. } | Waiting::Asking { .. } => Reason::Unresolved,
             Waiting::NodeNotReady => Reason::NodeNotReady,
             Waiting::NoAgent => Reason::NoAgent,
             Waiting::NodeUnknown => Reason::NodeUnknown,
             Waiting::SecretCopying { .. } => Reason::SecretCopying,
             Waiting::SecretMissing { .. } => Reason::SecretMissing,
             Waiting::Pending => Reason::Pending,
+            Waiting::StatusUnreadable { .. } => Reason::StatusUnreadable,
         }
     }
 }
@@ -185,8 +207,21 @@ impl fmt::Display for Waiting {
             Waiting::Parallelism { limit } => {
                 write!(f, "as many nodes pull as the job's parallelism allows ({limit}); it comes when one is done")
             }
-            Waiting::Unresolved { image, by } => {
-                write!(f, "node {by} is asking the registry for the digest of {image}, so that all nodes get the same")
+            Waiting::Unresolved { image, by, others, trouble } => {
+                let (more, verb) = match others {
+                    0 => (String::new(), "is"),
+                    1 => (" and 1 other node".into(), "are"),
+                    others => (format!(" and {others} other nodes"), "are"),
+                };
+                write!(
+                    f,
+                    "node {by}{more} {verb} asking the registry for the digest of {image}, so that all nodes get the same"
+                )?;
+                last(trouble, f)
+            }
+            Waiting::Asking { image, trouble } => {
+                write!(f, "this node is asking the registry for the digest of {image}")?;
+                last(trouble, f)
             }
             Waiting::NodeNotReady => f.write_str("the node is not Ready; it is asked when it is"),
             Waiting::NoAgent => f.write_str("no Stoker agent runs on this node; it is asked when one does"),
@@ -213,7 +248,22 @@ impl fmt::Display for Waiting {
             Waiting::Pending => {
                 f.write_str("nothing stands in the way; the controller has not acted yet (is it running?)")
             }
+            Waiting::StatusUnreadable { problem } => {
+                write!(
+                    f,
+                    "the job's status cannot be read ({problem}), so nobody knows whether it has ended; mend its status, \
+                     or delete the job and make it anew"
+                )
+            }
         }
+    }
+}
+
+/// What went wrong last, behind what is being done.
+fn last(trouble: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match trouble {
+        "" => Ok(()),
+        trouble => write!(f, "; last: {trouble}"),
     }
 }
 

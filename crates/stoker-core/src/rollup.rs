@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::model::{Bytes, Completion, Job, JobId, NodeName, after};
+use crate::model::{Bytes, Completion, Empty, Job, JobId, NodeName, after};
 use crate::reason::Reason;
 
 /// How many failed nodes an outcome describes; all of them are counted and named.
@@ -73,6 +73,15 @@ pub struct Outcome {
     pub eta: Option<Timestamp>,
     /// Whether the deadline ended it.
     pub overdue: bool,
+    /// Whether no node matches, for a job to which that is no success.
+    pub lacks_nodes: bool,
+}
+
+impl Outcome {
+    /// Whether the job goes on only when a node matches.
+    pub fn waits_for_nodes(&self) -> bool {
+        self.lacks_nodes && self.stage == Stage::Running
+    }
 }
 
 /// Counts nodes one by one.
@@ -140,13 +149,16 @@ impl Tally {
         let started = job.started;
         let resting = waiting == 0 && pulling == 0;
         let once = matches!(job.completion, Completion::Once { .. });
-        let complete = once && resting && !job.suspend;
+        // Nothing to do is no success, for a job that wants to do something.
+        let lacks_nodes = desired == 0 && job.empty == Empty::Waits;
+        let overdue = self.overdue || lacks_nodes && job.overdue(now);
+        let complete = once && resting && !job.suspend && (!lacks_nodes || overdue);
         *closing = complete.then(|| closing.unwrap_or(now));
         let stage = match (complete, failed) {
-            (true, 0) => Stage::Succeeded,
+            (true, 0) if !lacks_nodes => Stage::Succeeded,
             (true, _) => Stage::Failed,
             _ if job.suspend => Stage::Suspended,
-            _ if resting => Stage::Synced,
+            _ if resting && !lacks_nodes => Stage::Synced,
             _ => Stage::Running,
         };
         Outcome {
@@ -166,7 +178,8 @@ impl Tally {
             started,
             completed: *closing,
             eta: (pulling > 0).then(|| eta(started?, now, self.bytes, self.sized, desired)).flatten(),
-            overdue: self.overdue,
+            overdue,
+            lacks_nodes,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Bytes, Key, LOOK, Order, Phase, Report, after};
+use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, after};
 use crate::reason::Reason;
 
 /// The longest pause between two attempts.
@@ -55,6 +55,11 @@ pub enum Action {
         /// What it needs and this agent has not.
         missing: Vec<String>,
     },
+    /// Stop the attempt that is under way; what it fetched is kept.
+    Hold {
+        /// Which order.
+        key: Key,
+    },
     /// Stop the attempt if one is under way, and say no more about it.
     Forget {
         /// Which order.
@@ -73,7 +78,7 @@ pub struct Able {
 
 impl Default for Able {
     fn default() -> Self {
-        Self { orders_at_once: 3, features: BTreeSet::from([LOOK.into()]) }
+        Self { orders_at_once: 3, features: BTreeSet::from([LOOK.into(), RESOLVE.into()]) }
     }
 }
 
@@ -91,10 +96,15 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
     let mut step = Step::default();
     let gone = tasks.keys().filter(|key| !orders.contains_key(key));
     step.actions.extend(gone.map(|&key| Action::Forget { key }));
-    let running = tasks.iter().filter(|(key, task)| task.state == TaskState::Running && orders.contains_key(key));
-    let mut free = able.orders_at_once.saturating_sub(running.count());
+    let runs = |key: &&Key| tasks.get(key).is_some_and(|task| task.state == TaskState::Running);
+    let held = orders.iter().filter(|(_, order)| order.hold).map(|(key, _)| key).filter(runs);
+    step.actions.extend(held.map(|&key| Action::Hold { key }));
+    let at_work = |order: &Order| !order.hold && !order.ask.is_question();
+    let running = orders.iter().filter(|(_, order)| at_work(order)).map(|(key, _)| key).filter(runs).count();
+    let mut free = able.orders_at_once.saturating_sub(running);
     // First asked, first served; the key decides where that is the same.
-    let mut queue: Vec<(Timestamp, Key)> = orders.iter().map(|(&key, order)| (order.asked, key)).collect();
+    let wanted = orders.iter().filter(|(_, order)| !order.hold);
+    let mut queue: Vec<(Timestamp, Key)> = wanted.map(|(&key, order)| (order.asked, key)).collect();
     queue.sort_unstable();
     for (asked, key) in queue {
         let Some(order) = orders.get(&key) else { continue };
@@ -111,9 +121,13 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
                 }
             },
         };
-        let missing: Vec<String> = order.needs.difference(&able.features).cloned().collect();
+        let missing: Vec<String> =
+            order.features().filter(|feature| !able.features.contains(*feature)).map(str::to_string).collect();
         if !missing.is_empty() {
             step.actions.push(Action::Refuse { key, missing });
+        } else if order.ask.is_question() {
+            // Others wait for the answer, and nothing is fetched for it: it takes no place.
+            step.actions.push(Action::Start { key, attempt });
         } else if free > 0 {
             free -= 1;
             step.actions.push(Action::Start { key, attempt });
@@ -140,8 +154,9 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
     let earlier = earlier.filter(|report| attempt > 1 || report.phase == Phase::Pulling);
     let report = Report {
         asked: order.asked,
+        jobs: order.jobs.clone(),
         phase: Phase::Pulling,
-        digest: order.pin.as_ref().map(|pin| pin.digest.clone()).or(earlier.and_then(|report| report.digest.clone())),
+        digest: order.pin().map(|pin| pin.digest.clone()).or(earlier.and_then(|report| report.digest.clone())),
         pin: earlier.and_then(|report| report.pin.clone()),
         bytes: earlier.map(|report| report.bytes).unwrap_or_default(),
         attempt,
@@ -180,6 +195,18 @@ pub fn succeed(order: &Order, task: &Task, digest: String, bytes: Bytes, now: Ti
     Task { report, state: TaskState::Ended }
 }
 
+/// The task after the registry has said which digest the tag means, where nothing more was asked.
+pub fn resolve(order: &Order, task: &Task, pin: Pin, now: Timestamp) -> Task {
+    let digest = pin.digest.clone();
+    let Task { report, state } = succeed(order, task, digest, Bytes::default(), now);
+    Task { report: Report { phase: Phase::Resolved, pin: Some(pin), ..report }, state }
+}
+
+/// The task whose attempt was stopped because its order is held: the same attempt begins again when it goes on.
+pub fn hold(task: &Task, now: Timestamp) -> Task {
+    adopt(task.report.clone(), now)
+}
+
 /// The task after an attempt that failed: a rest before the next one, or the end. `salt` differs from node to
 /// node, so that a fleet does not come back to a broken registry all at once. The order is the present one, so that
 /// an edit of its retries counts; the ask that is answered is the one that the attempt began with.
@@ -192,7 +219,7 @@ pub fn fail(order: &Order, task: &Task, failure: Failure, salt: u64, now: Timest
         updated: now,
         ..task.report.clone()
     };
-    if failure.retryable && attempt <= order.retries {
+    if failure.retryable && attempt <= order.terms.pull.retries {
         let until =
             after(now, pause(attempt, salt).max(failure.pause.unwrap_or_default().min(LONGEST_PAUSE_ASKED_FOR)));
         return Task { report, state: TaskState::Resting { until } };
@@ -367,6 +394,34 @@ mod tests {
         let failed = fail(&order(0), &begin(&order(0), 1, None, at(0)), failure(false), 0, at(1));
         let step = next(&orders, &BTreeMap::from([(key(1), find(&failed, at(5)))]), 5);
         assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 1 }]);
+    }
+
+    #[test]
+    fn a_held_order_stops_and_goes_on_as_the_same_attempt() {
+        let held = Order { hold: true, ..order(0) };
+        let running = begin(&order(0), 2, None, at(0));
+        let tasks = BTreeMap::from([(key(1), running.clone())]);
+        let step = next(&BTreeMap::from([(key(1), held.clone())]), &tasks, 5);
+        assert_eq!(step.actions, [Action::Hold { key: key(1) }]);
+        let tasks = BTreeMap::from([(key(1), hold(&running, at(5)))]);
+        assert_eq!(next(&BTreeMap::from([(key(1), held.clone())]), &tasks, 6), Step::default(), "nothing runs");
+        assert_eq!(next(&BTreeMap::from([(key(2), held)]), &BTreeMap::new(), 6), Step::default(), "nor begins");
+        let step = next(&BTreeMap::from([(key(1), order(0))]), &tasks, 7);
+        assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 2 }]);
+    }
+
+    #[test]
+    fn a_question_waits_for_no_pull() {
+        let mut orders: BTreeMap<Key, Order> = (1..=3).map(|n| (key(n), order(0))).collect();
+        let tasks: BTreeMap<Key, Task> = orders.keys().map(|k| (*k, begin(&order(0), 1, None, at(0)))).collect();
+        orders.insert(key(4), order(0));
+        orders.insert(key(5), Order { ask: crate::model::Ask::Resolve, ..order(1) });
+        let step = next(&orders, &tasks, 2);
+        assert_eq!(step.actions, [Action::Start { key: key(5), attempt: 1 }]);
+        let running = begin(&orders[&key(5)], 1, None, at(2));
+        let pin = Pin { asked: at(1), digest: "sha256:a".into() };
+        let done = resolve(&orders[&key(5)], &running, pin.clone(), at(3));
+        assert_eq!((done.report.phase, done.report.pin, done.state), (Phase::Resolved, Some(pin), TaskState::Ended));
     }
 
     #[test]

@@ -134,6 +134,9 @@ pub struct World {
     dirty_slots: BTreeSet<usize>,
     /// When the orders were asked that this plan has taken back: a new one in their place is a newer ask.
     taken_back: BTreeMap<(usize, Key), Timestamp>,
+    /// By slot: the jobs of pulls that were taken back or held, until the node's object says so. Until then they hold their
+    /// places.
+    leaving: BTreeMap<usize, BTreeSet<JobId>>,
     secrets: Secrets,
 }
 
@@ -163,6 +166,7 @@ impl World {
             Event::Orders(name, orders) => {
                 let at = self.agent_slot(&name);
                 self.set_orders(at, orders);
+                self.has_left(at);
                 self.dirty_slots.insert(at);
             }
             Event::Reports(name, reports) => {
@@ -173,6 +177,7 @@ impl World {
             Event::AgentGone(name) => {
                 if let Some(&at) = self.by_name.get(&name) {
                     self.set_orders(at, BTreeMap::new());
+                    self.has_left(at);
                     self.set_reports(at, BTreeMap::new());
                     self.change_node(at, |slot| slot.agent = false);
                     self.vacate(at);
@@ -276,10 +281,16 @@ impl World {
         }
     }
 
+    /// What was taken back from a node, or is held there, is not at work any more.
+    fn has_left(&mut self, at: usize) {
+        self.dirty_jobs.extend(self.leaving.remove(&at).unwrap_or_default());
+    }
+
     /// The orders of these images are looked at again wherever they stand.
     fn recheck_orders(&mut self, keys: &BTreeSet<Key>) {
         let slots = self.slots.iter().enumerate();
-        let holding = slots.filter(|(_, slot)| keys.iter().any(|key| slot.orders.contains_key(key)));
+        let held = |slot: &Slot, key: &Key| slot.orders.contains_key(key) || slot.orders.contains_key(&key.question());
+        let holding = slots.filter(|(_, slot)| keys.iter().any(|key| held(slot, key)));
         self.dirty_slots.extend(holding.map(|(at, _)| at));
     }
 

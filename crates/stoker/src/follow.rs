@@ -118,8 +118,9 @@ fn rows(job: &Job, reports: &BTreeMap<String, BTreeMap<Key, Report>>, clock: &Cl
     let mut rows = Vec::new();
     for (node, reports) in reports {
         for image in &job.images {
-            let report = image.reference.as_ref().ok().and_then(|reference| reports.get(&reference.key()));
-            if let Some(report) = report.filter(|report| report.asked >= since) {
+            let Ok(key) = image.reference.as_ref().map(|reference| reference.key()) else { continue };
+            let counts = |key: Key| reports.get(&key).filter(|report| report.asked >= since);
+            if let Some(report) = counts(key).or_else(|| counts(key.question())) {
                 rows.push(Row { node: node.clone(), image: image.written.clone(), report: report.clone() });
             }
         }

@@ -18,17 +18,13 @@ pub(crate) struct Job {
 
 impl Job {
     pub(crate) fn id(&self) -> JobId {
-        id(self.dialect, &self.object)
+        self.dialect.job_id_of(&self.object)
     }
 
     /// As a command would name it.
     pub(crate) fn name(&self) -> String {
         spoken(self.dialect, &self.object.name_any())
     }
-}
-
-pub(crate) fn id(dialect: &Dialect, object: &DynamicObject) -> JobId {
-    JobId::new(dialect.kind, &object.namespace().unwrap_or_default(), &object.name_any())
 }
 
 /// The name of a Preheat alone, `kind/name` of any other.

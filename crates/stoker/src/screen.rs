@@ -95,7 +95,8 @@ fn word(row: &Row) -> String {
         (Phase::Failed, Some(reason)) => format!("failed: {reason}"),
         (Phase::Failed, None) => "failed".into(),
         (Phase::Pulling, Some(reason)) => format!("attempt {} after {reason}", report.attempt),
-        (Phase::Pulling, None) => String::new(),
+        // The digest is known; the pull comes next.
+        (Phase::Resolved, _) | (Phase::Pulling, None) => String::new(),
     }
 }
 

@@ -2,8 +2,8 @@ use super::*;
 use crate::testing::{at, order};
 
 use prometheus_client::encoding::text::encode;
-use stoker_core::model::{Bytes, LOOK};
-use stoker_core::step::{begin, fail, succeed};
+use stoker_core::model::{Ask, Bytes};
+use stoker_core::step::{begin, succeed};
 
 /// The samples with a value other than zero.
 fn samples(metrics: &Metrics) -> Vec<String> {
@@ -59,7 +59,7 @@ fn counters_stay_and_levels_go_with_their_agent() {
 }
 
 #[test]
-fn an_order_that_was_asked_anew_or_only_looked_waits() {
+fn an_order_that_was_asked_anew_waits_and_questions_are_no_pulls() {
     let order = |asked| Order { asked, ..order() };
     let (a, b, c) = (Key::of("r/a:1"), Key::of("r/b:1"), Key::of("r/c:1"));
     let orders = BTreeMap::from([(a, order(at(1))), (b, order(at(1))), (c, order(at(5)))]);
@@ -68,10 +68,8 @@ fn an_order_that_was_asked_anew_or_only_looked_waits() {
     assert_eq!(phases(&orders, &BTreeMap::new()), [3, 0, 0, 0]);
     let tasks = BTreeMap::from([(a, begun), (b, done.clone()), (c, done)]);
     assert_eq!(phases(&orders, &tasks), [1, 1, 1, 0]);
-    let look = Order { needs: [LOOK.into()].into(), ..order(at(1)) };
-    let failure = Failure { reason: Reason::Unresolved, message: String::new(), retryable: false, pause: None };
-    let looked = fail(&look, &begin(&look, 1, None, at(2)), failure, 0, at(3));
-    assert_eq!(phases(&BTreeMap::from([(a, look)]), &BTreeMap::from([(a, looked)])), [1, 0, 0, 0]);
+    let question = Order { ask: Ask::Look, ..order(at(1)) };
+    assert_eq!(phases(&BTreeMap::from([(a, question)]), &BTreeMap::new()), [0, 0, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -92,11 +92,11 @@ impl Tools {
 
     /// Each login in turn, nobody at the end; the first refusal is the one that is told.
     async fn pull_as_anyone(&self, cri: &Cri, order: &Order, from: &Origin, name: &str) -> Result<(), Failure> {
-        let told = &order.sandbox;
+        let told = &order.terms.pull.sandbox;
         let sandbox = (*told != Default::default())
             .then(|| Sandbox { labels: told.labels.clone(), annotations: told.annotations.clone() });
         // The attempt as a whole ends before that, and says more about it.
-        let limit = order.timeout.saturating_add(LONGER);
+        let limit = order.terms.pull.timeout.saturating_add(LONGER);
         let mut refusal = None;
         for login in from.logins.candidates() {
             let auth = login.map(auth);

@@ -6,12 +6,13 @@ use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Map, Value, json};
-use stoker_core::model::{self, Key, Order, Report};
+use stoker_core::Reason;
+use stoker_core::model::{self, Ask, Key, Order, Report, Terms};
 use stoker_core::rollup::{Outcome, Stage};
 
 use super::{
-    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatStatus, PullPolicy, WaitingFor, WireBytes,
-    WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
+    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatStatus, PullPolicy, WaitingFor, WireAsk,
+    WireBytes, WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
 };
 use crate::amount::Amount;
 use crate::dialect::part;
@@ -43,6 +44,7 @@ fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatSta
             .waiting_for
             .iter()
             .map(|(reason, &nodes)| WaitingFor { reason: reason.to_string(), nodes })
+            .chain(outcome.waits_for_nodes().then(|| WaitingFor { reason: Reason::NoNodes.to_string(), nodes: 0 }))
             .collect(),
         start_time: outcome.started,
         completion_time: outcome.completed,
@@ -66,12 +68,18 @@ pub fn phase(stage: Stage) -> &'static str {
     }
 }
 
+const NO_NODES: &str = "no node matches spec.nodes";
+const COMPARE_NODES: &str = "compare it with `kubectl get nodes --show-labels`";
+
 /// The whole outcome in a sentence.
 fn message(outcome: &Outcome) -> String {
     let Outcome { desired, succeeded, failed, pulling, waiting, .. } = outcome;
     let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
     match outcome.stage {
-        _ if *desired == 0 => "no node matches spec.nodes; compare it with `kubectl get nodes --show-labels`".into(),
+        Stage::Failed if outcome.lacks_nodes => {
+            format!("{NO_NODES}, and the job's deadline has passed; {COMPARE_NODES}, and make the job anew")
+        }
+        _ if *desired == 0 => format!("{NO_NODES}; {COMPARE_NODES}"),
         Stage::Suspended => "suspended; set spec.suspend to false to go on".into(),
         Stage::Succeeded => format!("all images are on all {desired} nodes"),
         Stage::Failed => {
@@ -90,13 +98,17 @@ fn conditions(outcome: &Outcome, message: &str, before: &[Condition], now: Times
     let good = outcome.failed == 0 && matches!(outcome.stage, Stage::Succeeded | Stage::Synced);
     let all =
         [("Ready", good), ("Complete", outcome.stage == Stage::Succeeded), ("Stalled", outcome.stage == Stage::Failed)];
+    let reason = match outcome.waits_for_nodes() {
+        true => Reason::NoNodes.as_str(),
+        false => phase(outcome.stage),
+    };
     let conditions = all.map(|(kind, holds)| {
         let status = if holds { "True" } else { "False" };
         let since = before.iter().find(|condition| condition.kind == kind && condition.status == status);
         Condition {
             kind: kind.into(),
             status: status.into(),
-            reason: phase(outcome.stage).into(),
+            reason: reason.into(),
             message: message.into(),
             last_transition_time: since.map_or(now, |condition| condition.last_transition_time),
             observed_generation: outcome.generation,
@@ -125,22 +137,30 @@ pub fn node_preheat(orders: &BTreeMap<Key, Order>, reports: &BTreeMap<Key, Repor
 }
 
 fn wire_order(order: &Order) -> Value {
+    let Order { image, jobs, asked, ask, hold, terms, .. } = order;
+    let Terms { pull, secrets, progress } = terms;
     json!(WireOrder {
-        image: order.image.clone(),
-        pin: order.pin.as_ref().map(wire_pin),
-        policy: match order.policy {
+        image: image.clone(),
+        ask: Some(match ask {
+            Ask::Resolve => WireAsk::Resolve,
+            Ask::Look => WireAsk::Look,
+            Ask::Fetch(_) => WireAsk::Fetch,
+        }),
+        pin: ask.pin().map(wire_pin),
+        hold: *hold,
+        policy: match pull.policy {
             model::Policy::IfNotPresent => PullPolicy::IfNotPresent,
             model::Policy::Always => PullPolicy::Always,
         },
-        timeout: Span(order.timeout),
-        retries: order.retries,
-        bandwidth: order.bandwidth.map(Amount),
-        sandbox: WireSandbox { labels: pairs(&order.sandbox.labels), annotations: pairs(&order.sandbox.annotations) },
-        progress: Span(order.progress),
-        jobs: order.jobs.iter().map(ToString::to_string).collect(),
-        asked: order.asked,
-        secrets: order.secrets.iter().map(ToString::to_string).collect(),
-        needs: order.needs.iter().cloned().collect(),
+        timeout: Span(pull.timeout),
+        retries: pull.retries,
+        bandwidth: pull.bandwidth.map(Amount),
+        sandbox: WireSandbox { labels: pairs(&pull.sandbox.labels), annotations: pairs(&pull.sandbox.annotations) },
+        progress: Span(*progress),
+        jobs: jobs.iter().map(ToString::to_string).collect(),
+        asked: *asked,
+        secrets: secrets.iter().map(ToString::to_string).collect(),
+        needs: order.features().map(str::to_string).collect(),
     })
 }
 
@@ -180,9 +200,11 @@ pub fn saying(node: &str, saying: &Saying) -> Write {
 fn wire_report(report: &Report) -> Value {
     json!(WireReport {
         asked: report.asked,
+        jobs: report.jobs.iter().map(ToString::to_string).collect(),
         phase: match report.phase {
             model::Phase::Pulling => WirePhase::Pulling,
             model::Phase::Succeeded => WirePhase::Succeeded,
+            model::Phase::Resolved => WirePhase::Resolved,
             model::Phase::Failed => WirePhase::Failed,
         },
         digest: report.digest.clone(),

@@ -60,9 +60,15 @@ pub struct NodePreheatSpec {
 pub struct WireOrder {
     /// The canonical reference.
     pub image: String,
-    /// What to fetch; none means: ask the registry, report the answer, then fetch it; or only look, where `needs` says so.
+    /// What to do; none, as older controllers write it, means Look where `needs` has `look`, else Fetch.
+    #[serde(default)]
+    pub ask: Option<WireAsk>,
+    /// What to fetch; none means: ask the registry, report the answer, then fetch it.
     #[serde(default)]
     pub pin: Option<WirePin>,
+    /// Nothing runs, and what was fetched is kept, until this is false.
+    #[serde(default)]
+    pub hold: bool,
     /// Whether an image that is there is good enough.
     pub policy: PullPolicy,
     /// The longest that one attempt may take.
@@ -77,7 +83,7 @@ pub struct WireOrder {
     pub sandbox: WireSandbox,
     /// The time between two reports of mere progress.
     pub progress: Span,
-    /// The jobs that it serves, as Kind/namespace/name.
+    /// The jobs that it serves, as Kind.group/namespace/name, with #part where an object means several jobs.
     pub jobs: Vec<String>,
     /// When it was last asked for; the report repeats it.
     #[schemars(with = "String", extend("format" = "date-time"))]
@@ -85,9 +91,20 @@ pub struct WireOrder {
     /// Secrets in Stoker's namespace with logins for the image, in the order in which they are tried.
     #[serde(default)]
     pub secrets: Vec<String>,
-    /// Features that the agent must have. `look`: it says whether the image is there, and leaves the registry alone.
+    /// Features that the agent must have: `look` and `resolve` for the asks of these names.
     #[serde(default)]
     pub needs: Vec<String>,
+}
+
+/// What an order asks of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WireAsk {
+    /// Ask the registry which digest the tag means, and fetch nothing.
+    Resolve,
+    /// Say whether the image is there, and leave the registry alone.
+    Look,
+    /// Fetch the image.
+    Fetch,
 }
 
 /// A pod, as a runtime that pulls by itself is told of it: `key=value`. Lists, because a merge patch replaces them whole.
@@ -159,6 +176,9 @@ pub struct WireReport {
     /// `asked` of the order that this answers.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub asked: Timestamp,
+    /// The jobs of that order; the report may outlive it.
+    #[serde(default)]
+    pub jobs: Vec<String>,
     /// How far it is.
     pub phase: WirePhase,
     /// The digest that is there, or on its way.
@@ -197,6 +217,8 @@ pub enum WirePhase {
     Pulling,
     /// The image is there.
     Succeeded,
+    /// The registry has said which digest the tag means; nothing was to be fetched.
+    Resolved,
     /// Given up.
     Failed,
 }

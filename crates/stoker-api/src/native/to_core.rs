@@ -7,16 +7,16 @@ use kube_core::dynamic::DynamicObject;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use stoker_core::model::{
-    self, Completion, CopyName, Job, JobId, Key, Order, Pull, Report, Sandbox, SecretId, Unreachable,
+    self, Ask, Completion, CopyName, Empty, Job, JobId, Key, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
 };
 use stoker_core::reason::Reason;
 
 use super::{
-    CompletionMode, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireBytes, WireOrder, WirePhase, WirePin,
-    WireReport,
+    CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireAsk, WireBytes, WireOrder,
+    WirePhase, WirePin, WireReport,
 };
 use crate::amount::Amount;
-use crate::dialect::{NotReadable, Summary, created, part};
+use crate::dialect::{DIALECTS, NotReadable, Summary, created, part, status_or_why};
 use crate::{image, labels};
 
 const ROUND: Duration = Duration::from_secs(24 * 3600);
@@ -24,14 +24,15 @@ const ROUND: Duration = Duration::from_secs(24 * 3600);
 /// The job that a Preheat describes.
 pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     let spec: PreheatSpec = part(object, "spec")?;
-    let status: PreheatStatus = part(object, "status").unwrap_or_default();
+    let (status, unreadable) = status_or_why(object);
+    let status: PreheatStatus = status;
     let generation = object.metadata.generation.unwrap_or_default();
     // An edited Preheat that had ended begins again: its status speaks of an older generation.
     let current = status.observed_generation == generation;
     let completion = &spec.completion;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     Ok(Job {
-        id: JobId::new("Preheat", namespace, object.metadata.name.as_deref().unwrap_or_default()),
+        id: JobId::new((GROUP, "Preheat"), namespace, object.metadata.name.as_deref().unwrap_or_default()),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation,
         created: created(object),
@@ -60,8 +61,10 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         },
         suspend: spec.suspend,
         unreachable: Unreachable::Wait,
+        empty: Empty::Waits,
         started: status.start_time.filter(|_| current || status.completion_time.is_none()),
         ended: status.completion_time.filter(|_| current),
+        unreadable,
     })
 }
 
@@ -128,22 +131,38 @@ pub fn bandwidth(object: &DynamicObject) -> Result<Option<u64>, String> {
 /// The orders of a NodePreheat.
 pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
     entries(object, "/spec/orders", |wire: WireOrder| {
-        let jobs = wire.jobs.iter().map(|id| id.parse::<JobId>().map_err(|problem| problem.to_string()));
-        Ok(Order {
-            image: wire.image,
-            pin: wire.pin.map(pin),
+        let pull = Pull {
             policy: policy(wire.policy),
             timeout: wire.timeout.0,
             retries: wire.retries,
             bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
             sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
-            progress: wire.progress.0,
-            jobs: jobs.collect::<Result<BTreeSet<_>, _>>()?,
-            asked: wire.asked,
-            secrets: wire.secrets.iter().map(|name| CopyName::new(name)).collect(),
-            needs: wire.needs.into_iter().collect(),
-        })
+        };
+        let secrets = wire.secrets.iter().map(|name| CopyName::new(name)).collect();
+        let mut needs: BTreeSet<String> = wire.needs.into_iter().collect();
+        let ask = match wire.ask {
+            Some(WireAsk::Resolve) => Ask::Resolve,
+            Some(WireAsk::Look) => Ask::Look,
+            None if wire.pin.is_none() && needs.contains(model::LOOK) => Ask::Look,
+            Some(WireAsk::Fetch) | None => Ask::Fetch(wire.pin.map(pin)),
+        };
+        if let Some(feature) = ask.feature() {
+            needs.remove(feature);
+        }
+        let terms = Terms { pull, secrets, progress: wire.progress.0 };
+        let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);
+        Ok(Order { hold: wire.hold, needs, ..order })
     })
+}
+
+/// Jobs as they are written today, and as they were before they had groups.
+fn job_ids(texts: &[String]) -> Result<BTreeSet<JobId>, String> {
+    let ids = texts.iter().map(|text| {
+        let id: JobId = text.parse().map_err(|problem: model::NotAJobId| problem.to_string())?;
+        let dialect = DIALECTS.iter().find(|dialect| id.group().is_empty() && dialect.kind == id.kind());
+        Ok(dialect.map_or_else(|| id.clone(), |dialect| dialect.job_id(id.namespace(), id.name())))
+    });
+    ids.collect()
 }
 
 pub(crate) fn sandbox(spec: SandboxSpec) -> Sandbox {
@@ -159,9 +178,11 @@ pub fn reports(object: &DynamicObject) -> (BTreeMap<Key, Report>, Vec<String>) {
     entries(object, "/status/reports", |wire: WireReport| {
         Ok(Report {
             asked: wire.asked,
+            jobs: job_ids(&wire.jobs)?,
             phase: match wire.phase {
                 WirePhase::Pulling => model::Phase::Pulling,
                 WirePhase::Succeeded => model::Phase::Succeeded,
+                WirePhase::Resolved => model::Phase::Resolved,
                 WirePhase::Failed => model::Phase::Failed,
             },
             digest: wire.digest,

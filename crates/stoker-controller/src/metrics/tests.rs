@@ -5,7 +5,7 @@ use stoker_core::Bytes;
 fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeeded, failed]: [u32; 4]) -> Outcome {
     let waits = if stage == Stage::Suspended { Reason::Suspended } else { Reason::Parallelism };
     Outcome {
-        job: JobId::new("Preheat", "default", name),
+        job: JobId::new(("stoker.dev", "Preheat"), "default", name),
         generation,
         stage,
         desired: waiting + pulling + succeeded + failed,
@@ -22,6 +22,7 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         completed: None,
         eta: None,
         overdue: false,
+        lacks_nodes: false,
     }
 }
 
@@ -73,8 +74,8 @@ fn jobs_are_counted_while_they_run_and_once_when_they_end() {
         ended.bytes.done = bytes;
         leading.planned(&plan(&[ended]), begun);
     }
-    leading.forget(&JobId::new("Preheat", "default", "b"));
-    leading.forget(&JobId::new("Preheat", "default", "never seen"));
+    leading.forget(&JobId::new(("stoker.dev", "Preheat"), "default", "b"));
+    leading.forget(&JobId::new(("stoker.dev", "Preheat"), "default", "never seen"));
     assert_eq!(samples(&metrics), ["leader 1", "jobs_ended_total{result=\"Failed\"} 2"]);
     leading.planned(&plan(&[outcome("a", 3, Stage::Running, [6, 0, 0, 0])]), begun);
     drop(leading);

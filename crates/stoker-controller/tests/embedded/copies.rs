@@ -37,7 +37,7 @@ async fn until(api: Api<Preheat>, waiting_for: &'static str) {
 async fn why(client: &Client, clock: &Clock) -> String {
     let mut world = snapshot::take(client, "default").await.unwrap();
     world.plan(clock());
-    match &world.nodes(&JobId::new("Preheat", "default", "web"), clock())[0].state {
+    match &world.nodes(&JobId::new(("stoker.dev", "Preheat"), "default", "web"), clock())[0].state {
         State::Waiting(waiting) => waiting.to_string(),
         other => format!("{other:?}"),
     }

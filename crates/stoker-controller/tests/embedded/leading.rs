@@ -91,7 +91,7 @@ async fn both_are_healthy_and_ready_for_as_long_as_nothing_happens_and_only_one_
     let led = [
         "stoker_controller_leader 1",
         "stoker_controller_jobs{stage=\"Running\"} 1",
-        "stoker_controller_nodes{state=\"pulling\"} 1",
+        "stoker_controller_nodes{state=\"waiting\"} 1",
     ];
     assert_eq!(leads(&one), led);
     assert_eq!(leads(&two), Vec::<String>::new());
@@ -111,8 +111,19 @@ async fn events_tell_the_start_and_the_end_once() {
     let client = api(&clock);
     let cancel = CancellationToken::new();
     let first = controller(&client, &clock, "same", &cancel);
-    preheat(&client, "none").await;
+    // Nothing to do is no success: it waits for a node, and fails at its deadline.
+    let spec = json!({"images": [{"image": "registry.example/none:v1"}], "completion": {"deadline": "60s"}});
+    let object = serde_json::from_value(json!({"metadata": {"name": "none"}, "spec": spec})).unwrap();
     let preheats: Api<Preheat> = Api::default_namespaced(client.clone());
+    preheats.create(&Default::default(), &object).await.unwrap();
+    let waits = |object: Option<&Preheat>| {
+        let status = object.and_then(|object| object.status.as_ref());
+        status.is_some_and(|status| {
+            let complete = status.conditions.iter().find(|condition| condition.kind == "Complete").unwrap();
+            status.phase == "Running" && (complete.status.as_str(), complete.reason.as_str()) == ("False", "NoNodes")
+        })
+    };
+    await_condition(preheats.clone(), "none", waits).await.unwrap();
     let ended = |object: Option<&Preheat>| {
         object.and_then(|object| object.status.as_ref()).is_some_and(|status| status.completion_time.is_some())
     };
@@ -122,7 +133,7 @@ async fn events_tell_the_start_and_the_end_once() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let events = Api::<Event>::default_namespaced(client.clone()).list(&Default::default()).await.unwrap();
     let told: Vec<&str> = events.items.iter().filter_map(|event| event.reason.as_deref()).collect();
-    assert_eq!(told, ["Started", "Succeeded"]);
+    assert_eq!(told, ["Failed", "NoNodes", "Started"], "each once, by name");
     assert_eq!(events.items[0].involved_object.name.as_deref(), Some("none"));
     cancel.cancel();
     second.await.unwrap();

@@ -7,33 +7,54 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-/// Identifies a job of any dialect: its kind, namespace and name, rendered `Kind/namespace/name`.
+/// Identifies a job of any dialect: the object that it was read from and, where an object means several jobs, which of
+/// them. Rendered `Kind.group/namespace/name`, with `#part` at the end where there is a part.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct JobId(Arc<str>);
 
 impl JobId {
-    /// Joins the three parts.
-    pub fn new(kind: &str, namespace: &str, name: &str) -> Self {
-        Self(format!("{kind}/{namespace}/{name}").into())
+    /// The job that an object of this group and kind means.
+    pub fn new((group, kind): (&str, &str), namespace: &str, name: &str) -> Self {
+        let dot = if group.is_empty() { "" } else { "." };
+        Self(format!("{kind}{dot}{group}/{namespace}/{name}").into())
+    }
+
+    /// The same object's job for this part of it.
+    pub fn with_part(&self, part: &str) -> Self {
+        Self(format!("{}#{part}", self.object()).into())
     }
 
     /// The kind of the object that the job was read from.
     pub fn kind(&self) -> &str {
-        self.part(0)
+        self.segment(0).split('.').next().unwrap_or_default()
     }
 
-    /// The namespace of that object.
+    /// The API group of that object.
+    pub fn group(&self) -> &str {
+        self.segment(0).split_once('.').map(|(_, group)| group).unwrap_or_default()
+    }
+
+    /// The namespace of that object; empty where its kind has none.
     pub fn namespace(&self) -> &str {
-        self.part(1)
+        self.segment(1)
     }
 
     /// The name of that object.
     pub fn name(&self) -> &str {
-        self.part(2)
+        self.segment(2)
     }
 
-    fn part(&self, n: usize) -> &str {
-        self.0.splitn(3, '/').nth(n).unwrap_or_default()
+    /// Which of the object's jobs, where it means several.
+    pub fn part(&self) -> Option<&str> {
+        self.0.split_once('#').map(|(_, part)| part)
+    }
+
+    fn object(&self) -> &str {
+        self.0.split('#').next().unwrap_or_default()
+    }
+
+    fn segment(&self, n: usize) -> &str {
+        self.object().splitn(3, '/').nth(n).unwrap_or_default()
     }
 }
 
@@ -49,17 +70,18 @@ impl fmt::Debug for JobId {
     }
 }
 
-/// A string that is not `Kind/namespace/name`.
+/// A string that is not `Kind.group/namespace/name`.
 #[derive(Debug, thiserror::Error)]
-#[error("`{0}` is not of the form Kind/namespace/name")]
+#[error("`{0}` is not of the form Kind.group/namespace/name or Kind.group/namespace/name#part")]
 pub struct NotAJobId(String);
 
 impl FromStr for JobId {
     type Err = NotAJobId;
     fn from_str(s: &str) -> Result<Self, NotAJobId> {
-        let parts: Vec<&str> = s.split('/').collect();
-        match parts.as_slice() {
-            [kind, _, name] if !kind.is_empty() && !name.is_empty() => Ok(Self(s.into())),
+        let object = s.split('#').next().unwrap_or_default();
+        let segments: Vec<&str> = object.split('/').collect();
+        match segments.as_slice() {
+            [kind, _, name] if !kind.is_empty() && !kind.starts_with('.') && !name.is_empty() => Ok(Self(s.into())),
             _ => Err(NotAJobId(s.into())),
         }
     }
@@ -79,6 +101,15 @@ impl Key {
             *to = *from;
         }
         Self(short)
+    }
+}
+
+impl Key {
+    /// The key under which the question stands what the image with this key is: a node may answer it while it pulls the
+    /// image. Every bit is inverted, so that each of both leads to the other.
+    #[must_use]
+    pub fn question(self) -> Self {
+        Self(self.0.map(|byte| !byte))
     }
 }
 
@@ -121,14 +152,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_and_job_ids_survive_their_text() {
+    fn keys_survive_their_text() {
         let key = Key::of("docker.io/library/nginx:1");
         assert_eq!(key.to_string().parse::<Key>().unwrap(), key);
+        assert_ne!(key.question(), key);
+        assert_eq!(key.question().question(), key);
         assert!("xyz".parse::<Key>().is_err());
         assert!("ABCDEF0123456789abcd".parse::<Key>().is_err(), "upper case would be a second name");
-        let id = JobId::new("Preheat", "shop", "web");
-        assert_eq!((id.kind(), id.namespace(), id.name()), ("Preheat", "shop", "web"));
-        assert_eq!(id.to_string().parse::<JobId>().unwrap(), id);
-        assert!("a/b".parse::<JobId>().is_err());
+    }
+
+    #[test]
+    fn a_job_is_found_by_object_and_part() {
+        let id = JobId::new(("stoker.dev", "Preheat"), "shop", "web");
+        assert_eq!((id.group(), id.kind(), id.namespace(), id.name()), ("stoker.dev", "Preheat", "shop", "web"));
+        assert_eq!((id.to_string().as_str(), id.part()), ("Preheat.stoker.dev/shop/web", None));
+        let part = JobId::new(("", "Node"), "", "n1").with_part("shop/web:1#x");
+        assert_eq!((part.group(), part.kind(), part.namespace(), part.name()), ("", "Node", "", "n1"));
+        assert_eq!(part.part(), Some("shop/web:1#x"));
+        for id in [&id, &part, &id.with_part("1").with_part("2")] {
+            assert_eq!(id.to_string().parse::<JobId>().unwrap(), *id);
+        }
+        assert_eq!(id.with_part("1").with_part("2").part(), Some("2"), "a part has no parts");
+        for wrong in ["a/b", "/b/c", ".g/b/c", "a/b/", "a/b/c/d", "a/b#c/d"] {
+            assert!(wrong.parse::<JobId>().is_err(), "{wrong}");
+        }
     }
 }

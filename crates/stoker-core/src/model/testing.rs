@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{JobId, Order, Policy};
+use super::{Ask, JobId, Order, Policy, Pull, Terms};
 
 /// This second.
 pub(crate) fn at(second: i64) -> Timestamp {
@@ -14,18 +14,14 @@ pub(crate) fn at(second: i64) -> Timestamp {
 
 /// An order without a digest, tried at most three times, asked at this second.
 pub(crate) fn order(asked: i64) -> Order {
-    Order {
-        image: "r/i:1".into(),
-        pin: None,
+    let pull = Pull {
         policy: Policy::IfNotPresent,
         timeout: Duration::from_secs(600),
         retries: 2,
         bandwidth: None,
         sandbox: Default::default(),
-        progress: Duration::from_secs(1),
-        jobs: BTreeSet::from([JobId::new("Preheat", "default", "j")]),
-        asked: at(asked),
-        secrets: Vec::new(),
-        needs: BTreeSet::new(),
-    }
+    };
+    let terms = Terms { pull, secrets: Vec::new(), progress: Duration::from_secs(1) };
+    let jobs = BTreeSet::from([JobId::new(("stoker.dev", "Preheat"), "default", "j")]);
+    Order::new("r/i:1", jobs, at(asked), Ask::Fetch(None), terms)
 }

@@ -1,47 +1,29 @@
 //! An order as the World keeps it. The orders of one image differ in little but their time: what is the same is kept
 //! once for all nodes, which makes a large world less than half as large. An [`Order`] goes in and comes out unchanged.
 
-use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{CopyName, JobId, LOOK, Order, Pin, Policy, Sandbox};
+use crate::model::{Ask, Order, Pin};
 
 /// How many kinds of orders of one image are looked through for those that nobody has any more.
 const MANY: usize = 16;
 
-/// An order: what is its own, and what it shares.
+/// An order: its own times, and what it shares with others. It derefs to the latter, in which the times are blank.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     /// [`Order::asked`].
     pub(super) asked: Timestamp,
     /// [`Pin::asked`] of its digest, if it has one.
     pub(super) pinned: Option<Timestamp>,
-    shared: Arc<Shared>,
-}
-
-/// The other parts of an [`Order`], under the same names.
-#[derive(Debug, PartialEq)]
-pub(super) struct Shared {
-    image: String,
-    digest: Option<String>,
-    pub(super) policy: Policy,
-    pub(super) timeout: Duration,
-    pub(super) retries: u32,
-    pub(super) bandwidth: Option<u64>,
-    pub(super) sandbox: Sandbox,
-    progress: Duration,
-    pub(super) jobs: BTreeSet<JobId>,
-    pub(super) secrets: Vec<CopyName>,
-    needs: BTreeSet<String>,
+    shared: Arc<Order>,
 }
 
 impl Deref for Held {
-    type Target = Shared;
-    fn deref(&self) -> &Shared {
+    type Target = Order;
+    fn deref(&self) -> &Order {
         &self.shared
     }
 }
@@ -49,67 +31,50 @@ impl Deref for Held {
 impl Held {
     /// The order as it came in.
     pub(super) fn order(&self) -> Order {
-        let shared = &*self.shared;
-        Order {
-            image: shared.image.clone(),
-            pin: self.pin(),
-            policy: shared.policy,
-            timeout: shared.timeout,
-            retries: shared.retries,
-            bandwidth: shared.bandwidth,
-            sandbox: shared.sandbox.clone(),
-            progress: shared.progress,
-            jobs: shared.jobs.clone(),
-            asked: self.asked,
-            secrets: shared.secrets.clone(),
-            needs: shared.needs.clone(),
+        let mut order = Order { asked: self.asked, ..(*self.shared).clone() };
+        if let (Some(asked), Ask::Fetch(Some(pin))) = (self.pinned, &mut order.ask) {
+            pin.asked = asked;
         }
+        order
     }
 
-    /// [`Order::looks`].
-    pub(super) fn looks(&self) -> bool {
-        self.needs.contains(LOOK)
-    }
-
-    /// [`Order::pin`].
+    /// The digest to fetch, with its time.
     pub(super) fn pin(&self) -> Option<Pin> {
-        Some(Pin { asked: self.pinned?, digest: self.digest.clone()? })
+        Some(Pin { asked: self.pinned?, digest: self.shared.ask.pin()?.digest.clone() })
     }
 
     /// Whether it is this order.
     pub(super) fn is(&self, order: &Order) -> bool {
-        let Order { image, pin, policy, timeout, retries, bandwidth, sandbox, progress, jobs, asked, secrets, needs } =
-            order;
-        let (pinned, digest) = (pin.as_ref().map(|pin| pin.asked), pin.as_ref().map(|pin| &pin.digest));
-        let own = (self.asked, self.pinned) == (*asked, pinned) && self.digest.as_ref() == digest;
-        let terms = (self.policy, self.timeout, self.retries, self.bandwidth, self.progress)
-            == (*policy, *timeout, *retries, *bandwidth, *progress);
-        own && terms
-            && self.sandbox == *sandbox
-            && (&self.image, &self.jobs, &self.secrets, &self.needs) == (image, jobs, secrets, needs)
+        let Order { image, jobs, asked, ask, hold, terms, needs } = order;
+        let digest = |ask: &Ask| ask.pin().map(|pin| pin.digest.clone());
+        let same_ask = std::mem::discriminant(&self.ask) == std::mem::discriminant(ask)
+            && (self.pinned, digest(&self.ask)) == (ask.pin().map(|pin| pin.asked), digest(ask));
+        (self.asked, self.hold) == (*asked, *hold)
+            && same_ask
+            && (&self.image, &self.jobs, &self.terms, &self.needs) == (image, jobs, terms, needs)
     }
 }
 
 /// What orders of one image share.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Kinds(Vec<Arc<Shared>>);
+pub(super) struct Kinds(Vec<Arc<Order>>);
 
 impl Kinds {
     /// Takes an order in.
-    pub(super) fn hold(&mut self, order: Order) -> Held {
-        let Order { image, pin, policy, timeout, retries, bandwidth, sandbox, progress, jobs, asked, secrets, needs } =
-            order;
-        let (pinned, digest) = pin.map(|pin| (pin.asked, pin.digest)).unzip();
-        let shared =
-            Shared { image, digest, policy, timeout, retries, bandwidth, sandbox, progress, jobs, secrets, needs };
-        if let Some(shared) = self.0.iter().find(|there| ***there == shared) {
+    pub(super) fn hold(&mut self, mut order: Order) -> Held {
+        let asked = std::mem::replace(&mut order.asked, Timestamp::UNIX_EPOCH);
+        let pinned = match &mut order.ask {
+            Ask::Fetch(Some(pin)) => Some(std::mem::replace(&mut pin.asked, Timestamp::UNIX_EPOCH)),
+            _ => None,
+        };
+        if let Some(shared) = self.0.iter().find(|there| ***there == order) {
             return Held { asked, pinned, shared: shared.clone() };
         }
         if self.0.len() >= MANY {
             self.0.retain(|there| Arc::strong_count(there) > 1);
         }
         // One that is not kept here is merely not shared.
-        let shared = Arc::new(shared);
+        let shared = Arc::new(order);
         if self.0.len() < MANY {
             self.0.push(shared.clone());
         }
@@ -120,14 +85,16 @@ impl Kinds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::CopyName;
     use crate::model::testing::{at, order};
 
     #[test]
     fn an_order_comes_out_as_it_went_in_and_equal_parts_are_kept_once() {
         let mut kinds = Kinds::default();
         let plain = order(1);
-        let mut other = Order { asked: at(2), secrets: vec![CopyName::new("pull-1")], ..order(1) };
-        other.pin = Some(Pin { asked: at(0), digest: "sha256:a".into() });
+        let mut other = Order { asked: at(2), ..order(1) };
+        other.terms.secrets = vec![CopyName::new("pull-1")];
+        other.ask = Ask::Fetch(Some(Pin { asked: at(0), digest: "sha256:a".into() }));
         let orders = [plain.clone(), Order { asked: at(7), ..plain }, other.clone(), Order { asked: at(9), ..other }];
         for order in &orders {
             let held = kinds.hold(order.clone());
@@ -142,7 +109,8 @@ mod tests {
         let mut kinds = Kinds::default();
         let kept = kinds.hold(order(0));
         for retries in 100..200 {
-            let order = Order { retries, ..order(0) };
+            let mut order = order(0);
+            order.terms.pull.retries = retries;
             assert!(kinds.hold(order.clone()).is(&order));
         }
         assert!(kinds.0.len() <= MANY && kinds.0.iter().any(|there| Arc::ptr_eq(there, &kept.shared)));

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::World;
 use super::demand::{answered, silent_from};
 use super::held::Held;
-use crate::model::{CopyName, Job, JobId, Key, LOOK, Order, Pin, Pull, Report, after};
+use crate::model::{Ask, CopyName, Job, JobId, Key, Order, Pin, Pull, Report, Terms, after};
 use crate::pace;
 use crate::reference::Reference;
 use crate::select::selects;
@@ -40,7 +40,7 @@ impl World {
     }
 
     pub(super) fn set_order(&mut self, at: usize, key: Key, order: Option<Order>) {
-        let order = order.map(|order| self.demand.entry(key).or_default().kinds.hold(order));
+        let order = order.map(|order| self.demand.entry(image_key(key, &order)).or_default().kinds.hold(order));
         self.change_entry(at, key, |slot| {
             match order {
                 Some(order) => slot.orders.insert(key, order),
@@ -62,8 +62,8 @@ impl World {
         }
     }
 
-    /// Takes back the unfinished orders of a node that nobody wants any more, and brings those up to date whose
-    /// jobs were edited. Finished ones stay until [`World::sweep`].
+    /// Takes back the unfinished orders of a node that nobody wants any more, holds those whose jobs are suspended, and
+    /// brings those up to date whose jobs were edited. Finished ones stay until [`World::sweep`].
     pub(super) fn tidy(&mut self, at: usize, now: Timestamp, changes: &mut Changes) {
         let Some(slot) = self.slots.get(at) else { return };
         let mut edits: Vec<(Key, Option<Order>)> = Vec::new();
@@ -75,66 +75,126 @@ impl World {
             if answered(order, report) {
                 continue;
             }
-            let serves: Vec<&Job> =
-                self.wanted_by(at, key).filter(|job| job.runs() && order.jobs.contains(&job.id)).collect();
-            match terms(&serves) {
-                None => edits.push((key, None)),
-                Some(Pull { policy, timeout, retries, bandwidth, sandbox }) => {
-                    // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
-                    let policy = policy.min(order.policy);
-                    // One that fell silent keeps what it has until it is heard: a new ask would count as work under way.
+            let image = image_key(key, order);
+            let wanting = || self.wanted_by(at, image).filter(|job| order.jobs.contains(&job.id));
+            let serves: Vec<&Job> = wanting().filter(|job| job.runs()).collect();
+            let edit = match terms(&serves) {
+                // The plan decides when it goes on: that takes a place.
+                Some(_) if order.hold => continue,
+                Some(pull) => {
+                    // One that fell silent keeps its logins until it is heard: a new ask would count as work under way.
                     let awake = now < silent_from(order, report, slot, now);
-                    let secrets = awake.then(|| self.logins(at, key, &serves, &order.secrets)).flatten();
-                    let secrets = secrets.unwrap_or_else(|| order.secrets.clone());
-                    let limits = (policy, timeout, retries, bandwidth);
-                    let same = limits == (order.policy, order.timeout, order.retries, order.bandwidth);
-                    if !same || (&sandbox, &secrets) != (&order.sandbox, &order.secrets) {
-                        let (asked, pin) = match brings_logins(order, &secrets, &serves, now) {
-                            false => (order.asked, order.pin()),
-                            true => self.ask_anew(order, key, &serves, now),
-                        };
-                        let jobs = serves.iter().map(|job| job.id.clone()).collect();
-                        let before = order.order();
-                        let (image, progress, needs) = (before.image, before.progress, before.needs);
-                        let order = Order {
-                            image,
-                            pin,
-                            policy,
-                            timeout,
-                            retries,
-                            bandwidth,
-                            sandbox,
-                            progress,
-                            jobs,
-                            asked,
-                            secrets,
-                            needs,
-                        };
-                        edits.push((key, Some(order)));
-                    }
+                    self.amended(order, at, image, &serves, pull, awake, now).map(Some)
                 }
-            }
+                // Nobody knows whether such a job has ended: what it was given stays.
+                None if wanting().any(|job| job.unreadable.is_some()) => continue,
+                None => {
+                    let jobs: BTreeSet<JobId> = wanting().map(|job| job.id.clone()).collect();
+                    let held = Order { hold: true, jobs, ..order.order() };
+                    // A question has nothing to keep.
+                    let keeps = !order.ask.is_question() && !held.jobs.is_empty();
+                    (!keeps || !order.is(&held)).then(|| keeps.then_some(held))
+                }
+            };
+            edits.extend(edit.map(|edit| (key, edit)));
         }
         for (key, order) in edits {
-            if let (None, Some(old)) = (&order, self.slots.get(at).and_then(|slot| slot.orders.get(&key))) {
-                self.taken_back.insert((at, key), old.asked);
+            if let Some(old) = self.slots.get(at).and_then(|slot| slot.orders.get(&key)) {
+                let stops = order.as_ref().is_none_or(|order| order.hold && !old.hold);
+                if stops && !old.hold && !old.ask.is_question() {
+                    self.leaving.entry(at).or_default().extend(old.jobs.iter().cloned());
+                }
+                if order.is_none() {
+                    self.taken_back.insert((at, key), old.asked);
+                }
             }
             self.set_order(at, key, order.clone());
             changes.entry(at).or_default().insert(key, order);
         }
     }
 
-    /// The time and the digest of an order that is under way and gets new logins.
-    fn ask_anew(&self, order: &Held, key: Key, jobs: &[&Job], now: Timestamp) -> (Timestamp, Option<Pin>) {
+    /// An unfinished order with the terms that its jobs have now, if they are others.
+    #[allow(clippy::too_many_arguments, reason = "one caller, which has all of it in hand")]
+    fn amended(
+        &self,
+        order: &Held,
+        at: usize,
+        image: Key,
+        serves: &[&Job],
+        mut pull: Pull,
+        awake: bool,
+        now: Timestamp,
+    ) -> Option<Order> {
+        // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
+        pull.policy = pull.policy.min(order.terms.pull.policy);
+        let secrets = awake.then(|| self.logins(at, image, serves, &order.terms.secrets)).flatten();
+        let secrets = secrets.unwrap_or_else(|| order.terms.secrets.clone());
+        let terms = Terms { pull, secrets, progress: order.terms.progress };
+        if terms == order.terms {
+            return None;
+        }
+        let (asked, ask) = match brings_logins(order, &terms.secrets, serves, now) {
+            false => (order.asked, order.order().ask),
+            true => self.ask_anew(order, image, serves, now),
+        };
+        let jobs = serves.iter().map(|job| job.id.clone()).collect();
+        Some(Order { asked, ask, jobs, terms, ..order.order() })
+    }
+
+    /// The time of an order that is under way and gets new logins, and what it asks then.
+    fn ask_anew(&self, order: &Held, image: Key, jobs: &[&Job], now: Timestamp) -> (Timestamp, Ask) {
         let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
         // If this is the node that resolves the tag it may have done so; its answer holds.
-        let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
-        (next(order.asked, now).max(since), order.pin().or_else(known))
+        let known = || self.demand.get(&image).and_then(|demand| demand.pin(since)).cloned();
+        let ask = match &order.ask {
+            Ask::Fetch(_) => Ask::Fetch(order.pin().or_else(known)),
+            question => question.clone(),
+        };
+        (next(order.asked, now).max(since), ask)
+    }
+
+    /// Asks a node about an image: what its tag means, or whether it is there. Jobs that wait for the answer to an older
+    /// question of theirs get this one.
+    pub(super) fn ask(&mut self, job: &Job, reference: &Reference, at: usize, ask: Ask, now: Timestamp) -> Order {
+        let key = reference.key().question();
+        let slot = self.slots.get(at);
+        let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
+        let open = old.filter(|old| !answered(old, report));
+        let others = self.wanted_by(at, reference.key()).filter(|other| other.runs() && other.id != job.id);
+        let others = others.filter(|other| open.is_some_and(|open| open.jobs.contains(&other.id)));
+        let jobs: Vec<&Job> = others.chain([job]).collect();
+        let asked = self.new_ask(at, key, job, now);
+        let terms = self.terms(job, &jobs, at, reference.key(), old, 1);
+        let order = Order::new(reference.name(), jobs.iter().map(|job| job.id.clone()).collect(), asked, ask, terms);
+        self.set_order(at, key, Some(order.clone()));
+        order
+    }
+
+    /// The time of a new ask: later than all that was asked or answered under this key, and never before the start of the
+    /// job, whatever the clocks of API server and controller say.
+    fn new_ask(&self, at: usize, key: Key, job: &Job, now: Timestamp) -> Timestamp {
+        let slot = self.slots.get(at);
+        let ordered = slot.and_then(|slot| slot.orders.get(&key)).map(|order| order.asked);
+        let reported = slot.and_then(|slot| slot.report(key)).map(|report| report.asked);
+        let last = ordered.max(reported).max(self.taken_back.get(&(at, key)).copied());
+        last.map_or(now, |last| next(last, now)).max(job.since(now))
+    }
+
+    /// What an order takes from the jobs that it serves, `job` among them.
+    fn terms(&self, job: &Job, jobs: &[&Job], at: usize, key: Key, old: Option<&Held>, pulling: usize) -> Terms {
+        let had = old.map(|old| old.terms.secrets.as_slice()).unwrap_or_default();
+        // The job's own copies are there, or it would not be its turn; those of others may come later.
+        let secrets = self.logins(at, key, jobs, had).or_else(|| self.logins(at, key, &[job], had));
+        Terms {
+            pull: terms(jobs).unwrap_or_else(|| job.pull.clone()),
+            secrets: secrets.unwrap_or_default(),
+            progress: pace::progress_interval(pulling),
+        }
     }
 
     /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was
-    /// asked before the job began, under a weaker policy or without its logins; else it is an ask of its own. Jobs that have their answer are not listed again: a
-    /// repeated pull would hold a place of theirs that their parallelism did not allow.
+    /// asked before the job began, under a weaker policy or without its logins; else it is an ask of its own. Jobs that have
+    /// their answer are not listed again: a repeated pull would hold a place of theirs that their parallelism did not allow.
     pub(super) fn hand_out(
         &mut self,
         job: &Job,
@@ -146,59 +206,34 @@ impl World {
         let key = reference.key();
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
-        let at_work =
-            |old: &&Held| !answered(old, report) && slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
+        let at_work = |old: &&Held| {
+            let awake = slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
+            !old.hold && !answered(old, report) && awake
+        };
         let running = old.filter(at_work);
         let since = job.since(now);
-        let joined = running.filter(|old| counts(old, since)).filter(|old| old.policy >= job.pull.policy);
-        let (mut asked, mut pin) = match joined {
-            Some(joined) => (joined.asked, joined.pin()),
+        let joined = running.filter(|old| counts(old, since)).filter(|old| old.terms.pull.policy >= job.pull.policy);
+        let (mut asked, mut ask) = match joined {
+            Some(joined) => (joined.asked, joined.order().ask),
             None => {
-                // Never before the start of the job, whatever the clocks of API server and controller say.
-                let last = old.map(|old| old.asked).max(report.map(|report| report.asked));
-                let last = last.max(self.taken_back.get(&(at, key)).copied());
-                let asked = last.map_or(now, |last| next(last, now)).max(since);
+                let asked = self.new_ask(at, key, job, now);
                 let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
                 let named = reference.digest().map(str::to_string).map(|digest| Pin { asked, digest });
-                (asked, named.or_else(known))
+                (asked, Ask::Fetch(named.or_else(known)))
             }
         };
-        // Only one node asks the registry; who is handed out besides it, looks.
-        let look = match joined {
-            Some(joined) => joined.looks(),
-            None => pin.is_none() && self.asking(key, now).is_some(),
-        };
         // A digest that is too old for another job would be a wrong answer to it: that one asks by itself.
-        let serves = |other: &Job| joined.is_some() || pin.as_ref().is_none_or(|pin| pin.asked >= other.since(now));
+        let serves = |other: &Job| joined.is_some() || ask.pin().is_none_or(|pin| pin.asked >= other.since(now));
         let others = self
             .wanted_by(at, key)
             .filter(|other| other.runs() && other.id != job.id && serves(other))
             .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)));
         let jobs: Vec<&Job> = others.chain([job]).collect();
-        let had = old.map(|old| old.secrets.as_slice()).unwrap_or_default();
-        // The job's own copies are there, or it would not be its turn; those of others may come later.
-        let secrets = self.logins(at, key, &jobs, had).or_else(|| self.logins(at, key, &[job], had));
-        let secrets = secrets.unwrap_or_default();
-        if let Some(joined) = joined.filter(|joined| brings_logins(joined, &secrets, &jobs, now)) {
-            (asked, pin) = self.ask_anew(joined, key, &jobs, now);
+        let terms = self.terms(job, &jobs, at, key, old, pulling);
+        if let Some(joined) = joined.filter(|joined| brings_logins(joined, &terms.secrets, &jobs, now)) {
+            (asked, ask) = self.ask_anew(joined, key, &jobs, now);
         }
-        let terms = terms(&jobs).unwrap_or_else(|| job.pull.clone());
-        let Pull { policy, timeout, retries, bandwidth, sandbox } = terms;
-        let serves: BTreeSet<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
-        let order = Order {
-            image: reference.name().to_string(),
-            pin,
-            policy,
-            timeout,
-            retries,
-            bandwidth,
-            sandbox,
-            progress: pace::progress_interval(pulling),
-            jobs: serves,
-            asked,
-            secrets,
-            needs: look.then(|| LOOK.into()).into_iter().collect(),
-        };
+        let order = Order::new(reference.name(), jobs.iter().map(|job| job.id.clone()).collect(), asked, ask, terms);
         self.set_order(at, key, Some(order.clone()));
         order
     }
@@ -209,8 +244,9 @@ impl World {
         let mut swept = false;
         for (&at, changes) in changes.iter_mut() {
             let Some(slot) = self.slots.get(at) else { continue };
-            let keys = slot.orders.keys().copied().filter(|key| !changes.contains_key(key));
-            let unwanted: Vec<Key> = keys.filter(|&key| self.wanted_by(at, key).next().is_none()).collect();
+            let orders = slot.orders.iter().filter(|(key, _)| !changes.contains_key(key));
+            let unwanted = orders.filter(|(key, order)| self.wanted_by(at, image_key(**key, order)).next().is_none());
+            let unwanted: Vec<Key> = unwanted.map(|(key, _)| *key).collect();
             for key in unwanted {
                 self.set_order(at, key, None);
                 changes.insert(key, None);
@@ -221,6 +257,11 @@ impl World {
     }
 }
 
+/// The key of the image that the order under this key is about.
+fn image_key(key: Key, order: &Order) -> Key {
+    if order.ask.is_question() { key.question() } else { key }
+}
+
 /// Whether the answer of an order is one for a job that counts from this time.
 fn counts(order: &Held, since: Timestamp) -> bool {
     order.asked >= since && order.pinned.is_none_or(|asked| asked >= since)
@@ -229,7 +270,7 @@ fn counts(order: &Held, since: Timestamp) -> bool {
 /// Whether an order under way is about to get logins that it did not have. That is a new ask: nobody knows whether the
 /// agent has just been refused without them. An order whose answer will not count is asked anew anyway.
 fn brings_logins(order: &Held, logins: &[CopyName], jobs: &[&Job], now: Timestamp) -> bool {
-    let new = logins.iter().any(|copy| !order.secrets.contains(copy));
+    let new = logins.iter().any(|copy| !order.terms.secrets.contains(copy));
     new && jobs.iter().all(|job| counts(order, job.since(now)))
 }
 

@@ -1,18 +1,21 @@
 //! From the touched jobs to effects: who may pull now, what is taken back, how each job stands, when to look again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
+use super::demand::Askers;
 use super::orders::Changes;
-use super::seat::{self, Entry, Seat, Standing, Wait};
+use super::refresh::digests_known;
+use super::seat::{self, Able, Entry, Known, Seat, Standing, Wait};
 use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
-use super::{JobState, Stale, World};
-use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Policy, Unreachable, after};
+use super::{JobState, Slot, Stale, World};
+use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Policy, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
+use crate::reference::Reference;
 use crate::rollup::{Count, Outcome, Tally};
 
 /// Every effect of a plan.
@@ -47,16 +50,12 @@ pub struct OrderWrite {
 }
 
 /// Whether the digest of an image is known, as one job sees it.
-#[derive(Clone, Copy)]
 enum Resolution {
     Known,
-    /// Nobody is asking: the next node that is handed out does.
-    Free,
-    /// Another node is asking.
-    Taken {
-        /// When it would be given up.
-        until: Timestamp,
-        /// Whether one more node may look meanwhile whether it has it.
+    /// Nodes ask, or have to.
+    Open {
+        askers: Askers,
+        /// Whether one more node may look meanwhile whether it has the image.
         look: bool,
     },
 }
@@ -90,7 +89,7 @@ impl World {
                 let Some(mut state) = self.jobs.remove(&id) else { continue };
                 if state.job.ended.is_some() {
                     state.retire(now, &mut expired);
-                } else {
+                } else if state.job.unreadable.is_none() {
                     let outcome = self.plan_job(&mut state, now, &mut changes);
                     outcomes.insert(id.clone(), outcome);
                     // Its own orders touched it, but it has taken them into account.
@@ -155,7 +154,7 @@ impl World {
         let mut tally = Tally::default();
         for (name, &at) in &self.by_name {
             if let (Some(seat), Some(slot)) = (state.seats.get(at), self.slots.get(at)) {
-                self.count(&mut tally, &state.job, name, seat, slot);
+                self.count(&mut tally, &state.job, (name, slot), seat, now);
             }
         }
         for name in self.unknown_names(&state.job) {
@@ -174,43 +173,102 @@ impl World {
         outcome
     }
 
-    /// Hands out as many open seats as the pace allows, by name, and says of the others why they wait. Returns when
-    /// a node that others wait for would be given up.
+    /// Asks for the digests that are missing, hands out as many open seats as the pace allows, by name, and says of the others
+    /// why they wait. Returns when a node that others wait for would be given up.
     fn hand_out_seats(&mut self, state: &mut JobState, now: Timestamp, changes: &mut Changes) -> Option<Timestamp> {
         let JobState { job, seats, .. } = state;
-        let active = seats.iter().filter(|seat| seat.standing == Standing::Active).count();
+        self.ask_for_digests(job, seats, now, changes);
+        let leaving = |at: &usize| self.leaving.get(at).is_some_and(|jobs| jobs.contains(&job.id));
+        let leaving: BTreeSet<usize> = self.leaving.keys().copied().filter(leaving).collect();
+        let active = |at: &usize| seats.get(*at).is_some_and(|seat| seat.standing == Standing::Active);
+        let places = (0..seats.len()).filter(|at| active(at) || leaving.contains(at)).count();
         let targets = seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count();
-        let mut free = pace::free(job, active);
+        let mut free = pace::free(job, places);
         let own = targets.min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
         let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
+        let digests = digests_known(&self.demand, job, now);
         let mut resolutions = self.resolutions(job, now);
         let open = self.by_name.values().copied().filter(|&at| seats.get(at).is_some_and(Seat::may_be_handed_out));
+        let mut open: Vec<usize> = open.collect();
+        // Those that were held go on first: they have a part of it.
+        open.sort_by_key(|at| !self.holds(job, *at));
         let mut waiting = Vec::new();
-        for at in open.collect::<Vec<usize>>() {
-            if self.obstacle(job, at, free, &resolutions, now).is_some() {
+        for at in open {
+            // A node that is about to drop another pull of this job keeps its place.
+            let room = if leaving.contains(&at) && job.parallelism > 0 { free.max(1) } else { free };
+            if self.obstacle(job, at, room, &resolutions, &digests, now).is_some() {
                 waiting.push(at);
                 continue;
             }
-            for image in self.open_images(job, at, now) {
+            for image in self.open_images(job, at, &digests, now) {
                 self.order_image(job, image, at, now, pulling, changes);
             }
             resolutions = self.resolutions(job, now);
-            free -= 1;
-            if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
-                *seat = seat::seat(job, slot, &self.secrets, now);
+            if !leaving.contains(&at) {
+                free -= 1;
             }
+            self.look_again(job, seats, at, &digests, now);
         }
         // Only now is it known who asks the registry and whether a place is left.
         for at in waiting {
-            if let (Some(seat), Some(wait)) = (seats.get_mut(at), self.obstacle(job, at, free, &resolutions, now)) {
+            let wait = self.obstacle(job, at, free, &resolutions, &digests, now);
+            if let (Some(seat), Some(wait)) = (seats.get_mut(at), wait) {
                 seat.standing = Standing::Open(wait);
             }
         }
-        let taken = resolutions.iter().filter_map(|resolution| match resolution {
-            Resolution::Taken { until, .. } => Some(*until),
-            _ => None,
+        let given_up = resolutions.iter().filter_map(|resolution| match resolution {
+            Resolution::Open { askers, .. } => askers.until,
+            Resolution::Known => None,
         });
-        taken.min()
+        given_up.min()
+    }
+
+    fn look_again(&self, job: &Job, seats: &mut [Seat], at: usize, digests: &[bool], now: Timestamp) {
+        if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
+            *seat = seat::seat(job, slot, Known { digests, secrets: &self.secrets, now });
+        }
+    }
+
+    /// Whether the node holds a part of a pull of this job.
+    fn holds(&self, job: &Job, at: usize) -> bool {
+        let orders = self.slots.get(at).map(|slot| &slot.orders);
+        let held = |key: Key| orders.and_then(|orders| orders.get(&key)).is_some_and(|order| order.hold);
+        job.keys().any(held)
+    }
+
+    /// Has nodes ask the registry for the digests that the job lacks. That fetches nothing, so it takes no place of the job's
+    /// parallelism; but a job that is paused does not ask.
+    fn ask_for_digests(&mut self, job: &Job, seats: &mut [Seat], now: Timestamp, changes: &mut Changes) {
+        let digests = digests_known(&self.demand, job, now);
+        if job.parallelism == 0 || digests.iter().all(|known| *known) {
+            return;
+        }
+        let since = job.since(now);
+        for image in (0..digests.len()).filter(|image| digests.get(*image) == Some(&false)) {
+            let Some(Ok(reference)) = job.images.get(image).map(|image| image.reference.clone()) else { continue };
+            let open = self.by_name.values().copied().filter(|&at| seats.get(at).is_some_and(Seat::may_be_handed_out));
+            for at in open.collect::<Vec<usize>>() {
+                let Some(slot) = self.slots.get(at) else { continue };
+                let known = Known { digests: &digests, secrets: &self.secrets, now };
+                let (Resolution::Open { askers, look }, true) = (
+                    self.resolution(job, &reference, now),
+                    seat::entry(job, image, slot, known).0 == Entry::Open
+                        && self.secret_wait(job, image, now).is_none(),
+                ) else {
+                    continue;
+                };
+                let able = seat::able(slot, reference.key(), since, now) == Able::Resolve;
+                let ask = match (able, askers.more > 0) {
+                    (true, true) => Ask::Resolve,
+                    (true, false) if look && seat::may_look(slot, reference.key(), since) => Ask::Look,
+                    (_, false) if !look => break,
+                    _ => continue,
+                };
+                let order = self.ask(job, &reference, at, ask, now);
+                changes.entry(at).or_default().insert(reference.key().question(), Some(order));
+                self.look_again(job, seats, at, &digests, now);
+            }
+        }
     }
 
     /// The names in a job that no node has, where they are waited for.
@@ -224,53 +282,68 @@ impl World {
     }
 
     fn resolutions(&self, job: &Job, now: Timestamp) -> Vec<Resolution> {
-        let since = job.since(now);
-        let images = job.images.iter().map(|image| {
-            let Ok(reference) = &image.reference else { return Resolution::Known };
-            let demand = self.demand.get(&reference.key());
-            if reference.digest().is_some() || demand.and_then(|demand| demand.pin(since)).is_some() {
-                return Resolution::Known;
-            }
-            match self.asking(reference.key(), now) {
-                Some((_, until)) => {
-                    let content = job.pull.policy == Policy::IfNotPresent;
-                    Resolution::Taken { until, look: content && demand.is_some_and(|demand| demand.look(since)) }
-                }
-                None => Resolution::Free,
-            }
+        let images = job.images.iter().map(|image| match &image.reference {
+            Ok(reference) => self.resolution(job, reference, now),
+            Err(_) => Resolution::Known,
         });
         images.collect()
     }
 
+    fn resolution(&self, job: &Job, reference: &Reference, now: Timestamp) -> Resolution {
+        let since = job.since(now);
+        let demand = self.demand.get(&reference.key());
+        if reference.digest().is_some() || demand.and_then(|demand| demand.pin(since)).is_some() {
+            return Resolution::Known;
+        }
+        let content = job.pull.policy == Policy::IfNotPresent;
+        Resolution::Open {
+            askers: self.askers(reference.key(), since, now),
+            look: content && demand.is_some_and(|demand| demand.may_look(since)),
+        }
+    }
+
     /// What keeps an open node from being handed out now.
-    fn obstacle(&self, job: &Job, at: usize, free: usize, resolutions: &[Resolution], now: Timestamp) -> Option<Wait> {
-        if free == 0 {
+    fn obstacle(
+        &self,
+        job: &Job,
+        at: usize,
+        free: usize,
+        resolutions: &[Resolution],
+        digests: &[bool],
+        now: Timestamp,
+    ) -> Option<Wait> {
+        if job.parallelism == 0 || free == 0 && digests.iter().all(|known| *known) {
             return Some(Wait::Parallelism);
         }
-        let wait = |image: usize| match resolutions.get(image) {
-            Some(Resolution::Taken { look, .. }) if !look || !self.may_look(job, image, at, now) => {
-                Some(Wait::Unresolved(image))
+        let slot = self.slots.get(at)?;
+        let known = Known { digests, secrets: &self.secrets, now };
+        let wait = |image: usize| match (seat::entry(job, image, slot, known).0, resolutions.get(image)?) {
+            (Entry::Asking, _) => Some(Wait::Asking(image)),
+            (Entry::Open, Resolution::Open { askers, .. }) => {
+                match askers.more > 0 && self.must_pull(job, image, slot, now) {
+                    true => self.secret_wait(job, image, now),
+                    // What it needs to ask comes before who asks.
+                    false if askers.count == 0 => self.secret_wait(job, image, now).or(Some(Wait::Unresolved(image))),
+                    false => Some(Wait::Unresolved(image)),
+                }
             }
-            _ => self.secret_wait(job, image, now),
+            (Entry::Open, Resolution::Known) => self.secret_wait(job, image, now),
+            _ => None,
         };
-        match (0..resolutions.len()).any(|image| wait(image).is_some()) {
-            true => self.open_images(job, at, now).find_map(wait),
-            false => None,
-        }
+        (0..resolutions.len()).find_map(wait).or_else(|| (free == 0).then_some(Wait::Parallelism))
     }
 
-    fn may_look(&self, job: &Job, image: usize, at: usize, now: Timestamp) -> bool {
+    /// Whether only this node's runtime can find out what the tag means, by pulling it.
+    fn must_pull(&self, job: &Job, image: usize, slot: &Slot, now: Timestamp) -> bool {
         let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
-        let (Some(reference), Some(slot)) = (reference, self.slots.get(at)) else { return false };
-        seat::may_look(slot, reference.key(), job.since(now))
+        reference.is_some_and(|reference| seat::able(slot, reference.key(), job.since(now), now) == Able::Pull)
     }
 
-    fn open_images(&self, job: &Job, at: usize, now: Timestamp) -> impl Iterator<Item = usize> + use<> {
+    fn open_images(&self, job: &Job, at: usize, digests: &[bool], now: Timestamp) -> Vec<usize> {
+        let known = Known { digests, secrets: &self.secrets, now };
         let slot = self.slots.get(at);
-        let open = (0..job.images.len()).filter(|&image| {
-            slot.is_some_and(|slot| seat::entry(job, image, slot, &self.secrets, now).0 == Entry::Open)
-        });
-        open.collect::<Vec<usize>>().into_iter()
+        let open = |image: &usize| slot.is_some_and(|slot| seat::entry(job, *image, slot, known).0 == Entry::Open);
+        (0..job.images.len()).filter(open).collect()
     }
 
     fn order_image(

@@ -1,13 +1,13 @@
 //! What a plan stands on: jobs that begin get their start, seats that something touched are looked at again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::demand::answered;
-use super::seat::{self, Seat};
+use super::demand::{Demand, answered};
+use super::seat::{self, Known, Seat};
 use super::{JobState, Stale, World};
-use crate::model::{Job, JobId};
+use crate::model::{Job, JobId, Key};
 
 impl World {
     /// Jobs that are planned for the first time start now.
@@ -27,7 +27,8 @@ impl World {
     /// written orders and before it had written the status.
     fn first_asked(&self, job: &Job) -> Option<Timestamp> {
         let unanswered = self.slots.iter().flat_map(|slot| {
-            let orders = job.keys().filter_map(|key| Some((slot.orders.get(&key)?, slot.report(key))));
+            let keys = job.keys().flat_map(|key| [key, key.question()]);
+            let orders = keys.filter_map(|key| Some((slot.orders.get(&key)?, slot.report(key))));
             orders.filter(|(order, report)| order.jobs.contains(&job.id) && !answered(order, *report))
         });
         unanswered.map(|(order, _)| order.asked).filter(|asked| *asked >= job.created).min()
@@ -36,18 +37,23 @@ impl World {
     /// Looks again at jobs of which every seat is stale: node by node and not job by job, because the facts about a
     /// node lie together. Looking at everything takes a third of the time.
     pub(super) fn refresh_all(&mut self, now: Timestamp) {
-        let Self { jobs, slots, dirty_jobs, secrets, .. } = self;
+        let Self { jobs, slots, dirty_jobs, secrets, demand, .. } = self;
         let dirty = |state: &JobState| dirty_jobs.contains(&state.job.id) && matches!(state.stale, Stale::All);
-        let mut stale: Vec<&mut JobState> =
-            jobs.values_mut().filter(|state| state.job.ended.is_none() && dirty(state)).collect();
-        for state in &mut stale {
+        let stale = jobs.values_mut().filter(|state| state.job.ended.is_none() && dirty(state));
+        let mut stale: Vec<(&mut JobState, Vec<bool>)> = stale
+            .map(|state| {
+                let digests = digests_known(demand, &state.job, now);
+                (state, digests)
+            })
+            .collect();
+        for (state, _) in &mut stale {
             state.seats.clear();
             state.seats.reserve(slots.len());
             state.stale = Stale::Some(BTreeSet::new());
         }
         for slot in slots {
-            for JobState { job, seats, .. } in &mut stale {
-                seats.push(seat::seat(job, slot, secrets, now));
+            for (JobState { job, seats, .. }, digests) in &mut stale {
+                seats.push(seat::seat(job, slot, Known { digests, secrets, now }));
             }
         }
     }
@@ -56,14 +62,27 @@ impl World {
     pub(super) fn refresh(&self, state: &mut JobState, now: Timestamp) {
         let JobState { job, seats, stale, .. } = state;
         seats.resize(self.slots.len(), Seat::default());
+        let digests = digests_known(&self.demand, job, now);
+        let known = Known { digests: &digests, secrets: &self.secrets, now };
         let touched = match std::mem::replace(stale, Stale::Some(BTreeSet::new())) {
             Stale::All => (0..self.slots.len()).collect(),
             Stale::Some(touched) => touched,
         };
         for at in touched {
             if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
-                *seat = seat::seat(job, slot, &self.secrets, now);
+                *seat = seat::seat(job, slot, known);
             }
         }
     }
+}
+
+/// For each image of the job whether its digest is known.
+pub(super) fn digests_known(demand: &BTreeMap<Key, Demand>, job: &Job, now: Timestamp) -> Vec<bool> {
+    let since = job.since(now);
+    let known = job.images.iter().map(|image| {
+        let Ok(reference) = &image.reference else { return true };
+        let pin = || demand.get(&reference.key()).and_then(|demand| demand.pin(since));
+        reference.digest().is_some() || pin().is_some()
+    });
+    known.collect()
 }

@@ -41,8 +41,10 @@ pub(super) struct Failure {
 pub(super) enum Wait {
     Suspended,
     Parallelism,
-    /// For the digest of this one of the job's images.
+    /// For the digest of this one of the job's images, which other nodes ask for.
     Unresolved(usize),
+    /// For the registry's answer to its own question for the digest of this one of the job's images.
+    Asking(usize),
     NotReady,
     NoAgent,
     /// For the copy of a Secret of this one of the job's images.
@@ -75,45 +77,66 @@ pub(super) enum Entry {
     Done,
     Failed(Reason),
     Running,
+    /// The node asks the registry for the digest, or looks whether it has the image.
+    Asking,
     Open,
 }
 
+/// What entries of a job are judged by, besides the node's own facts.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    /// For each image of the job whether its digest is known.
+    pub(super) digests: &'a [bool],
+    pub(super) secrets: &'a Secrets,
+    pub(super) now: Timestamp,
+}
+
 /// Where this image stands, and when time alone may change that.
-pub(super) fn entry(
-    job: &Job,
-    image: usize,
-    slot: &Slot,
-    secrets: &Secrets,
-    now: Timestamp,
-) -> (Entry, Option<Timestamp>) {
+pub(super) fn entry(job: &Job, image: usize, slot: &Slot, known: Known<'_>) -> (Entry, Option<Timestamp>) {
     let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else {
         return (Entry::Failed(Reason::InvalidReference), None);
     };
-    let since = job.since(now);
-    let report = slot.report(reference.key());
+    let found = order_entry(job, image, slot, reference.key(), known);
+    let question = reference.key().question();
+    match slot.orders.get(&question).is_some_and(|order| order.ask.is_question()) {
+        true if found == (Entry::Open, None) => order_entry(job, image, slot, question, known),
+        _ => found,
+    }
+}
+
+/// Where the order under this key stands: the one for the image, or the question about it.
+fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>) -> (Entry, Option<Timestamp>) {
+    let (now, since) = (known.now, job.since(known.now));
+    let (order, report) = (slot.orders.get(&key), slot.report(key));
+    let question = order.is_some_and(|order| order.ask.is_question());
+    let resolved = known.digests.get(image) == Some(&true);
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
     // of the places that the job's parallelism allows.
-    let order = slot.orders.get(&reference.key());
-    let running = order.filter(|order| !answered(order, report) && order.jobs.contains(&job.id));
+    let running = order.filter(|order| !order.hold && !answered(order, report) && order.jobs.contains(&job.id));
     if let Some(order) = running {
         let silent = silent_from(order, report, slot, now);
         return match now < silent {
+            // Another node was quicker to learn the digest.
+            true if question && resolved => (Entry::Open, None),
+            true if question => (Entry::Asking, Some(silent)),
             true => (Entry::Running, Some(silent)),
             false if order.asked >= since => (Entry::Failed(Reason::NodeSilent), None),
             false => (Entry::Open, None),
         };
     }
     // What another job was content with may not be enough: a node that had the tag has not asked the registry.
-    let enough = order.is_none_or(|order| order.policy >= job.pull.policy);
+    let enough = order.is_none_or(|order| order.terms.pull.policy >= job.pull.policy);
     match report.filter(|report| report.asked >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
-        Some(report @ Report { phase: Phase::Failed, .. }) if only_looked(order, report) => (Entry::Open, None),
+        Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => (Entry::Open, None),
+        // The node could not learn the digest; another one has.
+        Some(Report { phase: Phase::Failed, .. }) if question && resolved => (Entry::Open, None),
         Some(report @ Report { phase: Phase::Failed, .. }) => {
             let again = match job.completion {
                 Completion::Once { .. } => None,
                 Completion::Continuous { .. } => Some(after(report.asked, ASK_FAILED_AGAIN)),
             };
-            let mended = order.is_some_and(|order| mended(job, image, order, report, secrets));
+            let mended = order.is_some_and(|order| mended(job, image, order, report, known.secrets));
             // Somebody took away what was there: a job that still runs wants it back.
             let removed = report.reason == Some(Reason::Removed);
             match (job.ended.is_none() && (mended || removed)) || again.is_some_and(|again| again <= now) {
@@ -122,24 +145,47 @@ pub(super) fn entry(
             }
         }
         // Nobody asked, or another job's pull is under way, which this one may join.
-        Some(Report { phase: Phase::Pulling, .. }) | None => (Entry::Open, None),
+        Some(Report { phase: Phase::Pulling | Phase::Resolved, .. }) | None => (Entry::Open, None),
     }
 }
 
-/// Whether the node was only asked if the image is there, which says nothing of a pull. The order may be gone since, or be one
-/// for another job by now.
-fn only_looked(order: Option<&Held>, report: &Report) -> bool {
-    let could_not = |order: &Held| report.reason == Some(Reason::Unsupported) && report.asked < order.asked;
-    report.reason == Some(Reason::Unresolved) || order.is_some_and(|order| order.looks() || could_not(order))
+/// Whether this failure says nothing about a pull: the node only looked, or cannot answer such a question. The order may be
+/// gone since, or be one for another job by now.
+fn is_no_answer(order: Option<&Held>, report: &Report) -> bool {
+    let unable = |order: &Held| {
+        report.reason == Some(Reason::Unsupported) && (order.ask.is_question() || report.asked < order.asked)
+    };
+    report.reason == Some(Reason::Unresolved) || order.is_some_and(unable)
 }
 
-/// Whether a node may be asked to look for an image while another asks the registry for it: it has not looked since then, and
-/// it has nothing to do with the image just now.
+/// What a node may be asked about an image, for a job that counts from `since`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Able {
+    /// Anything.
+    Resolve,
+    /// Everything was asked: it is at it, or has answered.
+    Nothing,
+    /// It cannot resolve: it must be told to pull what the tag means.
+    Pull,
+}
+
+/// What this node may be asked about the image with this key.
+pub(super) fn able(slot: &Slot, key: Key, since: Timestamp, now: Timestamp) -> Able {
+    let (order, report) = (slot.orders.get(&key.question()), slot.report(key.question()));
+    let Some(order) = order.filter(|order| order.asked >= since) else { return Able::Resolve };
+    match report.filter(|report| report.asked >= order.asked) {
+        _ if !answered(order, report) => match now < silent_from(order, report, slot, now) {
+            true => Able::Nothing,
+            false => Able::Resolve,
+        },
+        Some(report) if report.reason == Some(Reason::Unsupported) => Able::Pull,
+        _ => Able::Resolve,
+    }
+}
+
+/// Whether this node has not yet looked for the image.
 pub(super) fn may_look(slot: &Slot, key: Key, since: Timestamp) -> bool {
-    slot.orders.get(&key).is_none_or(|order| {
-        let looked = order.looks() && order.asked >= since;
-        answered(order, slot.report(key)) && !looked
-    })
+    slot.orders.get(&key.question()).is_none_or(|order| order.asked < since)
 }
 
 /// Whether a pull that a registry refused may go better now: the job has a login that was not tried, or somebody is
@@ -151,22 +197,24 @@ fn mended(job: &Job, image: usize, order: &Held, report: &Report, secrets: &Secr
 }
 
 /// Where this job stands on this node, before the plan hands anything out.
-pub(super) fn seat(job: &Job, slot: &Slot, secrets: &Secrets, now: Timestamp) -> Seat {
+pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Seat {
     let Some(node) = slot.node.as_ref().filter(|node| selects(job, node)) else { return Seat::default() };
+    let now = known.now;
     let mut seat = Seat::default();
-    let (mut open, mut running, mut failed) = (false, false, None);
+    let (mut open, mut running, mut asking, mut failed) = (false, false, None, None);
     for image in 0..job.images.len() {
-        let (entry, lapse) = entry(job, image, slot, secrets, now);
+        let (entry, lapse) = entry(job, image, slot, known);
         match entry {
             Entry::Done => {}
             Entry::Failed(reason) => failed = failed.or(Some(Failure { image, reason })),
             Entry::Running => running = true,
+            Entry::Asking => asking = asking.or(Some(image)),
             Entry::Open => open = true,
         }
         seat.lapse = earliest(seat.lapse, lapse);
         seat.bytes += bytes(job, image, slot, now);
     }
-    seat.standing = match (running, open, failed) {
+    seat.standing = match (running, open || asking.is_some(), failed) {
         (false, false, None) => Standing::Succeeded,
         (false, false, Some(failure)) => Standing::Failed(failure),
         _ if job.overdue(now) => Standing::Failed(Failure { image: 0, reason: Reason::DeadlineExceeded }),
@@ -174,15 +222,21 @@ pub(super) fn seat(job: &Job, slot: &Slot, secrets: &Secrets, now: Timestamp) ->
         (true, ..) => Standing::Active,
         _ if !slot.agent => absent(job, Wait::NoAgent, None, now, &mut seat.lapse),
         _ if !node.ready => absent(job, Wait::NotReady, node.ready_changed, now, &mut seat.lapse),
-        _ => Standing::Open(Wait::Pending),
+        _ => Standing::Open(asking.map_or(Wait::Pending, Wait::Asking)),
     };
     seat
 }
 
+/// The report that counts for an image of a job on a node: of the pull, or else of the question about it.
+pub(super) fn report<'a>(job: &Job, image: usize, slot: &'a Slot, now: Timestamp) -> Option<&'a Report> {
+    let key = job.images.get(image)?.reference.as_ref().ok()?.key();
+    let since = job.since(now);
+    let counts = |key: Key| slot.report(key).filter(|report| report.asked >= since);
+    counts(key).or_else(|| counts(key.question()).filter(|_| slot.orders.contains_key(&key.question())))
+}
+
 fn bytes(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> Bytes {
-    let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
-    let report = reference.and_then(|reference| slot.report(reference.key()));
-    report.filter(|report| report.asked >= job.since(now)).map(|report| report.bytes).unwrap_or_default()
+    report(job, image, slot, now).map(|report| report.bytes).unwrap_or_default()
 }
 
 /// A node that cannot be asked is waited for, or has failed when it was away for too long.

@@ -64,7 +64,7 @@ impl Secrets {
     /// Whether this image of the job has a login that an order does not have.
     pub(super) fn untried(&self, job: &Job, image: usize, order: &Held) -> bool {
         let named = job.images.get(image).into_iter().flat_map(|image| &image.secrets);
-        named.filter_map(|id| self.there.get(id)).any(|copy| !order.secrets.contains(copy))
+        named.filter_map(|id| self.there.get(id)).any(|copy| !order.terms.secrets.contains(copy))
     }
 }
 

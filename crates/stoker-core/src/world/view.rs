@@ -2,11 +2,13 @@
 
 use jiff::Timestamp;
 
-use super::seat::{self, Failure, Seat, Standing, Wait};
+use super::refresh::digests_known;
+use super::seat::{self, Failure, Known, Seat, Standing, Wait};
 use super::{Slot, World};
 use crate::model::{Bytes, Job, JobId, NodeName, Report};
 use crate::reason::{Reason, Waiting};
 use crate::rollup::{Count, Tally};
+use crate::select::selects;
 
 /// Where a job stands on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +42,22 @@ impl World {
         let Some(state) = self.jobs.get(id) else { return Vec::new() };
         let job = &state.job;
         let mut views: Vec<NodeView<'_>> = Vec::new();
+        let digests = digests_known(&self.demand, job, now);
+        let known = Known { digests: &digests, secrets: &self.secrets, now };
         for (name, &at) in &self.by_name {
             let Some(slot) = self.slots.get(at) else { continue };
             let seat = match job.ended {
-                Some(_) => seat::seat(job, slot, &self.secrets, now),
+                Some(_) => seat::seat(job, slot, known),
                 None => state.seats.get(at).copied().unwrap_or_default(),
             };
             let images = images(job, slot, now);
+            if let Some(problem) = &job.unreadable {
+                if slot.node.as_ref().is_some_and(|node| selects(job, node)) {
+                    let state = State::Waiting(Waiting::StatusUnreadable { problem: problem.clone() });
+                    views.push(NodeView { node: name.clone(), state, bytes: seat.bytes, images });
+                }
+                continue;
+            }
             let over = matches!(seat.standing, Standing::Succeeded | Standing::Failed(_));
             if job.ended.is_some() && (!over || images.iter().all(|(_, report)| report.is_none())) {
                 continue;
@@ -74,13 +85,17 @@ impl World {
             Standing::Active => State::Pulling,
             Standing::Failed(failure) => {
                 let reason = self.failure_reason(job, failure);
-                State::Failed(reason, self.message(job, failure, slot))
+                State::Failed(reason, self.message(job, failure, slot, now))
             }
-            Standing::Open(wait) => State::Waiting(self.waiting(job, wait, now)),
+            Standing::Open(wait) => State::Waiting(self.waiting(job, wait, slot, now)),
         })
     }
 
-    fn waiting(&self, job: &Job, wait: Wait, now: Timestamp) -> Waiting {
+    fn waiting(&self, job: &Job, wait: Wait, slot: &Slot, now: Timestamp) -> Waiting {
+        let written = |image: usize| job.images.get(image).map(|image| image.written.clone()).unwrap_or_default();
+        let trouble = |image: usize, slot: &Slot| {
+            seat::report(job, image, slot, now).map(|report| report.message.clone()).unwrap_or_default()
+        };
         match wait {
             Wait::Suspended => Waiting::Suspended,
             Wait::Parallelism => Waiting::Parallelism { limit: job.parallelism },
@@ -94,13 +109,16 @@ impl World {
                 Some((secret, false)) => Waiting::SecretMissing { secret: secret.clone() },
                 None => Waiting::Pending,
             },
+            Wait::Asking(image) => Waiting::Asking { image: written(image), trouble: trouble(image, slot) },
             Wait::Unresolved(image) => {
-                let image = job.images.get(image);
-                let key = image.and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key());
-                let asking = key.and_then(|key| self.asking(key, now)).and_then(|(at, _)| self.slots.get(at));
+                let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
+                let askers = reference.map(|reference| self.askers(reference.key(), job.since(now), now));
+                let first = askers.as_ref().and_then(|askers| self.slots.get(askers.first?));
                 Waiting::Unresolved {
-                    image: image.map(|image| image.written.clone()).unwrap_or_default(),
-                    by: asking.map(|slot| slot.name.to_string()).unwrap_or_default(),
+                    image: written(image),
+                    by: first.map(|slot| slot.name.to_string()).unwrap_or_default(),
+                    others: askers.map_or(0, |askers| askers.count.saturating_sub(1)),
+                    trouble: first.map(|slot| trouble(image, slot)).unwrap_or_default(),
                 }
             }
         }
@@ -108,12 +126,8 @@ impl World {
 }
 
 fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
-    let since = job.since(now);
-    let images = job.images.iter().map(|image| {
-        let report = image.reference.as_ref().ok().and_then(|reference| slot.report(reference.key()));
-        (image.written.as_str(), report.filter(|report| report.asked >= since))
-    });
-    images.collect()
+    let images = job.images.iter().enumerate();
+    images.map(|(image, written)| (written.written.as_str(), seat::report(job, image, slot, now))).collect()
 }
 
 /// What a person reads about a name that the job gave up.
@@ -121,15 +135,21 @@ pub(super) const UNKNOWN_NODE: &str = "no node of this name joined before the jo
 
 impl World {
     /// What a person reads about a failed node.
-    fn message(&self, job: &Job, failure: Failure, slot: &Slot) -> String {
+    fn message(&self, job: &Job, failure: Failure, slot: &Slot, now: Timestamp) -> String {
         let image = job.images.get(failure.image);
         match failure.reason {
-            Reason::DeadlineExceeded => "the job's deadline passed before the node was done".into(),
+            Reason::DeadlineExceeded => {
+                let reports = (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
+                let trouble = reports.map(|report| &report.message).find(|message| !message.is_empty());
+                let last = trouble.map(|trouble| format!("; last: {trouble}")).unwrap_or_default();
+                format!("the job's deadline passed before the node was done{last}")
+            }
             Reason::NodeSilent => "the node has not responded for a long time".into(),
             _ => match image.map(|image| (&image.written, &image.reference)) {
                 Some((written, Err(problem))) => format!("{written}: {problem}"),
                 Some((_, Ok(reference))) => {
-                    let report = slot.report(reference.key());
+                    let counts = seat::report(job, failure.image, slot, now);
+                    let report = counts.or_else(|| slot.report(reference.key()));
                     self.explain_secrets(job, failure, report.map(|report| report.message.as_str()).unwrap_or_default())
                 }
                 None => String::new(),
@@ -138,7 +158,14 @@ impl World {
     }
 
     /// Adds a node of the job to its tally from its seat; other nodes are passed over.
-    pub(super) fn count(&self, tally: &mut Tally, job: &Job, name: &NodeName, seat: &Seat, slot: &Slot) {
+    pub(super) fn count(
+        &self,
+        tally: &mut Tally,
+        job: &Job,
+        (name, slot): (&NodeName, &Slot),
+        seat: &Seat,
+        now: Timestamp,
+    ) {
         let count = match seat.standing {
             Standing::Elsewhere => return,
             Standing::Succeeded => Count::Succeeded,
@@ -146,7 +173,7 @@ impl World {
             Standing::Open(wait) => Count::Waiting(match wait {
                 Wait::Suspended => Reason::Suspended,
                 Wait::Parallelism => Reason::Parallelism,
-                Wait::Unresolved(_) => Reason::Unresolved,
+                Wait::Unresolved(_) | Wait::Asking(_) => Reason::Unresolved,
                 Wait::NotReady => Reason::NodeNotReady,
                 Wait::NoAgent => Reason::NoAgent,
                 Wait::Copying(_) => Reason::SecretCopying,
@@ -155,7 +182,7 @@ impl World {
             }),
             Standing::Failed(failure) => {
                 let count = Count::Failed(self.failure_reason(job, failure));
-                return tally.add(name, count, seat.bytes, || self.message(job, failure, slot));
+                return tally.add(name, count, seat.bytes, || self.message(job, failure, slot, now));
             }
         };
         tally.add(name, count, seat.bytes, String::new);

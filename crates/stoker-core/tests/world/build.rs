@@ -8,7 +8,7 @@ use stoker_core::Reference;
 use stoker_core::model::{Job, Node, Report};
 use stoker_core::reference::InvalidReference;
 use stoker_core::select::{Operator, Requirement, Selector};
-use stoker_core::{Bytes, Completion, Image, JobId, Key, Phase, Policy, Pull, Unreachable};
+use stoker_core::{Bytes, Completion, Empty, Image, JobId, Key, Phase, Policy, Pull, Unreachable};
 
 /// Tests begin at this second, so that there is time before it.
 pub(crate) const BEGIN: i64 = 1_800_000_000;
@@ -23,7 +23,7 @@ pub(crate) fn secs(seconds: u64) -> Duration {
 }
 
 pub(crate) fn id(name: &str) -> JobId {
-    JobId::new("Preheat", "default", name)
+    JobId::new(("stoker.dev", "Preheat"), "default", name)
 }
 
 /// The reference of an image that tests write as `web:1` or, with a short digest, `web@sha256:w`.
@@ -75,8 +75,10 @@ pub(crate) fn job(name: &str, images: &[&str]) -> Job {
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,
         unreachable: Unreachable::Wait,
+        empty: Empty::Waits,
         started: None,
         ended: None,
+        unreadable: None,
     }
 }
 
@@ -100,6 +102,7 @@ pub(crate) fn node(name: &str) -> Node {
 pub(crate) fn pulling(asked: Timestamp, now: Timestamp) -> Report {
     Report {
         asked,
+        jobs: BTreeSet::new(),
         phase: Phase::Pulling,
         digest: None,
         pin: None,

@@ -1,7 +1,7 @@
 //! When a job starts, ends, is deleted, or goes round.
 
 use stoker_core::model::{Completion, Image};
-use stoker_core::{Event, Reason, Stage};
+use stoker_core::{Empty, Event, Reason, Stage};
 
 use crate::build::{at, id, image, job, names, secs};
 use crate::scene::{NOTHING, Scene};
@@ -9,12 +9,56 @@ use crate::scene::{NOTHING, Scene};
 const WEB: &str = "web@sha256:w";
 
 #[test]
-fn a_job_without_nodes_is_complete_at_once() {
+fn a_job_without_nodes_waits_for_one_unless_its_dialect_says_otherwise() {
     let mut scene = Scene::of(&[]);
     scene.job(job("web", &[WEB]));
+    let mut content = job("content", &[WEB]);
+    content.empty = Empty::Completes;
+    scene.job(content);
     assert_eq!(scene.plan(), NOTHING);
-    let outcome = scene.outcome("web");
+    let outcome = scene.outcome("content");
     assert_eq!((outcome.stage, outcome.desired, outcome.completed), (Stage::Succeeded, 0, Some(at(0))));
+    let outcome = scene.outcome("web");
+    assert_eq!((outcome.stage, outcome.lacks_nodes, outcome.completed), (Stage::Running, true, None));
+    scene.node(crate::build::node("n1"));
+    scene.agent("n1");
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert!(!scene.outcome("web").lacks_nodes);
+}
+
+#[test]
+fn a_job_whose_nodes_all_leave_waits_again_and_fails_at_its_deadline() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut web = job("web", &[WEB]);
+    web.completion = Completion::Once { deadline: Some(secs(60)), ttl: None };
+    scene.job(web);
+    scene.plan();
+    scene.world.apply(Event::NodeGone("n1".into()));
+    scene.world.apply(Event::AgentGone("n1".into()));
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!((scene.outcome("web").stage, scene.outcome("web").lacks_nodes), (Stage::Running, true));
+    assert_eq!(scene.world.plan(scene.now).wake, Some(at(60)));
+    scene.pass(60);
+    scene.plan();
+    let outcome = scene.outcome("web");
+    assert_eq!((outcome.stage, outcome.overdue, outcome.completed), (Stage::Failed, true, Some(at(60))));
+}
+
+#[test]
+fn a_job_whose_status_cannot_be_read_is_left_alone() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &[WEB]);
+    web.parallelism = 1;
+    scene.job(web);
+    scene.plan();
+    scene.edit("web", |job| (job.unreadable, job.started, job.parallelism) = (Some("no time".into()), None, 2));
+    let plan = scene.world.plan(scene.now);
+    assert!(plan.is_empty(), "{plan:?}");
+    assert_eq!(scene.states("web"), ["n1 waits: StatusUnreadable", "n2 waits: StatusUnreadable"]);
+    scene.job(job("other", &["db@sha256:d"]));
+    assert_eq!(scene.plan().len(), 2, "the others go on");
+    scene.edit("web", |job| (job.unreadable, job.started) = (None, Some(at(0))));
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"], "n1 was at work all the time");
 }
 
 #[test]

@@ -89,7 +89,7 @@ pub(crate) struct Wish {
 }
 
 /// What an agent does about an order that it has.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Work {
     Begin,
     Resolve,
@@ -97,6 +97,8 @@ pub(crate) enum Work {
     Fail,
     /// The registry wants another login.
     Refuse,
+    /// It cannot answer what it is asked; what it can do, it fails at.
+    Unable,
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
@@ -121,7 +123,8 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Work::Resolve),
         1 => Just(Work::Succeed),
         1 => Just(Work::Fail),
-        2 => Just(Work::Refuse)
+        2 => Just(Work::Refuse),
+        1 => Just(Work::Unable)
     ];
     let content = prop_oneof![1 => Just(None), 4 => (0..4u8).prop_map(Some)];
     let seconds = prop_oneof![4 => 0..5i64, 1 => Just(120), 1 => Just(301), 1 => Just(601), 1 => Just(3_700)];

@@ -10,7 +10,7 @@ use stoker_core::model::{Job, Order};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::select::selects;
 use stoker_core::world::{CopyChange, State};
-use stoker_core::{Completion, Event, JobId, Key, Plan, Reason, Stage, Waiting, World, pace};
+use stoker_core::{Ask, Completion, Event, JobId, Key, Phase, Plan, Reason, Stage, Waiting, World, pace};
 
 use crate::build::secs;
 use crate::history::{Happening, copy, history};
@@ -52,6 +52,8 @@ struct Ordered {
     answered: bool,
     silent: bool,
     resolved: bool,
+    /// It could not learn a digest.
+    failed: bool,
 }
 
 fn orders(sim: &Sim) -> Vec<Ordered> {
@@ -65,6 +67,12 @@ fn orders(sim: &Sim) -> Vec<Ordered> {
                 key,
                 answered: report.is_some_and(|report| report.ended() && report.asked >= order.asked),
                 silent: seen + pace::SILENCE <= sim.now,
+                failed: matches!(order.ask, Ask::Resolve | Ask::Fetch(None))
+                    && report.is_some_and(|report| {
+                        report.phase == Phase::Failed
+                            && report.asked >= order.asked
+                            && report.reason != Some(Reason::Unsupported)
+                    }),
                 resolved: report.and_then(|report| report.pin.as_ref()).is_some_and(|pin| pin.asked >= order.asked),
                 order,
             });
@@ -79,7 +87,8 @@ fn busy(sim: &Sim, job: &Job) -> BTreeSet<&'static str> {
     let keys: BTreeSet<Key> = job.keys().collect();
     let running = orders(sim).into_iter().filter(|ordered| {
         let counts = ordered.order.jobs.contains(&job.id) && keys.contains(&ordered.key);
-        counts && wanted(ordered.node) && !ordered.answered && !ordered.silent
+        let pulls = !ordered.order.ask.is_question() && !ordered.order.hold;
+        counts && pulls && wanted(ordered.node) && !ordered.answered && !ordered.silent
     });
     running.map(|ordered| ordered.node).collect()
 }
@@ -203,17 +212,24 @@ proptest! {
     #[test]
     fn one_node_asks_the_registry_and_all_get_its_answer(history in history()) {
         each_plan(&history, |before, after, _| {
-            let asking = |sim: &Sim| -> BTreeSet<(Key, &'static str)> {
-                let asks = |ordered: &Ordered| {
-                    let open = !ordered.answered && !ordered.silent && !ordered.resolved;
-                    ordered.order.pin.is_none() && !ordered.order.looks() && open
-                };
-                orders(sim).into_iter().filter(asks).map(|ordered| (ordered.key, ordered.node)).collect()
+            let asks = |ordered: &Ordered| {
+                let open = !ordered.answered && !ordered.silent && !ordered.resolved && !ordered.order.hold;
+                matches!(ordered.order.ask, Ask::Resolve | Ask::Fetch(None)) && open
             };
-            let (was, is) = (asking(before), asking(after));
-            for (key, node) in is.difference(&was) {
-                let others = is.iter().filter(|(other, at)| other == key && at != node).count();
-                assert_eq!(others, 0, "{node} was told to ask for {key} while another does: {is:?}");
+            let told: BTreeSet<(Key, &'static str)> =
+                orders(before).iter().filter(|ordered| asks(ordered)).map(|ordered| (ordered.key, ordered.node)).collect();
+            let (was, is) = (orders(before), orders(after));
+            for new in is.iter().filter(|ordered| asks(ordered) && !told.contains(&(ordered.key, ordered.node))) {
+                // As many as failed before, and one: for one of the jobs at least that want the image.
+                let few = |id: &JobId| {
+                    let Some(since) = after.world.job(id).map(|job| job.since(after.now)) else { return false };
+                    let about = |other: &&Ordered| other.order.image == new.order.image && other.order.asked >= since;
+                    let asking = is.iter().filter(about).filter(|other| asks(other)).count();
+                    // One that failed may be among those that are asked again.
+                    let failed = was.iter().filter(about).filter(|other| other.failed).count();
+                    asking <= failed + 1
+                };
+                assert!(after.jobs.values().map(|job| &job.id).any(few), "{} was told to ask for {}", new.node, new.order.image);
             }
             let once = |id: &JobId| matches!(after.world.job(id).map(|job| &job.completion), Some(Completion::Once { .. }));
             let mut digests: BTreeMap<(Key, &BTreeSet<JobId>), &str> = BTreeMap::new();
@@ -221,7 +237,7 @@ proptest! {
             for Ordered { key, order, node, .. } in &orders {
                 let since = order.jobs.iter().filter_map(|id| after.world.job(id)).map(|job| job.since(after.now)).max();
                 let counts = order.jobs.iter().all(once) && since.is_some_and(|since| order.asked >= since);
-                if let Some(pin) = order.pin.as_ref().filter(|_| counts) {
+                if let Some(pin) = order.pin().filter(|_| counts) {
                     let first = digests.entry((*key, &order.jobs)).or_insert(&pin.digest);
                     assert_eq!(*first, pin.digest, "{node}: {:?}", order.jobs);
                 }
@@ -246,7 +262,7 @@ proptest! {
                     assert_ne!(change.as_ref(), old, "{}: nothing changes", write.node);
                     if let (Some(new), Some(old)) = (change, old) {
                         assert!(new.asked >= old.asked, "{}: asked {} after {}", write.node, new.asked, old.asked);
-                        let grew = new.secrets.iter().any(|copy| !old.secrets.contains(copy));
+                        let grew = new.terms.secrets.iter().any(|copy| !old.terms.secrets.contains(copy));
                         assert!(!grew || new.asked > old.asked || outdated(before, old, new), "{new:?} after {old:?}");
                     }
                 }
@@ -302,10 +318,13 @@ fn untried(sim: &Sim, job: &Job) -> Option<(String, u8)> {
         let orders = sim.world.orders(&view.node).unwrap_or_default();
         for (image, (_, report)) in job.images.iter().zip(&view.images) {
             let refused = report.is_some_and(|report| report.reason == Some(Reason::Unauthorized));
-            let order = image.reference.as_ref().ok().and_then(|reference| orders.get(&reference.key()));
+            let Ok(key) = image.reference.as_ref().map(|reference| reference.key()) else { continue };
+            let asked = report.map(|report| report.asked);
+            let of_report = |key: &Key| orders.get(key).filter(|order| Some(order.asked) == asked);
+            let order = of_report(&key).or_else(|| of_report(&key.question()));
             let Some(order) = order.filter(|_| refused) else { continue };
             let mut logins = image.secrets.iter().filter_map(|id| sim.secrets.get(id.name.as_str()));
-            if let Some(login) = logins.find(|login| !order.secrets.contains(&copy(**login))) {
+            if let Some(login) = logins.find(|login| !order.terms.secrets.contains(&copy(**login))) {
                 return Some((view.node.to_string(), *login));
             }
         }
@@ -316,7 +335,7 @@ fn untried(sim: &Sim, job: &Job) -> Option<(String, u8)> {
 /// Whether an order has an answer to come that is too old for one of its jobs, and is asked again for that.
 fn outdated(sim: &Sim, old: &Order, new: &Order) -> bool {
     let mut since = new.jobs.iter().filter_map(|id| sim.world.job(id)).map(|job| job.since(sim.now));
-    since.any(|since| old.asked < since || old.pin.as_ref().is_some_and(|pin| pin.asked < since))
+    since.any(|since| old.asked < since || old.pin().is_some_and(|pin| pin.asked < since))
 }
 
 fn nothing_happens_until(world: &mut World, later: Timestamp) {

@@ -59,21 +59,68 @@ fn zero_pauses_and_a_lower_limit_hands_out_nothing_until_it_is_met() {
 }
 
 #[test]
-fn suspend_takes_back_what_runs_and_resume_goes_on() {
-    let mut scene = Scene::of(&["n1", "n2"]);
-    scene.job(job("web", &[WEB]));
+fn suspend_holds_what_runs_and_resume_goes_on_with_it_first() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let mut web = job("web", &[WEB]);
+    web.parallelism = 2;
+    scene.job(web);
     scene.plan();
     scene.succeeds("n1", WEB);
+    assert_eq!(scene.plan(), ["n3 pulls web@sha256:w at sha256:w"]);
     scene.edit("web", |job| job.suspend = true);
-    assert_eq!(scene.plan(), ["n2 drops web@sha256:w"]);
-    assert_eq!(scene.states("web"), ["n1 done", "n2 waits: Suspended"]);
+    assert_eq!(scene.plan(), ["n2 holds web@sha256:w", "n3 holds web@sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 done", "n2 waits: Suspended", "n3 waits: Suspended"]);
     assert_eq!(scene.outcome("web").stage, Stage::Suspended);
-    scene.pass(60);
-    scene.edit("web", |job| job.suspend = false);
-    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"], "and n1 is still done");
+    assert_eq!(scene.plan(), NOTHING);
+    scene.node(crate::build::node("n0"));
+    scene.agent("n0");
+    scene.pass(3600);
+    scene.edit("web", |job| (job.suspend, job.parallelism) = (false, 1));
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"], "it has a part of it; n1 is still done");
+    assert_eq!(scene.states("web")[..3], ["n0 waits: Parallelism", "n1 done", "n2 pulls"]);
     scene.succeeds("n2", WEB);
+    assert_eq!(scene.plan(), ["n3 pulls web@sha256:w at sha256:w"]);
+    scene.succeeds("n3", WEB);
+    assert_eq!(scene.plan(), ["n0 pulls web@sha256:w at sha256:w"]);
+}
+
+#[test]
+fn what_is_held_goes_with_its_job() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("web", &[WEB]));
     scene.plan();
-    assert_eq!(scene.outcome("web").stage, Stage::Succeeded);
+    scene.edit("web", |job| job.suspend = true);
+    assert_eq!(scene.plan(), ["n1 holds web@sha256:w"]);
+    scene.job(job("other", &[WEB]));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "another job wants it now");
+    scene.delete("other");
+    assert_eq!(scene.plan(), ["n1 drops web@sha256:w"], "the suspended one is not served by it any more");
+    scene.delete("web");
+    assert_eq!(scene.plan(), NOTHING);
+}
+
+#[test]
+fn a_place_is_free_when_the_node_has_been_told_to_stop() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let mut web = job("web", &[WEB]);
+    (web.parallelism, web.names) = (1, crate::build::names(&["n2"]));
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"]);
+    scene.edit("web", |job| {
+        job.names = crate::build::names(&["n1", "n2"]);
+        job.images = vec![crate::build::image("web@sha256:x")];
+    });
+    let plan = scene.world.plan(scene.now);
+    let nodes: Vec<&str> = plan.orders.iter().map(|write| &*write.node).collect();
+    assert_eq!(nodes, ["n2"], "n2 drops the old image, and its place is its own until it has");
+    scene.edit("web", |job| job.names = crate::build::names(&["n1"]));
+    let plan = scene.world.plan(scene.now);
+    let nodes: Vec<&str> = plan.orders.iter().map(|write| &*write.node).collect();
+    assert_eq!(nodes, ["n2"], "n1 waits until n2 has dropped it");
+    assert_eq!(scene.states("web"), ["n1 waits: Parallelism"]);
+    let orders = scene.world.orders("n2").unwrap();
+    scene.world.apply(stoker_core::Event::Orders("n2".into(), orders));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:x at sha256:x"]);
 }
 
 #[test]

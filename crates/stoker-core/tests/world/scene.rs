@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use stoker_core::model::{Job, Node, Order, Report};
 use stoker_core::world::State;
-use stoker_core::{Event, Key, Outcome, Phase, Pin, Plan, Reason, World};
+use stoker_core::{Ask, Event, Key, Outcome, Phase, Pin, Plan, Reason, World};
 
 use crate::build::{at, id, key, node, pulling, short};
 
@@ -91,16 +91,24 @@ impl Scene {
         let before = self.orders();
         let plan = self.world.plan(self.now);
         self.acknowledge(&plan);
+        for write in &plan.orders {
+            let orders = self.world.orders(&write.node).unwrap();
+            self.world.apply(Event::Orders(write.node.clone(), orders));
+        }
         let writes = plan.orders.iter().flat_map(|write| write.changes.iter().map(move |change| (&write.node, change)));
         let sentence = |(node, (key, order)): (&std::sync::Arc<str>, (&Key, &Option<Order>))| {
-            let image = &self.images[key];
+            let image = self.images.get(key).unwrap_or_else(|| &self.images[&key.question()]);
             let old = before.get(&(node.to_string(), *key));
             match order {
                 None => format!("{node} drops {image}"),
+                Some(order) if order.hold => format!("{node} holds {image}"),
                 Some(order) if old.is_some_and(|old| old.asked == order.asked) => format!("{node} keeps {image}"),
-                Some(order) if order.looks() => format!("{node} looks for {image}"),
-                Some(Order { pin: None, .. }) => format!("{node} asks for {image}"),
-                Some(Order { pin: Some(pin), .. }) => format!("{node} pulls {image} at {}", short(&pin.digest)),
+                Some(order) => match &order.ask {
+                    Ask::Resolve => format!("{node} asks for {image}"),
+                    Ask::Look => format!("{node} looks for {image}"),
+                    Ask::Fetch(None) => format!("{node} pulls {image} at any digest"),
+                    Ask::Fetch(Some(pin)) => format!("{node} pulls {image} at {}", short(&pin.digest)),
+                },
             }
         };
         writes.map(sentence).collect()
@@ -134,15 +142,35 @@ impl Scene {
         self.world.orders(node)?.remove(&key(image))
     }
 
+    /// The question about the image that the node was asked.
+    pub(crate) fn question(&self, node: &str, image: &str) -> Option<Order> {
+        self.world.orders(node)?.remove(&key(image).question())
+    }
+
+    /// The key of what the agent has in hand: its order for the image, or else the question about it.
+    fn in_hand(&self, node: &str, image: &str) -> (Key, Order) {
+        let key = key(image);
+        let open = |key: Key, order: Option<Order>| {
+            let order = order.filter(|order| !order.hold)?;
+            let report = self.reports.get(node).and_then(|reports| reports.get(&key));
+            report.is_none_or(|report| !report.ended() || report.asked < order.asked).then_some((key, order))
+        };
+        let question = || open(key.question(), self.question(node, image));
+        let any = || self.order(node, image).map(|order| (key, order));
+        let found = open(key, self.order(node, image)).or_else(question).or_else(any);
+        found.unwrap_or_else(|| panic!("{node} has no order for {image}"))
+    }
+
     /// The agent says something new about its order.
     pub(crate) fn report(&mut self, node: &str, image: &str, change: impl FnOnce(&mut Report)) {
-        let order = self.order(node, image).unwrap_or_else(|| panic!("{node} has no order for {image}"));
+        let (key, order) = self.in_hand(node, image);
         let reports = self.reports.entry(node.into()).or_default();
-        let earlier = reports.get(&key(image)).filter(|report| report.asked == order.asked).cloned();
+        let earlier = reports.get(&key).filter(|report| report.asked == order.asked).cloned();
         let mut report = earlier.unwrap_or_else(|| pulling(order.asked, self.now));
         report.updated = self.now;
+        report.jobs = order.jobs;
         change(&mut report);
-        reports.insert(key(image), report);
+        reports.insert(key, report);
         self.world.apply(Event::Reports(node.into(), reports.clone()));
     }
 
@@ -152,7 +180,28 @@ impl Scene {
 
     /// The registry told the agent which digest the tag means.
     pub(crate) fn resolves(&mut self, node: &str, image: &str, digest: &str) {
-        self.report(node, image, |report| report.pin = Some(Pin { asked: report.asked, digest: digest.into() }));
+        let (_, order) = self.in_hand(node, image);
+        self.report(node, image, |report| {
+            if order.ask.is_question() {
+                report.phase = Phase::Resolved;
+            }
+            report.pin = Some(Pin { asked: report.asked, digest: digest.into() });
+        });
+    }
+
+    /// The same where the agent has an order for the image in hand, too.
+    pub(crate) fn report_question(&mut self, node: &str, image: &str, digest: &str) {
+        let (key, order) = (key(image).question(), self.question(node, image).unwrap());
+        let mut report = pulling(order.asked, self.now);
+        (report.phase, report.pin) = (Phase::Resolved, Some(Pin { asked: order.asked, digest: digest.into() }));
+        let reports = self.reports.entry(node.into()).or_default();
+        reports.insert(key, report);
+        self.world.apply(Event::Reports(node.into(), reports.clone()));
+    }
+
+    /// The node's runtime finds registries by itself, or its agent is too old for such a question.
+    pub(crate) fn cannot_resolve(&mut self, node: &str, image: &str) {
+        self.fails(node, image, Reason::Unsupported);
     }
 
     pub(crate) fn succeeds(&mut self, node: &str, image: &str) {

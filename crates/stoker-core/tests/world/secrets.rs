@@ -47,7 +47,7 @@ impl Scene {
     }
 
     fn ordered(&self) -> Vec<CopyName> {
-        self.order("n1", WEB).unwrap().secrets.clone()
+        self.order("n1", WEB).unwrap().terms.secrets.clone()
     }
 
     fn said(&self, name: &str) -> String {

@@ -111,7 +111,7 @@ fn the_strictest_terms_hold_and_edits_reach_an_order_in_flight() {
     scene.plan();
     let terms = |scene: &Scene| {
         let order = scene.order("n1", WEB).unwrap();
-        (order.timeout, order.retries, order.policy)
+        (order.terms.pull.timeout, order.terms.pull.retries, order.terms.pull.policy)
     };
     assert_eq!(terms(&scene), (secs(100), 1, Policy::Always));
     scene.edit("a", |job| (job.pull.timeout, job.pull.retries) = (secs(50), 0));
@@ -155,7 +155,7 @@ fn who_wants_the_registry_asked_is_not_content_with_less() {
     scene.pass(1);
     scene.edit("b-strict", |job| job.parallelism = 2);
     assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:a", "n2 pulls web:1 at sha256:a"], "asked again, both");
-    assert_eq!(scene.order("n2", "web:1").unwrap().policy, Policy::Always);
+    assert_eq!(scene.order("n2", "web:1").unwrap().terms.pull.policy, Policy::Always);
 }
 
 #[test]

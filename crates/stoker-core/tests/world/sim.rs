@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jiff::Timestamp;
 use stoker_core::model::{CopyName, Job, Node, Order, Report};
 use stoker_core::world::{CopyChange, OrderWrite};
-use stoker_core::{Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, World};
+use stoker_core::{Ask, Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, World};
 
 use crate::build::{at, id, node, pulling, secs};
 use crate::history::{Happening, IMAGES, SECRETS, Work, copy, secret};
@@ -242,7 +242,7 @@ impl Sim {
     fn work(&mut self, name: &'static str, order: usize, work: Work) {
         let Some(agent) = self.agents.get_mut(name) else { return };
         let open = agent.orders.iter().filter(|(key, order)| {
-            agent.reports.get(key).is_none_or(|report| !report.ended() || report.asked < order.asked)
+            !order.hold && agent.reports.get(key).is_none_or(|report| !report.ended() || report.asked < order.asked)
         });
         let open: Vec<(Key, Order)> = open.map(|(key, order)| (*key, order.clone())).collect();
         let Some((key, order)) = open.get(order % open.len().max(1)).cloned() else { return };
@@ -250,29 +250,34 @@ impl Sim {
         let mut report = earlier.unwrap_or_else(|| pulling(order.asked, self.now));
         report.updated = self.now;
         report.bytes.total = 100;
-        let asks = order.pin.is_none() && report.pin.is_none();
-        match work {
-            Work::Begin => report.bytes.done = 50,
-            Work::Resolve | Work::Fail | Work::Refuse if order.looks() => {
-                report.phase = Phase::Failed;
-                report.reason = Some(Reason::Unresolved);
+        report.jobs = order.jobs.clone();
+        let content = order.terms.pull.policy == Policy::IfNotPresent;
+        let fail = |report: &mut Report, reason: Reason| {
+            report.phase = Phase::Failed;
+            report.reason = Some(reason);
+        };
+        match (work, &order.ask) {
+            (Work::Begin, _) => report.bytes.done = 50,
+            (Work::Succeed, Ask::Resolve | Ask::Look) if content => report.phase = Phase::Succeeded,
+            (_, Ask::Look) => fail(&mut report, Reason::Unresolved),
+            (Work::Unable, Ask::Resolve) => fail(&mut report, Reason::Unsupported),
+            (Work::Resolve | Work::Succeed, Ask::Resolve) => {
+                report.phase = Phase::Resolved;
+                report.pin = Some(answer(&mut self.answers, &order));
             }
-            Work::Succeed if !asks || order.policy == Policy::IfNotPresent => {
+            (Work::Resolve | Work::Succeed, Ask::Fetch(None))
+                if report.pin.is_none() && (!content || work == Work::Resolve) =>
+            {
+                report.pin = Some(answer(&mut self.answers, &order));
+            }
+            (Work::Resolve, Ask::Fetch(_)) => {}
+            (Work::Succeed, Ask::Fetch(pin)) => {
                 report.phase = Phase::Succeeded;
-                report.digest = order.pin.or(report.pin.clone()).map(|pin| pin.digest);
+                report.digest = pin.as_ref().or(report.pin.as_ref()).map(|pin| pin.digest.clone());
                 report.bytes.done = 100;
             }
-            Work::Resolve | Work::Succeed => {
-                if asks {
-                    self.answers += 1;
-                    report.pin = Some(Pin { asked: order.asked, digest: format!("sha256:{}", self.answers) });
-                }
-            }
-            Work::Fail | Work::Refuse => {
-                let refused = matches!(work, Work::Refuse);
-                report.phase = Phase::Failed;
-                report.reason = Some(if refused { Reason::Unauthorized } else { Reason::NotFound });
-            }
+            (Work::Refuse, _) => fail(&mut report, Reason::Unauthorized),
+            (Work::Fail | Work::Unable, _) => fail(&mut report, Reason::NotFound),
         }
         agent.reports.insert(key, report);
         // What it has to say no more goes along: it is no reason to write.
@@ -304,10 +309,17 @@ impl Sim {
     pub(crate) fn all_work(&mut self) {
         let ends = [Work::Succeed, Work::Fail, Work::Succeed, Work::Refuse];
         for (name, end) in NODES.into_iter().zip(ends) {
-            for _ in 0..IMAGES.len() {
+            // A question and an order for each image.
+            for _ in 0..2 * IMAGES.len() {
                 self.work(name, 0, Work::Resolve);
                 self.work(name, 0, end);
             }
         }
     }
+}
+
+/// What a registry says to the node with this order.
+fn answer(answers: &mut u64, order: &Order) -> Pin {
+    *answers += 1;
+    Pin { asked: order.asked, digest: format!("sha256:{answers}") }
 }

@@ -75,13 +75,24 @@ fn an_outcome_is_said_once() {
 #[test]
 fn each_reason_to_wait_has_a_sentence() {
     let secret = SecretId::new("shop", "regcred");
-    let unresolved = Waiting::Unresolved { image: "shop/web:v42".into(), by: "node-7".into() };
+    let image = || "shop/web:v42".to_string();
+    let unresolved = |others, trouble: &str| Waiting::Unresolved {
+        image: image(),
+        by: "node-7".into(),
+        others,
+        trouble: trouble.into(),
+    };
+    let asking = |trouble: &str| Waiting::Asking { image: image(), trouble: trouble.into() };
     let reasons = [
         Waiting::Suspended,
         Waiting::Parallelism { limit: 0 },
         Waiting::Parallelism { limit: 1 },
         Waiting::Parallelism { limit: 10 },
-        unresolved,
+        unresolved(0, ""),
+        unresolved(1, ""),
+        unresolved(7, "registry.example: 503"),
+        asking(""),
+        asking("registry.example: 503"),
         Waiting::NodeNotReady,
         Waiting::NoAgent,
         Waiting::NodeUnknown,
@@ -89,6 +100,7 @@ fn each_reason_to_wait_has_a_sentence() {
         Waiting::SecretCopying { secret: secret.clone(), blocked: Some(SecretId::new("stoker-system", "pull-0a1b")) },
         Waiting::SecretMissing { secret },
         Waiting::Pending,
+        Waiting::StatusUnreadable { problem: "startTime: not a time".into() },
     ];
     let sentences: Vec<String> = reasons.iter().map(|waiting| format!("{}: {waiting}", waiting.reason())).collect();
     insta::assert_snapshot!(sentences.join("\n"));

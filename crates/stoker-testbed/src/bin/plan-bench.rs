@@ -12,8 +12,8 @@ use stoker_core::model::{Job, Node, NodeName};
 use stoker_core::reference::InvalidReference;
 use stoker_core::select::Selector;
 use stoker_core::{
-    Bytes, Completion, Event, Image, JobId, Key, Order, Phase, Pin, Policy, Pull, Reason, Report, Unreachable, World,
-    pace,
+    Ask, Bytes, Completion, Empty, Event, Image, JobId, Key, Order, Phase, Pin, Policy, Pull, Reason, Report, Terms,
+    Unreachable, World, pace,
 };
 
 /// How many nodes of each job pull at one time.
@@ -68,26 +68,23 @@ impl Fleet {
     }
 
     fn order(&self, job: usize) -> Order {
-        Order {
-            image: image(job),
-            pin: Some(self.pin(job)),
+        let pull = Pull {
             policy: Policy::IfNotPresent,
             timeout: Duration::from_secs(600),
             retries: 3,
             bandwidth: None,
             sandbox: Default::default(),
-            progress: pace::progress_interval(PARALLELISM),
-            jobs: BTreeSet::from([job_id(job)]),
-            asked: self.began,
-            secrets: Vec::new(),
-            needs: BTreeSet::new(),
-        }
+        };
+        let terms = Terms { pull, secrets: Vec::new(), progress: pace::progress_interval(PARALLELISM) };
+        let jobs = BTreeSet::from([job_id(job)]);
+        Order::new(&image(job), jobs, self.began, Ask::Fetch(Some(self.pin(job))), terms)
     }
 
     fn report(&self, place: Place, done: u64, job: usize) -> Report {
         let failed = place == Place::Failed;
         Report {
             asked: self.began,
+            jobs: BTreeSet::from([job_id(job)]),
             phase: match place {
                 Place::Done => Phase::Succeeded,
                 Place::Failed => Phase::Failed,
@@ -146,7 +143,7 @@ fn image(job: usize) -> String {
 }
 
 fn job_id(job: usize) -> JobId {
-    JobId::new("Preheat", "default", &format!("service-{job}"))
+    JobId::new(("stoker.dev", "Preheat"), "default", &format!("service-{job}"))
 }
 
 fn job(number: usize, began: Timestamp) -> Job {
@@ -174,6 +171,8 @@ fn job(number: usize, began: Timestamp) -> Job {
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,
         unreachable: Unreachable::Wait,
+        empty: Empty::Waits,
+        unreadable: None,
         started: Some(began),
         ended: None,
     }

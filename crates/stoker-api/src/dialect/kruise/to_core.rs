@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use kube_core::dynamic::DynamicObject;
 use serde_json::Value;
-use stoker_core::model::{Completion, Image, Job, JobId, Pull, SecretId, Unreachable};
+use stoker_core::model::{Completion, Empty, Image, Job, JobId, Pull, SecretId, Unreachable};
 use stoker_core::select::{Operator, Requirement, Selector};
 
-use super::types::{CompletionType, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
-use crate::dialect::{NotReadable, Summary, created, part};
+use super::types::{CompletionType, GROUP, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
+use crate::dialect::{NotReadable, Summary, created, part, status_or_why};
 use crate::labels;
 use crate::{image, native};
 
@@ -18,12 +18,13 @@ const ROUND: Duration = Duration::from_secs(24 * 3600);
 /// The job that an ImagePullJob describes.
 pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     let spec: ImagePullJobSpec = part(object, "spec")?;
-    let status: ImagePullJobStatus = part(object, "status").unwrap_or_default();
+    let (status, unreadable) = status_or_why(object);
+    let status: ImagePullJobStatus = status;
     let selector = spec.selector.unwrap_or_default();
     let policy = &spec.completion_policy;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     Ok(Job {
-        id: JobId::new("ImagePullJob", namespace, object.metadata.name.as_deref().unwrap_or_default()),
+        id: JobId::new((GROUP, "ImagePullJob"), namespace, object.metadata.name.as_deref().unwrap_or_default()),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         created: created(object),
@@ -50,9 +51,11 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         },
         suspend: false,
         unreachable: Unreachable::GiveUp,
+        empty: Empty::Completes,
         started: status.start_time,
         // Once ended, edits change nothing.
         ended: status.completion_time,
+        unreadable,
     })
 }
 

@@ -9,6 +9,9 @@ use serde_json::Value;
 use crate::labels::LabelSelector;
 use crate::native::{PullPolicy as ImagePullPolicy, SandboxSpec};
 
+/// The API group of OpenKruise's kinds.
+pub(super) const GROUP: &str = "apps.kruise.io";
+
 /// An image that nodes pull before they need it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
