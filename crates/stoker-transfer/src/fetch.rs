@@ -58,10 +58,10 @@ impl Fetch<'_> {
     async fn run(&self, seat: Arc<Seat<()>>) -> Result<(), Error> {
         let _turn = self.spool.turns.take().await.ok_or(spool::Error::Stopped)?;
         let mut writer = self.open(seat).await?;
-        let mut again = false;
+        let mut chances = Chances { inherited: writer.length() > 0, again: false };
         loop {
             let source = self.core.source().ok_or(spool::Error::Stopped)?;
-            let Some((back, error)) = self.follow(&source, writer, &mut again).await? else { return Ok(()) };
+            let Some((back, error)) = self.follow(&source, writer, &mut chances).await? else { return Ok(()) };
             writer = back;
             self.core.source_failed();
             if self.core.source().is_none() {
@@ -72,7 +72,7 @@ impl Fetch<'_> {
 
     /// Fetches from one source, from whichever of its hosts gives something. Nothing is left to do, or the writer comes
     /// back with what came and why no more does.
-    async fn follow(&self, source: &Source, mut writer: Writer, again: &mut bool) -> Result<Left, Error> {
+    async fn follow(&self, source: &Source, mut writer: Writer, chances: &mut Chances) -> Result<Left, Error> {
         let mut walk = match self.spool.registry.walk(&source.image, Need::Pull).await {
             Ok(walk) => walk,
             Err(error) => return Ok(Some((writer, error))),
@@ -82,8 +82,11 @@ impl Fetch<'_> {
                 let Checked::Bad(bad, actual) = self.check(writer).await? else { return Ok(None) };
                 tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
                 writer = self.restart(bad).await?;
+                if std::mem::take(&mut chances.inherited) {
+                    continue;
+                }
                 // A mirror gets no second chance, the registry itself one.
-                if !walk.discard() && std::mem::replace(again, true) {
+                if !walk.discard() && std::mem::replace(&mut chances.again, true) {
                     let (registry, what) = names(self.core, &source.image);
                     let actual = format!("sha256:{actual}");
                     return Err(registry::Error::DigestMismatch { registry, what, actual }.into());
@@ -95,8 +98,10 @@ impl Fetch<'_> {
             let error = match end {
                 End::Whole => continue,
                 // The server's copy ends before ours does: one of the two is wrong, so begin anew, once.
-                End::Failed(registry::Error::Server { status: 416, .. }) if before > 0 && walk.is_last() && !*again => {
-                    *again = true;
+                End::Failed(registry::Error::Server { status: 416, .. })
+                    if before > 0 && walk.is_last() && !chances.again =>
+                {
+                    chances.again = true;
                     writer = self.restart(writer).await?;
                     continue;
                 }
@@ -190,6 +195,15 @@ impl Fetch<'_> {
 /// Registry and blob in words, for errors.
 fn names(core: &Core, image: &Reference) -> (String, String) {
     (image.registry().to_owned(), format!("blob {} of {image}", core.descriptor.digest()))
+}
+
+/// What may still go wrong before a fetch is given up.
+struct Chances {
+    /// Whether a part of the file is from an earlier fetch. If all of it is wrong, that part may be the reason, and no
+    /// host is blamed.
+    inherited: bool,
+    /// Whether the registry itself has had its second chance.
+    again: bool,
 }
 
 type Left = Option<(Writer, registry::Error)>;

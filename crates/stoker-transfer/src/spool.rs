@@ -18,6 +18,7 @@ use crate::login::Login;
 use crate::reference::Reference;
 use crate::registry::Registry;
 
+mod check;
 mod error;
 mod follow;
 mod growing;

@@ -12,7 +12,7 @@ use oci_spec::image::Descriptor;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Source, follow};
+use super::{Source, check, follow};
 use crate::Error;
 use crate::limit::Pace;
 
@@ -100,6 +100,21 @@ impl Core {
     pub(crate) fn is_running(&self) -> bool {
         self.state.borrow().outcome.is_none()
     }
+
+    /// Takes back that the blob is there: all who hold this fetch are told to begin again, nobody joins it any more, and
+    /// the next fetch hashes the file before it uses it.
+    fn doubt(&self) {
+        self.state.send_if_modified(|state| {
+            let believed = matches!(state.outcome, Some(Ok(())));
+            if believed {
+                let blob = self.descriptor.digest().to_string();
+                state.have = 0;
+                state.epoch += 1;
+                state.outcome = Some(Err(super::Error::Restarted { blob }.into()));
+            }
+            believed
+        });
+    }
 }
 
 /// A running fetch: it ends when this is dropped.
@@ -124,7 +139,8 @@ impl Growing {
         &self.handle.core
     }
 
-    /// Waits until the whole blob is there and its length and sha256 were checked; then gives its file.
+    /// Waits until the whole blob is there and its length and sha256 were checked; then gives its file. Files change after
+    /// a check, too: whoever hands this one on hashes what it hands on.
     pub async fn complete(&self) -> Result<PathBuf, Error> {
         let mut state = self.core().state.subscribe();
         let ended = state.wait_for(|state| state.outcome.is_some()).await.map_err(|_| super::Error::Stopped)?;
@@ -133,6 +149,42 @@ impl Growing {
             Some(Err(error)) => Err(error.clone()),
             None => Err(super::Error::Stopped.into()),
         }
+    }
+
+    /// All of a small blob, hashed as it is handed over.
+    ///
+    /// [`Restarted`](super::Error::Restarted) where the file changed after it was checked: a new call of
+    /// [`Spool::blob`](super::Spool::blob) fetches it again.
+    pub async fn bytes(&self) -> Result<Bytes, Error> {
+        let path = self.complete().await?;
+        match check::read(&path, &self.core().descriptor).await? {
+            Some(bytes) => Ok(bytes),
+            None => {
+                self.core().doubt();
+                Err(super::Error::Restarted { blob: self.core().descriptor.digest().to_string() }.into())
+            }
+        }
+    }
+
+    /// Hashes the finished file again, because whoever took it over found other bytes in it; says whether the file is
+    /// damaged. If so, all who hold this fetch are told to begin again, and a new call of
+    /// [`Spool::blob`](super::Spool::blob) fetches the blob again.
+    pub async fn is_damaged(&self) -> Result<bool, Error> {
+        let path = match self.complete().await {
+            // Somebody else found it out.
+            Err(Error::Spool(super::Error::Restarted { .. })) => return Ok(true),
+            complete => complete?,
+        };
+        let damaged = !check::is_whole(&path, &self.core().descriptor).await?;
+        if damaged {
+            self.core().doubt();
+        }
+        Ok(damaged)
+    }
+
+    /// Whether both are handles of the same fetch.
+    pub fn is_same_fetch(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
     }
 
     /// Counters that go on counting, also after this handle is gone.

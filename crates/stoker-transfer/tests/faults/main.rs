@@ -6,6 +6,7 @@
 mod auth;
 mod blobs;
 mod credentials;
+mod damage;
 mod documents;
 mod hosts;
 mod limits;
