@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use stoker_core::step::Failure;
 use stoker_core::{Ask, Clock, Order, Pin, Policy, Reason};
-use stoker_runtime::{Runtime, There};
+use stoker_runtime::{Care, Runtime, There};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
-use stoker_transfer::{Digest, Logins, Platform, Reference, Registry, Source, Spool};
+use stoker_transfer::{Descriptor, Digest, Growing, Logins, Platform, Reference, Registry, Source, Spool};
 
 use crate::guard::Guard;
 use crate::meter::Meter;
@@ -26,6 +26,9 @@ pub(crate) use self::uses::Uses;
 
 /// How often to look whether a runtime that went away is back.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How often a blob is begun anew whose bytes turned out wrong after they were in the spool.
+const ANEW: u32 = 3;
 
 /// What attempts share.
 #[derive(Clone)]
@@ -116,7 +119,7 @@ impl Tools {
         meter: &Meter,
         pace: &Arc<Pace>,
     ) -> Result<Done, Failure> {
-        let there = self.runtime.find(&name_in_store(reference)).await.map_err(runtime_failure)?;
+        let there = self.runtime.find(&name_in_store(reference), Care::Hashed).await.map_err(runtime_failure)?.whole();
         if let (Policy::IfNotPresent, Some(There { digest: Some(digest), size })) = (order.terms.pull.policy, &there) {
             meter.sized(*size, *size);
             return Ok(digest.clone().into());
@@ -164,12 +167,24 @@ impl Tools {
         let Origin { reference, logins, .. } = from;
         let image = self.registry.image_with(reference, &digest, &self.platform, logins).await;
         let image = image.map_err(transfer_failure)?;
-        match &self.runtime {
+        let note = match &self.runtime {
             Runtime::Layout(store) => self.put_in_layout(store, order, from, &image, meter).await?,
-            Runtime::Containerd(containerd, _) => self.put_in_containerd(containerd, from, &image, meter).await?,
-            Runtime::Cri(_) => {}
+            Runtime::Containerd(containerd, _) => {
+                self.put_in_containerd(containerd, from, &image, meter).await?;
+                None
+            }
+            Runtime::Cri(_) => None,
+        };
+        Ok(Done { note, ..digest.to_string().into() })
+    }
+
+    /// The fetch that comes after one whose bytes turned out wrong; the same one where the spool itself has begun it again.
+    fn begin_anew(&self, old: &Growing, from: &Origin, blob: &Descriptor, counts: bool, meter: &Meter) -> Growing {
+        let next = self.spool.blob(from.source(), blob.clone());
+        if !next.is_same_fetch(old) {
+            meter.blob(next.progress(), counts);
         }
-        Ok(digest.to_string().into())
+        next
     }
 
     /// The digest to fetch: the one that the order carries, or the registry's answer, which is told at once.

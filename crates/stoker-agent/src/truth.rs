@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use stoker_core::model::{Key, Order, Phase, Policy};
 use stoker_core::step::{self, Task, TaskState};
-use stoker_runtime::{Runtime, There};
+use stoker_runtime::{Care, Runtime, There};
 
 use crate::pull::name_in_store;
 
@@ -27,8 +27,10 @@ pub(crate) fn questions(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Tas
 pub(crate) async fn look(runtime: Runtime, questions: Vec<(Key, Said, String)>) -> Seen {
     let mut seen = Vec::new();
     for (key, said, name) in questions {
-        if let Ok(there) = runtime.find(&name).await {
-            seen.push((key, said, there));
+        // Who says that an image is there has hashed it; who said so looks whether it changed.
+        let care = if said.0 == Phase::Succeeded { Care::Unchanged } else { Care::Hashed };
+        if let Ok(there) = runtime.find(&name, care).await {
+            seen.push((key, said, there.whole()));
         }
     }
     seen

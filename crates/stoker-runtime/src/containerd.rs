@@ -13,6 +13,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use crate::grpc::{self, ANSWER, Error, Kind};
+use crate::seats::Seats;
 
 mod chain;
 mod content;
@@ -61,7 +62,8 @@ struct Inner {
     channel: Channel,
     namespace: AsciiMetadataValue,
     node: Node,
-    stages: snapshot::Seats,
+    /// One for each snapshot that is being made: two pulls never write into the same one.
+    stages: Seats,
     pulls: lease::Pulls,
 }
 
@@ -77,7 +79,7 @@ impl Containerd {
         let channel = grpc::channel(&settings.socket).map_err(|e| unusable(e.to_string()))?;
         let namespace = AsciiMetadataValue::try_from(&settings.namespace);
         let namespace = namespace.map_err(|_| unusable("its namespace has characters that it may not".into()))?;
-        let (stages, pulls) = (snapshot::Seats::default(), lease::Pulls::default());
+        let (stages, pulls) = (Seats::default(), lease::Pulls::default());
         let mut inner = Inner { settings, channel, namespace, node: Node::default(), stages, pulls };
         inner.node = node::look(&inner).await?;
         Ok(Self { inner: Arc::new(inner) })

@@ -1,6 +1,6 @@
 //! An OCI image layout directory as a node's image store.
 //!
-//! Files that were checked against their digest and documents come in; whether an image is all there goes out. Blobs
+//! Files and documents come in, and are hashed on the way; whether an image is all there, and undamaged, goes out. Blobs
 //! appear by a rename, `index.json` is written under a lock that also holds between processes: a reader never sees half
 //! of anything. It never fetches, and removes no blob.
 
@@ -11,15 +11,23 @@ use std::sync::Arc;
 
 use oci_spec::image::{Descriptor, Digest, DigestAlgorithm};
 
+use crate::seats::Seats;
+
+mod adopt;
 mod disk;
 mod error;
+mod hash;
 mod index;
 mod present;
+mod proof;
 mod verify;
 
 pub use self::error::Error;
-pub use self::verify::Verified;
+pub use self::proof::{Care, Stored};
+pub use self::verify::{Damaged, Missing, Verified};
 
+/// The file that every layout has.
+const MARKER: &str = "oci-layout";
 /// The annotation that names an image in a layout.
 pub const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// The same for containerd's importer, which wants the full reference.
@@ -28,7 +36,15 @@ pub const CONTAINERD_NAME: &str = "io.containerd.image.name";
 /// An image store in a directory. Clones are the same store.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    dir: Arc<PathBuf>,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    dir: PathBuf,
+    known: proof::Known,
+    /// One for each blob that is hashed or comes in.
+    seats: Seats,
 }
 
 /// An image that is all there.
@@ -43,59 +59,65 @@ pub struct Found {
 impl Layout {
     /// Opens the directory, and makes it an empty layout where it is none. It blocks: call it when starting.
     pub fn open(dir: impl Into<PathBuf>) -> Result<Self, Error> {
-        let dir = dir.into();
-        let layout = Self { dir: Arc::new(dir) };
+        let layout = Self::at(dir.into());
         let blobs = layout.blobs();
         fs::create_dir_all(&blobs).map_err(|e| Error::disk("create", &blobs, &e))?;
-        let marker = layout.dir.join("oci-layout");
+        let marker = layout.dir().join(MARKER);
         if !marker.exists() {
             disk::replace(&marker, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
         }
-        index::open(&layout.dir)?;
+        index::open(layout.dir())?;
         disk::sweep(&blobs)?;
-        disk::sweep(&layout.dir)?;
+        disk::sweep(layout.dir())?;
         Ok(layout)
+    }
+
+    /// The layout that is in this directory, to be read: nothing is made or swept. It blocks, shortly.
+    pub fn existing(dir: impl Into<PathBuf>) -> Result<Self, Error> {
+        let layout = Self::at(dir.into());
+        match layout.dir().join(MARKER).is_file() {
+            true => Ok(layout),
+            false => Err(Error::NotALayout { path: layout.dir().to_owned() }),
+        }
+    }
+
+    fn at(dir: PathBuf) -> Self {
+        Self { inner: Arc::new(Inner { dir, known: Default::default(), seats: Default::default() }) }
     }
 
     /// The directory.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.inner.dir
     }
 
     /// The image recorded under this full reference, if it is all there: each blob of at least one platform, with the right
-    /// length. One whose blob somebody deleted is not there.
-    pub async fn find(&self, name: &str) -> Result<Option<Found>, Error> {
+    /// length and, as far as `care` says, the right bytes. One whose blob somebody deleted is not there.
+    pub async fn find(&self, name: &str, care: Care) -> Result<Stored<Found>, Error> {
         let (layout, name) = (self.clone(), name.to_owned());
-        disk::beside(move || {
-            let root = index::read(&layout.dir)?.into_iter().find(|entry| index::name(entry) == Some(&name));
-            Ok(root.and_then(|root| present::whole_size(&layout, &root).map(|size| Found { root, size })))
-        })
-        .await
-    }
-
-    /// Whether a blob is there with this length.
-    pub async fn has(&self, digest: &Digest, size: u64) -> bool {
-        let (layout, digest) = (self.clone(), digest.clone());
-        disk::beside(move || Ok(layout.holds(&digest, size))).await.unwrap_or(false)
-    }
-
-    /// Takes an already verified file in. The file is gone afterwards; one that is here already is kept as it is.
-    pub async fn adopt(&self, digest: &Digest, file: &Path) -> Result<(), Error> {
-        let (target, file) = (self.path(digest)?, file.to_owned());
-        let (from, to) = (file.clone(), target.clone());
-        let moved = disk::beside(move || disk::take(&from, &to)).await?;
-        if moved {
-            return Ok(());
-        }
-        // Another filesystem: the bytes have to move. In pieces, so that nothing waits for the whole.
-        let mut copy = disk::Copy::start(file, target);
-        loop {
-            let (back, more) = disk::beside(move || copy.step()).await?;
-            copy = back;
-            if !more {
-                return Ok(());
+        let recorded = disk::beside(move || {
+            let root = index::read(layout.dir())?.into_iter().find(|entry| index::name(entry) == Some(&name));
+            Ok(root.map(|root| (present::candidates(&layout, &root), root)))
+        });
+        let Some(((candidates, damaged), root)) = recorded.await? else { return Ok(Stored::Missing) };
+        let mut outcome = damaged.map_or(Stored::Missing, Stored::Damaged);
+        for candidate in candidates {
+            match self.all_whole(&candidate, care).await? {
+                Stored::Whole(()) => return Ok(Stored::Whole(Found { root, size: candidate.size() })),
+                Stored::Damaged(path) => outcome = Stored::Damaged(path),
+                Stored::Missing => {}
             }
         }
+        Ok(outcome)
+    }
+
+    async fn all_whole(&self, candidate: &present::Candidate, care: Care) -> Result<Stored<()>, Error> {
+        for (digest, size) in candidate.blobs.values() {
+            match self.blob(digest, *size, care).await? {
+                Stored::Whole(()) => {}
+                wrong => return Ok(wrong),
+            }
+        }
+        Ok(Stored::Whole(()))
     }
 
     /// Writes a document (a manifest or an index), after checking it against its digest.
@@ -103,12 +125,15 @@ impl Layout {
         let (layout, digest) = (self.clone(), digest.clone());
         disk::beside(move || {
             let path = layout.path(&digest)?;
-            let actual = verify::sha256(bytes.as_ref());
+            let actual = hash::bytes(bytes.as_ref());
             if actual != digest.digest() {
-                return Err(Error::Corrupt { what: digest.to_string(), actual });
+                let why = format!("their sha256 is {actual}");
+                return Err(Error::Corrupt { what: digest.to_string(), why });
             }
-            if layout.holds(&digest, bytes.as_ref().len() as u64) {
-                return Ok(());
+            match layout.document(&digest, bytes.as_ref().len() as u64) {
+                Stored::Whole(_) => return Ok(()),
+                Stored::Damaged(_) => tracing::warn!("{} was damaged, and is replaced", path.display()),
+                Stored::Missing => {}
             }
             disk::replace(&path, bytes.as_ref())
         })
@@ -119,7 +144,7 @@ impl Layout {
     pub async fn record(&self, name: &str, root: Descriptor) -> Result<(), Error> {
         let (layout, name) = (self.clone(), name.to_owned());
         disk::beside(move || {
-            index::change(&layout.dir, |entries| {
+            index::change(layout.dir(), |entries| {
                 entries.retain(|entry| index::name(entry) != Some(&name));
                 entries.push(index::named(root, &name));
             })
@@ -131,7 +156,7 @@ impl Layout {
     pub async fn remove(&self, name: &str) -> Result<(), Error> {
         let (layout, name) = (self.clone(), name.to_owned());
         disk::beside(move || {
-            index::change(&layout.dir, |entries| entries.retain(|entry| index::name(entry) != Some(&name)))
+            index::change(layout.dir(), |entries| entries.retain(|entry| index::name(entry) != Some(&name)))
         })
         .await
     }
@@ -141,20 +166,15 @@ impl Layout {
         let layout = self.clone();
         disk::beside(move || {
             let mut names: Vec<String> =
-                index::read(&layout.dir)?.iter().filter_map(|entry| index::name(entry).cloned()).collect();
+                index::read(layout.dir())?.iter().filter_map(|entry| index::name(entry).cloned()).collect();
             names.sort();
             Ok(names)
         })
         .await
     }
 
-    /// Hashes every blob again and tells which are not what their names say.
-    pub async fn verify(&self) -> Result<Verified, Error> {
-        verify::verify(self.blobs()).await
-    }
-
     fn blobs(&self) -> PathBuf {
-        self.dir.join("blobs/sha256")
+        self.dir().join("blobs/sha256")
     }
 
     /// Where a blob is. Only a sha256 digest has a place: its text cannot lead anywhere else.
@@ -165,20 +185,26 @@ impl Layout {
         }
     }
 
+    /// Whether a file of this length is there, whatever is in it.
     fn holds(&self, digest: &Digest, size: u64) -> bool {
         let meta = self.path(digest).ok().and_then(|path| fs::symlink_metadata(path).ok());
         meta.is_some_and(|meta| meta.is_file() && meta.len() == size)
     }
 
-    /// A small document; `None` where it is not there or too large to be one.
-    fn document(&self, descriptor: &Descriptor) -> Option<Vec<u8>> {
+    /// A small document, hashed as it is read; `Missing` also where it is too large to be one.
+    fn document(&self, digest: &Digest, size: u64) -> Stored<Vec<u8>> {
         const MOST: u64 = 4 * 1024 * 1024;
-        if descriptor.size() > MOST || !self.holds(descriptor.digest(), descriptor.size()) {
-            return None;
+        let Ok(path) = self.path(digest) else { return Stored::Missing };
+        if size > MOST || !self.holds(digest, size) {
+            return Stored::Missing;
         }
-        let file = File::open(self.path(descriptor.digest()).ok()?).ok()?;
         let mut bytes = Vec::new();
-        io::Read::read_to_end(&mut io::Read::take(file, MOST), &mut bytes).ok()?;
-        Some(bytes)
+        let read =
+            File::open(&path).and_then(|file| io::Read::read_to_end(&mut io::Read::take(file, MOST), &mut bytes));
+        match read {
+            Ok(_) if hash::bytes(&bytes) == digest.digest() => Stored::Whole(bytes),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Stored::Missing,
+            _ => Stored::Damaged(path),
+        }
     }
 }

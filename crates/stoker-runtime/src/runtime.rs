@@ -6,8 +6,9 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 
+use crate::cri::Listed;
 use crate::space::Space;
-use crate::{Containerd, Cri, Layout, grpc, layout, space};
+use crate::{Care, Containerd, Cri, Layout, Stored, grpc, layout, space};
 
 /// How often a store that tells nothing is looked at again.
 const LOOK: Duration = Duration::from_secs(60);
@@ -71,16 +72,17 @@ impl Runtime {
     }
 
     /// The image of this full reference, if a container could start from it. (A CRI runtime does not say whether it is
-    /// unpacked.)
-    pub async fn find(&self, name: &str) -> Result<Option<There>, Error> {
+    /// unpacked.) A layout hashes what it has as `care` says; the others vouch for what they have.
+    pub async fn find(&self, name: &str, care: Care) -> Result<Stored<There>, Error> {
         let found = match self {
-            Self::Layout(layout) => layout.find(name).await?,
-            Self::Containerd(containerd, _) => containerd.find(name).await?,
+            Self::Layout(layout) => layout.find(name, care).await?,
+            Self::Containerd(containerd, _) => containerd.find(name).await?.map_or(Stored::Missing, Stored::Whole),
             Self::Cri(cri) => {
                 let listed = cri.find(name).await?;
                 let repository = repository(name);
-                return Ok(listed
-                    .map(|image| There { digest: image.digest_in(repository).map(str::to_owned), size: image.size }));
+                let there =
+                    |image: Listed| There { digest: image.digest_in(repository).map(str::to_owned), size: image.size };
+                return Ok(listed.map_or(Stored::Missing, |image| Stored::Whole(there(image))));
             }
         };
         Ok(found.map(|found| There { digest: Some(found.root.digest().to_string()), size: found.size }))

@@ -6,18 +6,16 @@ use stoker_core::Reason;
 use stoker_core::step::Failure;
 use stoker_runtime::Containerd;
 use stoker_runtime::containerd::{Blob, Layer, Session, Trouble, Wanted};
-use stoker_transfer::{Descriptor, Image, spool};
+use stoker_runtime::grpc::Kind as RuntimeKind;
+use stoker_transfer::{Descriptor, Image};
 
-use super::failure::{runtime_failure, transfer_failure};
-use super::{Origin, Tools, by_digest};
+use super::failure::{keeps_changing, restarts, runtime_failure, transfer_failure};
+use super::{ANEW, Origin, Tools, by_digest};
 use crate::guard::{Need, unpacked};
 use crate::meter::Meter;
 
 /// The most that an image's configuration may have.
 const MOST_CONFIG: u64 = 8 * 1024 * 1024;
-
-/// How often a layer whose bytes turned out wrong is begun anew. The spool itself gives up before that.
-const ANEW: u32 = 3;
 
 impl Tools {
     pub(super) async fn put_in_containerd(
@@ -72,15 +70,19 @@ impl Tools {
             });
         }
         let hand = self.uses.take(config.digest());
-        let growing = self.spool.blob(from.source(), config.clone());
+        let mut growing = self.spool.blob(from.source(), config.clone());
         meter.blob(growing.progress(), hand.counts);
-        let file = growing.complete().await.map_err(transfer_failure)?;
-        let read = tokio::fs::read(&file).await;
-        read.map(Bytes::from).map_err(|problem| Failure {
-            reason: Reason::StoreError,
-            message: format!("cannot read {}: {problem}", file.display()),
-            retryable: true,
-            pause: None,
+        for _ in 0..ANEW {
+            match growing.bytes().await {
+                Err(problem) if restarts(&problem) => {
+                    growing = self.begin_anew(&growing, from, config, hand.counts, meter);
+                }
+                read => return read.map_err(transfer_failure),
+            }
+        }
+        growing.bytes().await.map_err(|problem| match restarts(&problem) {
+            true => keeps_changing(from.reference.name(), config.digest(), ANEW + 1),
+            false => transfer_failure(problem),
         })
     }
 
@@ -97,22 +99,31 @@ impl Tools {
             return session.layer(index, nothing).await.map_err(failure);
         }
         let hand = self.uses.take(layer.digest());
-        let growing = self.spool.blob(from.source(), layer.clone());
+        let mut growing = self.spool.blob(from.source(), layer.clone());
         meter.blob(growing.progress(), hand.counts);
-        let open = |from: u64| growing.follow(from);
-        let slow = || growing.throttled();
         let mut tries = 0;
         loop {
+            let (open, slow) = (|from: u64| growing.follow(from), || growing.throttled());
             let complete = growing.complete().map_ok(|_| ()).boxed();
             let blob = Blob { open: &open, complete, slow: &slow };
             match session.layer(index, Some(blob)).await {
                 Ok(()) => break,
-                // The spool begins the blob anew; so do we.
-                Err(Trouble::Source(stoker_transfer::Error::Spool(spool::Error::Restarted { .. }))) if tries < ANEW => {
-                    tries += 1;
+                // The blob begins anew; so do we.
+                Err(Trouble::Source(problem)) if restarts(&problem) && tries < ANEW => {}
+                // containerd hashes what it is given. Where that is not what the spool had checked, another fetch helps.
+                Err(Trouble::Runtime(problem)) if problem.kind == RuntimeKind::Corrupt => {
+                    if !growing.is_damaged().await.map_err(transfer_failure)? {
+                        return Err(runtime_failure(problem));
+                    }
+                    if tries == ANEW {
+                        return Err(keeps_changing(from.reference.name(), layer.digest(), tries + 1));
+                    }
+                    tracing::warn!("{} changed in the spool after it was checked: {problem}", layer.digest());
                 }
                 Err(trouble) => return Err(failure(trouble)),
             }
+            tries += 1;
+            growing = self.begin_anew(&growing, from, &layer, hand.counts, meter);
         }
         drop(growing);
         if hand.is_last() {

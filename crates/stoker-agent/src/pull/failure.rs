@@ -3,7 +3,7 @@
 use stoker_core::Reason;
 use stoker_core::step::Failure;
 use stoker_runtime::grpc::Kind as RuntimeKind;
-use stoker_transfer::Kind;
+use stoker_transfer::{Digest, Kind};
 
 /// An error of the image store.
 pub(super) fn runtime_failure(problem: impl Into<stoker_runtime::Error>) -> Failure {
@@ -23,6 +23,24 @@ pub(super) fn runtime_failure(problem: impl Into<stoker_runtime::Error>) -> Fail
         RuntimeKind::Unsupported => (Reason::StoreError, false),
     };
     Failure { reason, message: problem.to_string(), retryable, pause: None }
+}
+
+/// Whether the blob's bytes turned out wrong after they were there, and it must be begun again.
+pub(super) fn restarts(problem: &stoker_transfer::Error) -> bool {
+    matches!(problem, stoker_transfer::Error::Spool(stoker_transfer::spool::Error::Restarted { .. }))
+}
+
+/// A blob that is fetched right and is wrong when it is used, again and again.
+pub(super) fn keeps_changing(image: &str, blob: &Digest, times: u32) -> Failure {
+    Failure {
+        reason: Reason::StoreError,
+        message: format!(
+            "{image}: {blob} was fetched and checked {times} times, and each time other bytes were read from the spool \
+             afterwards; check this node's disk and memory"
+        ),
+        retryable: true,
+        pause: None,
+    }
 }
 
 /// An error on the way from the registry.

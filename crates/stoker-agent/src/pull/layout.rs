@@ -3,15 +3,16 @@
 use futures::{StreamExt as _, TryStreamExt as _};
 use stoker_core::Order;
 use stoker_core::step::Failure;
-use stoker_runtime::Layout;
+use stoker_runtime::{Care, Layout, Stored};
 use stoker_transfer::{Descriptor, Image};
 
-use super::failure::{runtime_failure, transfer_failure};
-use super::{Origin, Tools};
+use super::failure::{keeps_changing, restarts, runtime_failure, transfer_failure};
+use super::{ANEW, Origin, Tools};
 use crate::guard::Need;
 use crate::meter::Meter;
 
 impl Tools {
+    /// Gives a note for the report where something that was there turned out damaged.
     pub(super) async fn put_in_layout(
         &self,
         store: &Layout,
@@ -19,10 +20,14 @@ impl Tools {
         from: &Origin,
         image: &Image,
         meter: &Meter,
-    ) -> Result<(), Failure> {
-        let mut missing: Vec<Descriptor> = Vec::new();
+    ) -> Result<Option<String>, Failure> {
+        let (mut missing, mut damaged): (Vec<Descriptor>, Vec<String>) = (Vec::new(), Vec::new());
         for blob in image.blobs() {
-            if !store.has(blob.digest(), blob.size()).await {
+            let stored = store.blob(blob.digest(), blob.size(), Care::Hashed).await.map_err(runtime_failure)?;
+            if let Stored::Damaged(_) = &stored {
+                damaged.push(blob.digest().to_string());
+            }
+            if stored.whole().is_none() {
                 missing.push(blob.clone());
             }
         }
@@ -36,16 +41,38 @@ impl Tools {
             let put = store.put(document.descriptor.digest(), document.bytes.clone());
             put.await.map_err(runtime_failure)?;
         }
-        store.record(&order.image, image.root.clone()).await.map_err(runtime_failure)
+        store.record(&order.image, image.root.clone()).await.map_err(runtime_failure)?;
+        let note = || format!("damaged on this node's disk, and fetched again: {}", damaged.join(", "));
+        Ok((!damaged.is_empty()).then(note))
     }
 
+    /// Fetches a blob and gives it to the store, which hashes what it gets. A file that changed in the spool after it was
+    /// checked is fetched again.
     async fn file(&self, store: &Layout, from: &Origin, blob: Descriptor, meter: &Meter) -> Result<(), Failure> {
         let hand = self.uses.take(blob.digest());
-        let growing = self.spool.blob(from.source(), blob.clone());
+        let mut growing = self.spool.blob(from.source(), blob.clone());
         meter.blob(growing.progress(), hand.counts);
-        let file = growing.complete().await.map_err(transfer_failure)?;
-        // Another image with the same layer may have brought it in first; that is as good.
-        store.adopt(blob.digest(), &file).await.map_err(runtime_failure)?;
+        let mut tries = 0;
+        loop {
+            match growing.complete().await {
+                Ok(file) => match store.adopt(blob.digest(), &file).await {
+                    Ok(()) => break,
+                    Err(problem) if problem.wants_another_file() && tries < ANEW => {
+                        tracing::warn!("{} changed after it was checked: {problem}", file.display());
+                        growing.is_damaged().await.map_err(transfer_failure)?;
+                    }
+                    Err(problem) if problem.wants_another_file() => {
+                        return Err(keeps_changing(from.reference.name(), blob.digest(), tries + 1));
+                    }
+                    Err(problem) => return Err(runtime_failure(problem)),
+                },
+                // Another pull that wants the same blob found it out.
+                Err(problem) if restarts(&problem) && tries < ANEW => {}
+                Err(problem) => return Err(transfer_failure(problem)),
+            }
+            tries += 1;
+            growing = self.begin_anew(&growing, from, &blob, hand.counts, meter);
+        }
         self.spool.release(blob.digest()).await.map_err(transfer_failure)
     }
 }

@@ -1,12 +1,9 @@
 //! containerd's snapshots: which layers are unpacked, and how one more becomes so.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oci_spec::image::Descriptor;
-use tokio::sync::OwnedMutexGuard;
 
 use super::lease::Lease;
 use super::{Inner, Labels};
@@ -19,21 +16,6 @@ use wire::snapshots_client::SnapshotsClient;
 
 /// How long containerd may take to unpack one layer. The attempt as a whole has its own limit.
 const APPLY: Duration = Duration::from_secs(3600);
-
-/// One seat for each snapshot that is being made: two pulls never write into the same one.
-#[derive(Debug, Default)]
-pub(super) struct Seats(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
-
-impl Seats {
-    pub(super) async fn take(&self, chain: &str) -> OwnedMutexGuard<()> {
-        let seat = {
-            let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            seats.retain(|_, seat| Arc::strong_count(seat) > 1);
-            seats.entry(chain.to_owned()).or_default().clone()
-        };
-        seat.lock_owned().await
-    }
-}
 
 impl Inner {
     fn snapshots(&self) -> SnapshotsClient<tonic::transport::Channel> {

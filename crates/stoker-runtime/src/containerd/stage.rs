@@ -72,10 +72,16 @@ impl Session {
             return Err(Trouble::Source(problem));
         }
         match unpacked {
-            Ok(unpacked) => {
-                self.check(index, &unpacked.diff_id())?;
-                Ok(Some(Staged { key, dir, unpacked }))
-            }
+            Ok(unpacked) => match self.check(index, &unpacked.diff_id()) {
+                Ok(()) => Ok(Some(Staged { key, dir, unpacked })),
+                // Either the layer was made wrong, or we read other bytes than containerd did. It unpacks the blob that it
+                // has checked: that tells which.
+                Err(problem) => {
+                    inner.remove(&key).await?;
+                    tracing::warn!("left to containerd, because it was unpacked wrong here: {problem}");
+                    Ok(None)
+                }
+            },
             Err(problem) => {
                 inner.remove(&key).await?;
                 if problem.is_full() || problem.is_too_big() {

@@ -1,7 +1,7 @@
 //! Files that appear whole or not at all.
 //!
-//! Bytes or a file come in; a file under its final name goes out, after a sync and a rename. All of it blocks;
-//! [`beside`] runs it beside the executor.
+//! Bytes or a file come in; a file under its final name goes out, after a sync and a rename. It hashes nothing. All of it
+//! blocks; [`beside`] runs it beside the executor.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -37,85 +37,66 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     })
 }
 
-/// Moves a file to its place if it is on the same filesystem; `false` if it is not. Somebody may be about to do the same
-/// with the same blob, and be faster at any point of this.
-pub(super) fn take(from: &Path, to: &Path) -> Result<bool, Error> {
-    if length(from).is_some_and(|ours| length(to) == Some(ours)) {
-        return remove(from).map(|()| true);
-    }
+/// Gives a file its final name; `false` where that is on another filesystem.
+pub(super) fn rename(from: &Path, to: &Path) -> Result<bool, Error> {
     match fs::rename(from, to) {
         Ok(()) => sync_dir(to).map(|()| true),
-        Err(e) if was_taken(&e, to) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => Ok(false),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::Gone { path: from.to_owned() }),
         Err(e) => Err(Error::disk("move here", from, &e)),
     }
 }
 
-/// Whether the file was not found because somebody was faster: its blob is in its place.
-fn was_taken(problem: &io::Error, to: &Path) -> bool {
-    problem.kind() == io::ErrorKind::NotFound && length(to).is_some()
-}
-
-fn length(path: &Path) -> Option<u64> {
-    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| meta.len())
-}
-
 /// Removes a file that may be gone already.
-fn remove(path: &Path) -> Result<(), Error> {
+pub(super) fn remove(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::disk("remove", path, &e)),
         _ => Ok(()),
     }
 }
 
-/// A file on its way from another filesystem.
+/// A file on its way from another filesystem, under a name that goes with this unless it got its final one.
 pub(super) struct Copy {
     from: PathBuf,
-    to: PathBuf,
     temporary: PathBuf,
     files: Option<(File, File)>,
-    done: bool,
 }
 
 impl Copy {
-    pub(super) fn start(from: PathBuf, to: PathBuf) -> Self {
-        let temporary = temporary(&to);
-        Self { from, to, temporary, files: None, done: false }
+    pub(super) fn start(from: PathBuf, to: &Path) -> Self {
+        Self { from, temporary: temporary(to), files: None }
     }
 
-    /// Moves one piece more; `false` when all of it is in place.
+    /// Where the copy is until it gets its final name.
+    pub(super) fn temporary(&self) -> &Path {
+        &self.temporary
+    }
+
+    /// Moves one piece more; `false` when all of it is copied and synced.
     pub(super) fn step(mut self) -> Result<(Self, bool), Error> {
         let failed = |e: io::Error, path: &Path| Error::disk("copy", path, &e);
         let (mut source, mut target) = match self.files.take() {
             Some(files) => files,
             None => match File::open(&self.from) {
-                Ok(source) => (source, create(&self.temporary).map_err(|e| failed(e, &self.to))?),
-                Err(e) if was_taken(&e, &self.to) => {
-                    self.done = true;
-                    return Ok((self, false));
-                }
+                Ok(source) => (source, create(&self.temporary).map_err(|e| failed(e, &self.temporary))?),
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(Error::Gone { path: self.from.clone() }),
                 Err(e) => return Err(failed(e, &self.from)),
             },
         };
-        let copied = io::copy(&mut (&mut source).take(STEP), &mut target).map_err(|e| failed(e, &self.to))?;
+        let copied = io::copy(&mut (&mut source).take(STEP), &mut target).map_err(|e| failed(e, &self.temporary))?;
         if copied == STEP {
             self.files = Some((source, target));
             return Ok((self, true));
         }
-        target.sync_all().map_err(|e| failed(e, &self.to))?;
-        land(&self.temporary, &self.to)?;
-        self.done = true;
-        remove(&self.from)?;
+        target.sync_all().map_err(|e| failed(e, &self.temporary))?;
         Ok((self, false))
     }
 }
 
 impl Drop for Copy {
     fn drop(&mut self) {
-        if !self.done {
-            // Given up in the middle: half a file is of no use to anybody.
-            let _ = fs::remove_file(&self.temporary);
-        }
+        // Gone where it got its final name. Else it was given up, and is of no use to anybody.
+        let _ = fs::remove_file(&self.temporary);
     }
 }
 

@@ -17,8 +17,14 @@ pub enum Error {
     #[error("{} is not the index of an OCI layout ({cause}); restore it, or move the directory away", .path.display())]
     BadIndex { path: PathBuf, cause: String },
     /// Bytes that are not what they are called.
-    #[error("{what} was given bytes with the sha256 {actual}; fetch it again")]
-    Corrupt { what: String, actual: String },
+    #[error("{what} was given bytes that are not its own: {why}; fetch it again")]
+    Corrupt { what: String, why: String },
+    /// A file that should have been taken in.
+    #[error("{} is gone and was to be taken into the image store; fetch it again", .path.display())]
+    Gone { path: PathBuf },
+    /// A directory that is no layout.
+    #[error("{} is not an OCI image layout: it has no file oci-layout", .path.display())]
+    NotALayout { path: PathBuf },
     /// A digest of a kind we do not keep.
     #[error("{digest} is not a sha256 digest; the image store keeps no others")]
     NotSha256 { digest: String },
@@ -31,6 +37,11 @@ impl Error {
     /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
         matches!(self, Self::NoSpace { .. })
+    }
+
+    /// Whether the file that was to be taken in was wrong or gone, so that another one helps.
+    pub fn wants_another_file(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Gone { .. })
     }
 
     pub(crate) fn disk(action: &'static str, path: &Path, cause: &io::Error) -> Self {

@@ -1,95 +1,139 @@
-//! The proof: every blob hashed again.
+//! The proof: every blob hashed again, and every image looked through.
 //!
-//! A directory of blobs comes in; how many there are and which are wrong goes out. A megabyte at a time, beside the
-//! executor.
+//! A store comes in; what is damaged or missing goes out, with the images that suffer. It changes nothing and trusts
+//! nothing that was hashed before. Its memory depends on the number of blobs, not on their size.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_spec::image::Digest;
-use sha2::{Digest as _, Sha256};
 
-use super::{Error, disk};
+use super::hash::{self, Read};
+use super::{Error, Layout, disk, index, present};
 
-const PIECE: usize = 1024 * 1024;
-
-/// What a look at all blobs found.
+/// What a look at everything found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verified {
     /// Blobs that were hashed.
     pub blobs: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those that are not what their names say.
-    pub bad: Vec<Digest>,
+    /// Recorded images.
+    pub images: u64,
+    /// Blobs that are not what their names say.
+    pub damaged: Vec<Damaged>,
+    /// What recorded images lack.
+    pub missing: Vec<Missing>,
 }
 
-pub(super) async fn verify(dir: PathBuf) -> Result<Verified, Error> {
-    let mut verified = Verified::default();
-    for digest in disk::beside({
-        let dir = dir.clone();
-        move || list(&dir)
-    })
-    .await?
-    {
-        let path = dir.join(digest.digest());
-        let (length, actual) = hash(path).await?;
-        verified.blobs += 1;
-        verified.bytes += length;
-        if actual != digest.digest() {
-            verified.bad.push(digest);
-        }
+/// A blob that is not what its name says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damaged {
+    /// What it should be.
+    pub digest: Digest,
+    /// Its file.
+    pub path: PathBuf,
+    /// The length of the file.
+    pub size: u64,
+    /// What it is instead.
+    pub why: String,
+    /// The images that need it.
+    pub images: Vec<String>,
+}
+
+/// What an image lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// The name of the image.
+    pub image: String,
+    /// The digest of the blob, or in words what there is none of.
+    pub what: String,
+}
+
+impl Verified {
+    /// Whether everything is right.
+    pub fn is_good(&self) -> bool {
+        self.damaged.is_empty() && self.missing.is_empty()
     }
-    Ok(verified)
 }
 
-/// The sha256 of bytes in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
-    hex(Sha256::new_with_prefix(bytes))
+/// A blob's file.
+struct File {
+    digest: Digest,
+    size: u64,
 }
 
-async fn hash(path: PathBuf) -> Result<(u64, String), Error> {
-    let mut state = (None::<File>, Sha256::new(), 0u64, vec![0; PIECE]);
-    loop {
-        let path = path.clone();
-        let (back, read) = disk::beside(move || {
-            let (file, mut hash, mut length, mut piece) = state;
-            let failed = |e: io::Error| Error::disk("read", &path, &e);
-            let mut file = match file {
-                Some(file) => file,
-                None => File::open(&path).map_err(failed)?,
+impl Layout {
+    /// Hashes every blob again, and looks whether recorded images have all of theirs. `progress` is told the bytes that
+    /// were hashed and those that there are.
+    pub async fn verify(&self, mut progress: impl FnMut(u64, u64)) -> Result<Verified, Error> {
+        let blobs = self.blobs();
+        let files = disk::beside(move || list(&blobs)).await?;
+        let total = files.iter().map(|file| file.size).sum();
+        let mut verified = Verified::default();
+        let mut done = 0;
+        for File { digest, size } in files {
+            let path = self.path(&digest)?;
+            let read = hash::file_with(path.clone(), |more| {
+                done += more;
+                progress(done, total);
+            });
+            let why = match read.await? {
+                // Somebody removed it meanwhile: then an image lacks it, or nobody needed it.
+                Read::Gone => continue,
+                Read::Hashed { sha256, .. } if sha256 == digest.digest() => None,
+                Read::Hashed { sha256, .. } => Some(format!("its bytes have the sha256 {sha256}")),
+                Read::Unreadable(problem) => Some(format!("the disk cannot read it: {problem}")),
             };
-            let read = file.read(&mut piece).map_err(failed)?;
-            hash.update(&piece[..read]);
-            length += read as u64;
-            Ok(((Some(file), hash, length, piece), read))
-        })
-        .await?;
-        state = back;
-        if read == 0 {
-            return Ok((state.2, hex(state.1)));
+            verified.blobs += 1;
+            verified.bytes += size;
+            verified.damaged.extend(why.map(|why| Damaged { digest, path, size, why, images: Vec::new() }));
         }
+        let layout = self.clone();
+        disk::beside(move || layout.look_through(verified)).await
+    }
+
+    /// Looks what each recorded image needs.
+    fn look_through(&self, mut verified: Verified) -> Result<Verified, Error> {
+        let damaged = verified.damaged.iter().enumerate().map(|(at, blob)| (blob.digest.to_string(), at));
+        let damaged: BTreeMap<String, usize> = damaged.collect();
+        for root in index::read(self.dir())? {
+            let image = index::name(&root).cloned().unwrap_or_else(|| root.digest().to_string());
+            verified.images += 1;
+            present::needs(self, &root, &mut |need| match need {
+                present::Need::Blob(blob) => match damaged.get(blob.digest().as_ref()) {
+                    Some(at) => {
+                        let images = &mut verified.damaged[*at].images;
+                        if images.last() != Some(&image) {
+                            images.push(image.clone());
+                        }
+                    }
+                    None if self.holds(blob.digest(), blob.size()) => {}
+                    None => verified.missing.push(Missing { image: image.clone(), what: blob.digest().to_string() }),
+                },
+                present::Need::Platform => {
+                    let what = "the manifest of any platform".to_owned();
+                    verified.missing.push(Missing { image: image.clone(), what });
+                }
+            });
+        }
+        Ok(verified)
     }
 }
 
 /// The blobs of a directory; what is not named by a sha256 is none.
-fn list(dir: &Path) -> Result<Vec<Digest>, Error> {
+fn list(dir: &Path) -> Result<Vec<File>, Error> {
     let failed = |e: io::Error| Error::disk("list", dir, &e);
-    let mut digests = Vec::new();
+    let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        digests.extend(Digest::try_from(format!("sha256:{}", name.to_string_lossy())).ok());
+        let entry = entry.map_err(failed)?;
+        let digest = Digest::try_from(format!("sha256:{}", entry.file_name().to_string_lossy()));
+        if let (Ok(digest), Ok(meta)) = (digest, entry.metadata()) {
+            files.push(File { digest, size: meta.len() });
+        }
     }
-    digests.sort_by(|a, b| a.digest().cmp(b.digest()));
-    Ok(digests)
-}
-
-fn hex(hash: Sha256) -> String {
-    use std::fmt::Write as _;
-    hash.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    files.sort_by(|a, b| a.digest.digest().cmp(b.digest.digest()));
+    Ok(files)
 }

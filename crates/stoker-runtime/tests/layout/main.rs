@@ -10,9 +10,11 @@ use std::process::Command;
 use oci_spec::image::{Descriptor, Digest, MediaType};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use stoker_runtime::Layout;
-use stoker_runtime::layout::Error;
+use stoker_runtime::layout::{Error, Found};
+use stoker_runtime::{Care, Layout, Stored};
 use tempfile::TempDir;
+
+mod damage;
 
 const NAME: &str = "registry.example.com/team/app:v1";
 
@@ -53,6 +55,15 @@ async fn multi(layout: &Layout) -> Value {
     put(layout, MediaType::ImageIndex.as_ref(), index.to_string().as_bytes()).await
 }
 
+/// What the store says of the image, having hashed it.
+async fn find(layout: &Layout, name: &str) -> Stored<Found> {
+    layout.find(name, Care::Hashed).await.unwrap()
+}
+
+async fn has(layout: &Layout, digest: &Digest, size: u64) -> bool {
+    layout.blob(digest, size, Care::Hashed).await.unwrap() == Stored::Whole(())
+}
+
 fn blob(layout: &Layout, digest: &Digest) -> std::path::PathBuf {
     layout.dir().join("blobs/sha256").join(digest.digest())
 }
@@ -61,25 +72,25 @@ fn blob(layout: &Layout, digest: &Digest) -> std::path::PathBuf {
 async fn an_image_is_there_while_all_its_blobs_are() {
     let dir = TempDir::new().unwrap();
     let layout = Layout::open(dir.path()).unwrap();
-    assert_eq!(layout.find(NAME).await.unwrap(), None);
+    assert_eq!(find(&layout, NAME).await, Stored::Missing);
     let (manifest, layer) = image(&layout, "amd64").await;
     layout.record(NAME, descriptor(&manifest)).await.unwrap();
 
     let again = Layout::open(dir.path()).unwrap();
-    let found = again.find(NAME).await.unwrap().unwrap();
+    let found = find(&again, NAME).await.whole().unwrap();
     assert_eq!(found.root.digest(), descriptor(&manifest).digest());
     assert_eq!(again.names().await.unwrap(), [NAME]);
-    assert_eq!(again.find("registry.example.com/team/app:v2").await.unwrap(), None);
+    assert_eq!(find(&again, "registry.example.com/team/app:v2").await, Stored::Missing);
 
-    assert!(again.has(&layer, 5).await && !again.has(&layer, 6).await);
+    assert!(has(&again, &layer, 5).await && !has(&again, &layer, 6).await);
     fs::write(blob(&again, &layer), "laye").unwrap();
-    assert_eq!(again.find(NAME).await.unwrap(), None, "a short blob is not the blob");
+    assert_eq!(find(&again, NAME).await, Stored::Missing, "a short blob is not the blob");
     fs::remove_file(blob(&again, &layer)).unwrap();
-    assert_eq!(again.find(NAME).await.unwrap(), None);
+    assert_eq!(find(&again, NAME).await, Stored::Missing);
     again.put(&layer, b"layer".to_vec()).await.unwrap();
-    assert!(again.find(NAME).await.unwrap().is_some());
+    assert!(find(&again, NAME).await.whole().is_some());
     again.remove(NAME).await.unwrap();
-    assert_eq!(again.find(NAME).await.unwrap(), None);
+    assert_eq!(find(&again, NAME).await, Stored::Missing);
 }
 
 #[tokio::test]
@@ -88,9 +99,9 @@ async fn an_index_is_there_with_one_of_its_platforms() {
     let layout = Layout::open(dir.path()).unwrap();
     let index = multi(&layout).await;
     layout.record(NAME, descriptor(&index)).await.unwrap();
-    assert_eq!(layout.find(NAME).await.unwrap().unwrap().root.digest(), descriptor(&index).digest());
+    assert_eq!(find(&layout, NAME).await.whole().unwrap().root.digest(), descriptor(&index).digest());
     fs::remove_file(blob(&layout, &digest(b"layer"))).unwrap();
-    assert_eq!(layout.find(NAME).await.unwrap(), None);
+    assert_eq!(find(&layout, NAME).await, Stored::Missing);
 }
 
 #[tokio::test]
@@ -103,7 +114,7 @@ async fn a_name_moves_and_others_stay() {
     layout.record("other:v1", descriptor(&first)).await.unwrap();
     layout.record(NAME, descriptor(&second)).await.unwrap();
     assert_eq!(layout.names().await.unwrap(), ["other:v1", NAME]);
-    assert_eq!(layout.find(NAME).await.unwrap().unwrap().root.digest(), descriptor(&second).digest());
+    assert_eq!(find(&layout, NAME).await.whole().unwrap().root.digest(), descriptor(&second).digest());
 }
 
 #[tokio::test]
@@ -143,12 +154,12 @@ async fn two_images_with_one_layer_may_bring_it_in_at_once() {
         for adopted in futures::future::join_all(all).await {
             adopted.unwrap().unwrap();
         }
-        assert!(layout.has(&digest, bytes.len() as u64).await && !file.exists());
+        assert!(has(&layout, &digest, bytes.len() as u64).await && !file.exists());
     }
 }
 
 #[tokio::test]
-async fn a_verified_file_is_moved_in() {
+async fn a_right_file_is_moved_in() {
     let (dir, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let layout = Layout::open(dir.path().join("store")).unwrap();
     let adopt = async |from: &Path| {
@@ -163,7 +174,7 @@ async fn a_verified_file_is_moved_in() {
     // The second of two pulls that shared the file finds it moved already.
     layout.adopt(&digest(b"bytes"), &other.path().join("spooled")).await.unwrap();
     let error = layout.adopt(&digest(b"none"), &other.path().join("none")).await.unwrap_err();
-    assert!(matches!(error, Error::Disk { .. }), "{error}");
+    assert!(matches!(error, Error::Gone { .. }), "{error}");
 }
 
 #[tokio::test]
@@ -185,7 +196,7 @@ async fn a_file_of_another_filesystem_is_copied_in() {
     fs::write(&file, &bytes).unwrap();
     layout.adopt(&digest(&bytes), &file).await.unwrap();
     assert!(!file.exists() && fs::read(blob(&layout, &digest(&bytes))).unwrap() == bytes);
-    assert_eq!(layout.verify().await.unwrap().bad, []);
+    assert_eq!(layout.verify(|_, _| {}).await.unwrap().damaged, []);
 }
 
 #[tokio::test]
@@ -198,8 +209,9 @@ async fn wrong_bytes_are_refused_and_found() {
     layout.put(&digest(b"good"), b"good".to_vec()).await.unwrap();
     layout.put(&digest(b"bad"), b"bad".to_vec()).await.unwrap();
     fs::write(blob(&layout, &digest(b"bad")), "bat").unwrap();
-    let verified = layout.verify().await.unwrap();
-    assert_eq!((verified.blobs, verified.bytes, verified.bad), (2, 7, vec![digest(b"bad")]));
+    let verified = layout.verify(|_, _| {}).await.unwrap();
+    let bad: Vec<Digest> = verified.damaged.into_iter().map(|blob| blob.digest).collect();
+    assert_eq!((verified.blobs, verified.bytes, bad), (2, 7, vec![digest(b"bad")]));
     let space = stoker_runtime::space::of(layout.dir().to_owned()).await.unwrap();
     let (total, free) = (space.total, space.free);
     assert!(free <= total && total > 0);

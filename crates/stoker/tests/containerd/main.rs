@@ -14,6 +14,7 @@ mod up;
 
 mod by_cri;
 mod choosing;
+mod damage;
 mod disks;
 mod faults;
 mod kills;

@@ -24,7 +24,7 @@ fn the_demo_brings_three_images_to_three_nodes_and_proves_it() {
 }
 
 /// Hashes every blob and compares with its name; returns how many there are.
-fn hash_again(blobs: &Path) -> usize {
+pub(crate) fn hash_again(blobs: &Path) -> usize {
     let blobs: Vec<_> = std::fs::read_dir(blobs).unwrap().map(|entry| entry.unwrap().path()).collect();
     for blob in &blobs {
         let digest = stoker_testbed::registry::digest(&std::fs::read(blob).unwrap());

@@ -5,6 +5,7 @@
 // Other suites use it too, and all of it.
 #[allow(dead_code)]
 mod bed;
+mod damage;
 mod delete;
 mod demo;
 mod install;
