@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stoker_core::step::Failure;
-use stoker_core::{Ask, Clock, Order, Pin, Policy, Reason};
+use stoker_core::{Ask, Clock, Order, Pin, Reason};
 use stoker_runtime::{Care, Runtime, There};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
@@ -17,10 +17,12 @@ use crate::secrets::{self, Secrets, Trouble};
 
 mod containerd;
 mod cri;
+mod enough;
 mod failure;
 mod layout;
 mod uses;
 
+pub(crate) use self::enough::{enough, pinned};
 use self::failure::{runtime_failure, transfer_failure};
 pub(crate) use self::uses::Uses;
 
@@ -120,9 +122,11 @@ impl Tools {
         pace: &Arc<Pace>,
     ) -> Result<Done, Failure> {
         let there = self.runtime.find(&name_in_store(reference), Care::Hashed).await.map_err(runtime_failure)?.whole();
-        if let (Policy::IfNotPresent, Some(There { digest: Some(digest), size })) = (order.terms.pull.policy, &there) {
-            meter.sized(*size, *size);
-            return Ok(digest.clone().into());
+        if let Some(there) = &there
+            && let Some(done) = enough(order, pinned(order), there)
+        {
+            meter.sized(there.size, there.size);
+            return Ok(done);
         }
         if order.ask == Ask::Look {
             let message = format!(
@@ -160,9 +164,11 @@ impl Tools {
     /// Fetches what is missing ourselves.
     async fn bring(&self, order: &Order, from: &Origin, there: Option<There>, meter: &Meter) -> Result<Done, Failure> {
         let digest = self.digest(order, from, meter).await?;
-        if let Some(there) = there.filter(|there| there.digest.as_deref() == Some(digest.as_ref())) {
+        if let Some(there) = there
+            && let Some(done) = enough(order, Some(digest.as_ref()), &there)
+        {
             meter.sized(there.size, there.size);
-            return Ok(digest.to_string().into());
+            return Ok(done);
         }
         let Origin { reference, logins, .. } = from;
         let image = self.registry.image_with(reference, &digest, &self.platform, logins).await;

@@ -19,7 +19,7 @@ use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
 use stoker_core::model::{Bytes, Key, Order, Phase, Report, after};
 use stoker_core::step::{self, Able, Action, Failure, Task, TaskState};
 use stoker_core::{Ask, Clock, CopyName, Reason};
-use stoker_runtime::Runtime;
+use stoker_runtime::{Runtime, Stored};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
 use stoker_transfer::{Platform, Registry, Spool};
@@ -378,8 +378,12 @@ impl Agent {
         let now = (self.settings.clock)();
         for (key, said, there) in seen {
             let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { continue };
-            if let Some(task) = truth::judge(order, task, (said, there.as_ref()), now) {
-                let what = if there.is_some() { "somebody else has brought it" } else { "somebody has removed it" };
+            if let Some(task) = truth::judge(order, task, said, &there, now) {
+                let what = match there {
+                    Stored::Whole(_) => "somebody else has brought it",
+                    Stored::Damaged(_) => "it was damaged",
+                    Stored::Missing => "somebody has removed it",
+                };
                 tracing::info!(node = self.settings.node, image = order.image, "{what}");
                 self.tasks.insert(key, task);
             }

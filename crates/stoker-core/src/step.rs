@@ -228,29 +228,19 @@ pub fn fail(order: &Order, task: &Task, failure: Failure, salt: u64, now: Timest
     Task { report, state: TaskState::Ended }
 }
 
-/// The task of an order whose image was there, and which somebody took away since. Whether it is brought back, the
+/// The task of an order whose image was there and is no more, with how that is told. Whether it is brought back, the
 /// controller decides.
-pub fn lose(task: &Task, now: Timestamp) -> Task {
+pub fn lose(task: &Task, message: String, now: Timestamp) -> Task {
     let report = Report {
         phase: Phase::Failed,
         digest: None,
         reason: Some(Reason::Removed),
-        message:
-            "the image was there and was removed by somebody else: by hand, or by the kubelet's collector because the \
-                  disk was full"
-                .into(),
+        message,
         finished: Some(now),
         updated: now,
         ..task.report.clone()
     };
     Task { report, state: TaskState::Ended }
-}
-
-/// The task of an order that had failed, or rests, and whose image somebody else has brought: it is looked at again.
-pub fn find(task: &Task, now: Timestamp) -> Task {
-    let attempt = task.report.attempt.saturating_sub(1);
-    let report = Report { phase: Phase::Pulling, attempt, finished: None, updated: now, ..task.report.clone() };
-    Task { report, state: TaskState::Resting { until: now } }
 }
 
 /// The task of an order that this agent cannot do right.
@@ -385,15 +375,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_away_is_told_and_what_was_brought_is_looked_at() {
+    fn what_was_taken_away_is_told_and_not_brought_back_unasked() {
         let done = succeed(&order(0), &begin(&order(0), 1, None, at(0)), "sha256:a".into(), Bytes::default(), at(1));
-        let lost = lose(&done, at(5));
+        let lost = lose(&done, "gone".into(), at(5));
         assert_eq!((lost.report.phase, lost.report.reason), (Phase::Failed, Some(Reason::Removed)));
+        assert_eq!(lost.report.message, "gone");
         let orders = BTreeMap::from([(key(1), order(0))]);
         assert_eq!(next(&orders, &BTreeMap::from([(key(1), lost)]), 6), Step::default(), "not before it is asked");
-        let failed = fail(&order(0), &begin(&order(0), 1, None, at(0)), failure(false), 0, at(1));
-        let step = next(&orders, &BTreeMap::from([(key(1), find(&failed, at(5)))]), 5);
-        assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 1 }]);
     }
 
     #[test]

@@ -18,4 +18,4 @@ pub use choose::{Choice, Otherwise, Wish, choose};
 pub use containerd::Containerd;
 pub use cri::Cri;
 pub use layout::{Care, Found, Layout, Stored};
-pub use runtime::{Error, Runtime, There};
+pub use runtime::{Error, Identity, Runtime, There};

@@ -27,10 +27,39 @@ pub enum Runtime {
 /// An image that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct There {
-    /// What its name stands for: the digest of an index or a manifest. A runtime may not know it.
-    pub digest: Option<String>,
+    /// By what the runtime knows it.
+    pub identity: Identity,
     /// Its bytes.
     pub size: u64,
+}
+
+/// By what a runtime knows an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Identity {
+    /// What its name stands for: the digest of an index or a manifest.
+    Digest(String),
+    /// The runtime's id of it, the digest of its configuration as a rule: an image that was loaded from a file was never
+    /// in a registry, and CRI tells no digest of it.
+    ImageId(String),
+}
+
+impl There {
+    /// The digest of its index or manifest, where the runtime knows it.
+    pub fn digest(&self) -> Option<&str> {
+        match &self.identity {
+            Identity::Digest(digest) => Some(digest),
+            Identity::ImageId(_) => None,
+        }
+    }
+
+    /// An image as CRI lists it, under this full reference.
+    pub fn listed(name: &str, image: &Listed) -> Self {
+        let identity = match image.digest_in(repository(name)) {
+            Some(digest) => Identity::Digest(digest.to_owned()),
+            None => Identity::ImageId(image.id.clone()),
+        };
+        Self { identity, size: image.size }
+    }
 }
 
 /// What went wrong with an image store.
@@ -79,13 +108,10 @@ impl Runtime {
             Self::Containerd(containerd, _) => containerd.find(name).await?.map_or(Stored::Missing, Stored::Whole),
             Self::Cri(cri) => {
                 let listed = cri.find(name).await?;
-                let repository = repository(name);
-                let there =
-                    |image: Listed| There { digest: image.digest_in(repository).map(str::to_owned), size: image.size };
-                return Ok(listed.map_or(Stored::Missing, |image| Stored::Whole(there(image))));
+                return Ok(listed.map_or(Stored::Missing, |image| Stored::Whole(There::listed(name, &image))));
             }
         };
-        Ok(found.map(|found| There { digest: Some(found.root.digest().to_string()), size: found.size }))
+        Ok(found.map(|found| There { identity: Identity::Digest(found.root.digest().to_string()), size: found.size }))
     }
 
     /// Whether it answers.
@@ -137,6 +163,24 @@ pub(crate) fn repository(name: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_without_a_digest_has_its_id() {
+        let image = |digests: &[&str]| Listed {
+            id: "sha256:c".into(),
+            tags: vec!["h/r:t".into()],
+            digests: digests.iter().map(|digest| digest.to_string()).collect(),
+            size: 1,
+            pinned: false,
+        };
+        let pulled = There::listed("h/r:t", &image(&["h/other@sha256:b", "h/r@sha256:a"]));
+        assert_eq!(pulled.digest(), Some("sha256:a"));
+        for digests in [&[][..], &["h/other@sha256:b"]] {
+            let loaded = There::listed("h/r:t", &image(digests));
+            assert_eq!(loaded.digest(), None);
+            assert_eq!(loaded.identity, Identity::ImageId("sha256:c".into()));
+        }
+    }
 
     #[test]
     fn a_repository_has_neither_tag_nor_digest() {

@@ -7,11 +7,11 @@ use stoker_core::step::Failure;
 use stoker_core::{Order, Reason};
 use stoker_runtime::cri::{Auth, Sandbox};
 use stoker_runtime::grpc::Kind;
-use stoker_runtime::{Cri, There};
+use stoker_runtime::{Cri, Identity, There};
 use stoker_transfer::{Digest, Login};
 
 use super::failure::runtime_failure;
-use super::{Done, Origin, Tools, name_in_store};
+use super::{Done, Origin, Tools, enough, name_in_store};
 use crate::guard::{Need, unpacked};
 use crate::meter::Meter;
 
@@ -40,10 +40,10 @@ impl Tools {
             }
         };
         if let (Some(wanted), Some(there)) = (&wanted, &there)
-            && there.digest.as_deref() == Some(wanted.as_ref())
+            && let Some(done) = enough(order, Some(wanted.as_ref()), there)
         {
             meter.sized(there.size, there.size);
-            return Ok(wanted.to_string().into());
+            return Ok(done);
         }
         if let Some(wanted) = &wanted
             && let Ok(image) = self.registry.image_with(&from.reference, wanted, &self.platform, &from.logins).await
@@ -64,8 +64,8 @@ impl Tools {
             pause: None,
         })?;
         let has = |digest: &Digest| listed.digests.iter().any(|name| name.ends_with(&format!("@{digest}")));
-        let digest = match &wanted {
-            Some(wanted) if has(wanted) => wanted.to_string(),
+        let done = match &wanted {
+            Some(wanted) if has(wanted) => wanted.to_string().into(),
             Some(wanted) => {
                 let brought = listed.digests.join(", ");
                 return Err(Failure {
@@ -78,16 +78,17 @@ impl Tools {
                     pause: None,
                 });
             }
-            None => {
-                let repository = format!("{}/{}", from.reference.registry(), from.reference.repository());
-                listed.digest_in(&repository).unwrap_or(&listed.id).to_owned()
-            }
+            None => match There::listed(&name, &listed).identity {
+                Identity::Digest(digest) => {
+                    meter.learned(stoker_core::Pin { asked: order.asked, digest: digest.clone() });
+                    digest.into()
+                }
+                // No other node could pull by it.
+                Identity::ImageId(id) => Done::without_digest(&order.image, id),
+            },
         };
-        if wanted.is_none() {
-            meter.learned(stoker_core::Pin { asked: order.asked, digest: digest.clone() });
-        }
         meter.whole(listed.size);
-        Ok(digest.into())
+        Ok(done)
     }
 
     /// Each login in turn, nobody at the end; the first refusal is the one that is told.

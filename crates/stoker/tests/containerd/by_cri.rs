@@ -189,3 +189,44 @@ async fn annotations_of_pods_reach_the_runtime(version: Version) {
     }
 }
 on_both!(annotations_of_pods_reach_the_runtime);
+
+/// An image that was loaded from a file has no digest of a registry. Pods with IfNotPresent would start from it, so a node that
+/// has it is done; Always wants what the registry says.
+async fn an_image_that_was_loaded_is_there(version: Version) {
+    let Some(node) = leaves_it(version, Default::default()).await else { return };
+    let registry = registry::Registry::start().await.unwrap();
+    let name = format!("{}/shop/loaded:v1", registry.host());
+    let image = noise(1, 100_000, 20);
+    node.containerd.import(&name, &image).await.unwrap();
+    let cri = node.cri().await;
+    eventually("CRI lists it", async || cri.find(&name).await.unwrap().is_some()).await;
+    assert_eq!(cri.find(&name).await.unwrap().unwrap().digests, Vec::<String>::new());
+    node.wish("loaded", &name, &[], json!({"retries": 0})).await;
+    let status = node.end("loaded").await;
+    assert_eq!(status["phase"], "Succeeded", "{status:#}");
+    let report = node.report(|report| report.phase == "Succeeded").await;
+    assert!(report.message.contains("image id") && report.message.contains(&image.configs[0].digest), "{report:?}");
+    assert_eq!(registry.seen().len(), 0, "nobody was asked");
+
+    node.wish("always", &name, &[], json!({"policy": "Always", "retries": 0})).await;
+    assert_eq!(node.failure("always").await.0, "NotFound");
+}
+on_both!(quick an_image_that_was_loaded_is_there);
+
+/// The job has failed and ended when somebody loads the image. The node looks once a minute: it says what it sees, and pulls
+/// nothing for a job that is over.
+async fn an_image_that_is_loaded_later_is_found_and_not_pulled(version: Version) {
+    let Some(node) = leaves_it(version, Default::default()).await else { return };
+    let registry = registry::Registry::start().await.unwrap();
+    let name = format!("{}/shop/later:v1", registry.host());
+    node.wish("later", &name, &[], json!({"retries": 0})).await;
+    assert_eq!(node.failure("later").await.0, "NotFound");
+    let mut watch = node.watch().await;
+    let (asked, pulls) = (registry.seen().len(), said(&node, "PullImage"));
+    node.containerd.import(&name, &noise(1, 100_000, 21)).await.unwrap();
+    let report = watch.until(|report| report.phase != "Failed").await;
+    assert_eq!((report.phase.as_str(), report.attempt), ("Succeeded", 1), "{report:?}");
+    assert!(report.message.contains("image id"), "{report:?}");
+    assert_eq!((registry.seen().len(), said(&node, "PullImage")), (asked, pulls), "nothing was begun again");
+}
+on_both!(an_image_that_is_loaded_later_is_found_and_not_pulled);
