@@ -110,6 +110,7 @@ pub(crate) enum Command {
     Install(Install),
     Uninstall(Uninstall),
     Crds(Crds),
+    Verify(Verify),
     /// Print a completion script for a shell, e.g. `source <(stoker completions bash)`
     #[command(args = Cluster::without(&CLUSTER))]
     Completions {
@@ -423,6 +424,20 @@ pub(crate) struct Crds {
     /// Those of these other projects as well, e.g. kruise; never where that project itself is installed [default: none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
     pub(crate) dialects: Vec<String>,
+}
+
+/// Hash every stored image again, and say what is damaged or missing
+#[derive(Args)]
+#[command(args = Cluster::without(&CLUSTER))]
+#[command(
+    after_help = "Changes nothing, and may be used while Stoker runs. It looks at OCI image layouts, not at images in containerd.\n\
+    Exit codes: 0 everything is right, 1 something is damaged or missing, 2 wrong usage.\n\n\
+    Example:\n  stoker verify --data ./stoker"
+)]
+pub(crate) struct Verify {
+    /// The --data directory of `stoker up` or of `stoker agent --runtime layout`, or an OCI image layout
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: PathBuf,
 }
 
 #[cfg(test)]

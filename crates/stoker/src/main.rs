@@ -19,6 +19,7 @@ mod screen;
 mod system;
 mod table;
 mod up;
+mod verify;
 mod why;
 
 use std::process::ExitCode;
@@ -57,6 +58,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Install(args) => install::run(&cli.cluster, args).await,
         Command::Uninstall(args) => install::uninstall(&cli.cluster, args).await,
         Command::Crds(args) => install::crds(&args),
+        Command::Verify(args) => verify::run(args).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "stoker", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
