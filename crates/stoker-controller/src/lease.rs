@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, FuturesUnordered};
+use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
@@ -20,14 +20,17 @@ use crate::run::Settings;
 
 /// The name of the Lease, in Stoker's namespace.
 const NAME: &str = "stoker-controller";
-/// Who does not renew for this long has lost it.
-const DURATION: Duration = Duration::from_secs(15);
-const RENEW_EVERY: Duration = Duration::from_secs(4);
-/// No answer to a request after this long is as good as a broken connection: it leaves time for another before the term is
-/// over, and before anybody would take the lease.
-const PATIENCE: Duration = RENEW_EVERY;
-/// A holder that could not renew for this long stops by itself, well before anybody may take its place.
-const RENEW_DEADLINE: Duration = Duration::from_secs(10);
+/// Other controllers take the lease when its holder has not renewed it for this long.
+const DURATION: Duration = Duration::from_secs(20);
+/// The time between the starts of two renewals.
+const RENEW_EVERY: Duration = Duration::from_secs(2);
+/// A holder that could not renew for this long stops by itself, 5 s before anybody may take its place. It is long enough for
+/// an API server that answers nothing for 8 s, in the worst case: the silence begins just before the answer to a renewal
+/// (2 s after the last one that worked), swallows every request that is sent in it (8 s), ends just after the start of
+/// another renewal (2 s until the next), and leaves 3 s for the answer to that one.
+const RENEW_DEADLINE: Duration = Duration::from_secs(15);
+/// No answer to a candidate after this long is as good as a broken connection.
+const PATIENCE: Duration = Duration::from_secs(4);
 /// Between two tries of what was refused.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -44,9 +47,10 @@ impl Held {
         Self { transitions, until: watch::Sender::new(asked + RENEW_DEADLINE) }
     }
 
-    /// It was asked for at this moment, and given: whoever else wants it has seen that later, and counts from there.
+    /// It was asked for at this moment, and given: whoever else wants it has seen that later, and counts from there. Answers
+    /// may come in another order than they were asked for.
     fn renewed(&self, asked: Instant) {
-        self.until.send_replace(asked + RENEW_DEADLINE);
+        self.until.send_modify(|until| *until = (*until).max(asked + RENEW_DEADLINE));
     }
 
     fn lost(&self) {
@@ -118,7 +122,7 @@ impl Candidate {
                 // Whoever was faster is seen by a watch; a new one, because the old one may never say anything again.
                 // Otherwise it is tried again after a moment.
                 watch = self.watch();
-                free_at = Instant::now() + RENEW_EVERY;
+                free_at = Instant::now() + PATIENCE;
                 seen = seen.filter(|lease| !self.is_free(Some(lease)));
                 known = known && seen.is_some();
             }
@@ -155,26 +159,40 @@ impl Candidate {
         watch_object(self.leases.clone(), NAME).boxed()
     }
 
-    /// Renews for as long as that works; returns when the lease is lost, or may be.
+    /// Renews for as long as that works; returns when the lease is lost, or may be. A renewal without an answer is not given
+    /// up for the next one: an API server that was silent for a while may answer the old request first, or the new one only.
     pub(crate) async fn keep(&self, held: &Held) {
-        let mut asked = Instant::now();
+        let mut renewals = FuturesUnordered::new();
+        let mut next = Instant::now() + RENEW_EVERY;
         loop {
             let until = *held.until.borrow();
-            tokio::time::sleep_until(until.min(asked + RENEW_EVERY)).await;
-            asked = Instant::now();
-            if asked >= until {
-                tracing::warn!("the lease was not renewed for {} s; stepping down", RENEW_DEADLINE.as_secs());
-                return;
-            }
-            match tokio::time::timeout_at(until.min(asked + PATIENCE), self.renew()).await {
-                Ok(Ok(true)) => held.renewed(asked),
-                Ok(Ok(false)) => {
-                    tracing::warn!("another controller has taken the lease; stepping down");
-                    held.lost();
+            tokio::select! {
+                // The deadline comes first: after a sleep of the whole process everything is due at once.
+                biased;
+                () = tokio::time::sleep_until(until) => {
+                    tracing::warn!("the lease was not renewed for {} s; stepping down", RENEW_DEADLINE.as_secs());
                     return;
                 }
-                Ok(Err(problem)) => tracing::warn!("cannot renew the lease: {}", Problem::Request(&problem)),
-                Err(_) => tracing::warn!("cannot renew the lease: no answer"),
+                Some((asked, answer)) = renewals.next(), if !renewals.is_empty() => match answer {
+                    Ok(Ok(true)) => held.renewed(asked),
+                    Ok(Ok(false)) => {
+                        tracing::warn!("another controller has taken the lease; stepping down");
+                        held.lost();
+                        return;
+                    }
+                    Ok(Err(problem)) => tracing::warn!("cannot renew the lease: {}", Problem::Request(&problem)),
+                    // Its answer would renew nothing any more, and later renewals were answered.
+                    Err(_) => tracing::debug!("a renewal of the lease was never answered"),
+                },
+                () = tokio::time::sleep_until(next) => {
+                    if renewals.len() == 1 {
+                        tracing::warn!("no answer to a renewal of the lease for {} s, asking again", RENEW_EVERY.as_secs());
+                    }
+                    let asked = Instant::now();
+                    next = asked + RENEW_EVERY;
+                    let renewal = tokio::time::timeout_at(asked + RENEW_DEADLINE, self.renew());
+                    renewals.push(renewal.map(move |answer| (asked, answer)));
+                }
             }
         }
     }
@@ -206,12 +224,20 @@ impl Candidate {
         }
     }
 
+    /// Writes the lease with the version that it has now; false where somebody else holds it.
     async fn renew(&self) -> Result<bool, kube::Error> {
-        let lease = self.leases.get(NAME).await?;
-        if holder(&lease) != Some(&self.identity) {
-            return Ok(false);
+        loop {
+            let lease = self.leases.get(NAME).await?;
+            if holder(&lease) != Some(&self.identity) {
+                return Ok(false);
+            }
+            let renewed = self.lease(Some(&lease), &self.identity);
+            match self.leases.replace(NAME, &PostParams::default(), &renewed).await {
+                // Somebody wrote it in between: most likely another renewal of ours. Only who holds it now can tell.
+                Err(kube::Error::Api(status)) if status.code == 409 => continue,
+                answer => return answer.map(|_| true),
+            }
         }
-        self.leases.replace(NAME, &PostParams::default(), &self.lease(Some(&lease), &self.identity)).await.map(|_| true)
     }
 
     fn lease(&self, old: Option<&Lease>, identity: &str) -> Lease {
@@ -278,7 +304,6 @@ fn transitions(lease: &Lease) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::FutureExt as _;
     use kube::core::Status;
 
     #[tokio::test(start_paused = true)]
@@ -287,12 +312,14 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3)).await;
         let held = Held::new(0, asked);
         let mut term = held.term();
-        tokio::time::advance(Duration::from_secs(6)).await;
-        assert!(term.holds().now_or_never().is_some(), "9 s after the request");
+        tokio::time::advance(RENEW_DEADLINE - Duration::from_secs(4)).await;
+        assert!(term.holds().now_or_never().is_some(), "1 s before the deadline");
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(term.holds().now_or_never().is_none(), "10 s after the request, 7 after its answer");
+        assert!(term.holds().now_or_never().is_none(), "the deadline counts from the request and not from its answer");
         held.renewed(Instant::now());
         assert!(term.holds().now_or_never().is_some());
+        held.renewed(asked);
+        assert!(term.holds().now_or_never().is_some(), "a late answer to an earlier request shortens nothing");
         held.lost();
         assert!(term.holds().now_or_never().is_none());
         drop(held);

@@ -15,6 +15,7 @@ use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
 use stoker_controller::{Limits, Metrics, Settings};
 use stoker_core::Clock;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Wall time that follows tokio's clock, paused or not.
@@ -83,6 +84,8 @@ pub(crate) enum Way {
     Free,
     /// It is done, and answered after a while.
     Late(Duration),
+    /// It waits until then, and is done and answered.
+    Held(Instant),
     /// Nobody hears it or says anything.
     Cut,
     /// It is refused with this code.
@@ -101,6 +104,10 @@ pub(crate) fn over(client: &Client, way: impl Fn(&http::Request<Body>) -> Way + 
                     let answer = client.send(request).await;
                     tokio::time::sleep(pause).await;
                     answer
+                }
+                Way::Held(until) => {
+                    tokio::time::sleep_until(until).await;
+                    client.send(request).await
                 }
                 Way::Cut => std::future::pending().await,
                 Way::Refused(code) => Ok(refusal(code)),

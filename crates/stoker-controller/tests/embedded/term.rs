@@ -1,5 +1,5 @@
-//! Whoever leads writes only while nobody else can have taken its lease: for 10 s after it asked for it last and got it, where
-//! others wait 15.
+//! Whoever leads writes only while nobody else can have taken its lease: for 15 s after it asked for it last and got it, where
+//! others wait 20.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bed::{self, Way, api, clock, node, ordered, over, preheat};
 
-const TERM: Duration = Duration::from_secs(10);
+const TERM: Duration = Duration::from_secs(15);
 
 /// What a controller sent to change something: when, and whether it was the lease.
 #[derive(Clone, Default)]
@@ -174,4 +174,59 @@ async fn a_leader_that_slept_writes_nothing_before_it_leads_anew() {
     }
     cancel.cancel();
     leader.await.unwrap();
+}
+
+/// What becomes of requests that are sent to an API server while it is silent.
+#[derive(Clone, Copy, Debug)]
+enum Silence {
+    /// All of them are done and answered when it is over.
+    Answered,
+    /// None of them is ever heard.
+    Lost,
+}
+
+/// The API server is silent for 8 s again and again, each time from another moment between two renewals on.
+async fn a_leader_leads_on_after(silence: Silence) {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let sent = Sent::default();
+    let (silent, is_silent) = watch::channel(Instant::now());
+    let noting = sent.clone();
+    let way = move |request: &http::Request<Body>| {
+        noting.note(request);
+        let until = *is_silent.borrow();
+        match silence {
+            _ if until <= Instant::now() => Way::Free,
+            Silence::Answered => Way::Held(until),
+            Silence::Lost => Way::Cut,
+        }
+    };
+    let cancel = CancellationToken::new();
+    let leader = bed::run(bed::settings(&over(&client, way), &clock, "only"), &cancel);
+    for step in 0..25 {
+        preheat(&client, &format!("job-{step}")).await;
+        // One that leads anew has a higher epoch.
+        assert_eq!(ordered(&client, "n1", step + 1).await, 1, "it stepped down; {silence:?}, {step}");
+        let before = sent.renewals();
+        while sent.renewals() == before {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(100) * step as u32).await;
+        let over = Instant::now() + Duration::from_secs(8);
+        silent.send(over).unwrap();
+        tokio::time::sleep_until(over + TERM).await;
+    }
+    cancel.cancel();
+    leader.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_lives_through_eight_seconds_that_are_answered_at_their_end() {
+    a_leader_leads_on_after(Silence::Answered).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_lives_through_eight_seconds_that_are_never_answered() {
+    a_leader_leads_on_after(Silence::Lost).await;
 }
