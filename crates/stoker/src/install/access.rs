@@ -15,6 +15,9 @@ pub(super) const AGENT: &str = "stoker-agent";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 const NODE_PREHEATS: &str = "nodepreheats";
+const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
+/// What the controller does with its Lease once it is there.
+const OF_ITS_LEASE: [&str; 4] = ["get", "list", "update", "watch"];
 
 /// Accounts, roles and bindings. `definitions` are the CRDs that are installed with them.
 pub(super) fn all(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
@@ -37,8 +40,8 @@ fn controller(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<
         rules.push(rule(group, &[&format!("{plural}/status")], &["patch"]));
     }
     let own = vec![
-        rule("coordination.k8s.io", &["leases"], &["create"]),
-        named(rule("coordination.k8s.io", &["leases"], &["get", "list", "update", "watch"]), CONTROLLER),
+        rule(LEASES.0, &[LEASES.1], &["create"]),
+        named(rule(LEASES.0, &[LEASES.1], &OF_ITS_LEASE), CONTROLLER),
         rule("", &["secrets"], &["create", "delete"]),
     ];
     vec![
@@ -53,7 +56,34 @@ fn controller(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<
             role(namespace, CONTROLLER, "controller", own),
         ),
         binding(namespace, CONTROLLER, "controller"),
+        Document::new(
+            "On a busy API server renewals of that Lease go the way of Kubernetes' own leader elections, instead of queueing with \
+             the requests of all service accounts. It allows nothing that the roles above do not allow.",
+            flow_schema(namespace),
+        ),
     ]
+}
+
+/// Requests for the Lease are few and small, and a leader whose renewals stand in a queue loses the lease when the API server has
+/// most to do. Every cluster has the priority level, and Kubernetes' own schemas for it have this precedence.
+fn flow_schema(namespace: &str) -> Value {
+    let verbs: Vec<&str> = ["create"].into_iter().chain(OF_ITS_LEASE).collect();
+    let leases = json!({ "apiGroups": [LEASES.0], "resources": [LEASES.1], "namespaces": [namespace], "verbs": verbs });
+    let account = json!({ "name": CONTROLLER, "namespace": namespace });
+    json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
+        "kind": "FlowSchema",
+        "metadata": metadata("stoker-leader-election", None, "controller"),
+        "spec": {
+            "priorityLevelConfiguration": { "name": "leader-election" },
+            "matchingPrecedence": 200,
+            "distinguisherMethod": { "type": "ByUser" },
+            "rules": [{
+                "subjects": [{ "kind": "ServiceAccount", "serviceAccount": account }],
+                "resourceRules": [leases],
+            }],
+        },
+    })
 }
 
 fn agent(namespace: &str) -> Vec<Document> {

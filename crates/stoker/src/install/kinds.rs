@@ -4,6 +4,7 @@
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -43,6 +44,7 @@ pub(super) fn all() -> Vec<Kind> {
         kind::<PodDisruptionBudget>(Stage::Rights),
         kind::<ValidatingAdmissionPolicyBinding>(Stage::Rights),
         kind::<ValidatingAdmissionPolicy>(Stage::Rights),
+        kind::<FlowSchema>(Stage::Rights),
         kind::<ClusterRoleBinding>(Stage::Rights),
         kind::<ClusterRole>(Stage::Rights),
         kind::<RoleBinding>(Stage::Rights),

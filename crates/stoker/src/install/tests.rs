@@ -6,6 +6,7 @@ use clap::Parser as _;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -110,6 +111,7 @@ fn every_object_is_what_it_says_it_is_and_can_be_found_again() {
                 "RoleBinding" => is::<RoleBinding>(&object),
                 "ValidatingAdmissionPolicy" => is::<ValidatingAdmissionPolicy>(&object),
                 "ValidatingAdmissionPolicyBinding" => is::<ValidatingAdmissionPolicyBinding>(&object),
+                "FlowSchema" => is::<FlowSchema>(&object),
                 "PodDisruptionBudget" => is::<PodDisruptionBudget>(&object),
                 "Deployment" => is::<Deployment>(&object),
                 "DaemonSet" => is::<DaemonSet>(&object),
@@ -186,6 +188,27 @@ fn nobody_may_more_than_they_do() {
     for (role, resource, verbs) in cases {
         assert_eq!(may(role, resource), verbs, "{role}: {resource}");
     }
+}
+
+/// A right without a place in the flow schema would stand in the queue of all service accounts.
+#[test]
+fn every_request_for_the_lease_has_the_priority_of_leader_elections() {
+    let schemas = objects(&[]).into_iter().filter(|object| kind(object) == "FlowSchema");
+    let schemas: Vec<FlowSchema> = schemas.map(|object| serde_json::from_value(object).unwrap()).collect();
+    let spec = schemas[0].spec.clone().unwrap();
+    assert_eq!((schemas.len(), spec.priority_level_configuration.name.as_str()), (1, "leader-election"));
+    let rule = &spec.rules.unwrap()[0];
+    let account = rule.subjects[0].service_account.clone().unwrap();
+    assert_eq!((account.name.as_str(), account.namespace.as_str()), ("stoker-controller", stoker_api::NAMESPACE));
+    let leases = &rule.resource_rules.as_ref().unwrap()[0];
+    assert_eq!(leases.namespaces, Some(vec![stoker_api::NAMESPACE.to_string()]));
+    let role = rules(&[]).into_iter().filter(|(role, _)| role == "Role stoker-controller").map(|(_, rule)| rule);
+    let role = role.filter(|rule| rule.resources == Some(leases.resources.clone()));
+    let mut may: Vec<String> = role.flat_map(|rule| rule.verbs).collect();
+    let mut first = leases.verbs.clone();
+    may.sort();
+    first.sort();
+    assert_eq!(first, may);
 }
 
 #[test]

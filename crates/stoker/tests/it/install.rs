@@ -22,9 +22,10 @@ use tokio_util::sync::CancellationToken;
 use crate::bed::{Ran, stoker};
 
 /// What the API in the box does not serve, and so neither installs nor removes.
-const LACKING: [&str; 7] = [
+const LACKING: [&str; 8] = [
     "ClusterRole",
     "ClusterRoleBinding",
+    "FlowSchema",
     "PodDisruptionBudget",
     "Role",
     "RoleBinding",
