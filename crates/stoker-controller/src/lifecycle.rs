@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::problem::Problem;
 use crate::run::Error;
-use crate::watch::{Fact, watch};
+use crate::watch::{Fact, Watch};
 
 enum Input {
     Node(Fact<(String, bool)>),
@@ -40,16 +40,19 @@ pub async fn watch_over_nodes(
     let (nodes, to) = (Api::<Node>::all(client.clone()), input.clone());
     tasks.spawn(async move {
         let read = |node: Node| (node.name_any(), node::to_core(&node).ready);
-        watch(nodes, "Node", to, |fact| Input::Node(fact.map(read))).await;
+        Watch::new(nodes, "Node").run(to, |fact| Input::Node(fact.map(read))).await;
     });
     let leases = Api::<Lease>::namespaced(client.clone(), lease_namespace);
     tasks.spawn(async move {
-        watch(leases, "Lease", input, |fact| Input::Lease(fact.map(|lease: Lease| lease.name_any()))).await;
+        let read = |lease: Lease| lease.name_any();
+        Watch::new(leases, "Lease").run(input, |fact| Input::Lease(fact.map(read))).await;
     });
     // By when each ready node must be heard of again; our own clock, so that no other can be wrong.
     let mut deadlines: BTreeMap<String, Instant> = BTreeMap::new();
+    // While nothing can be heard nobody is silent.
+    let (mut hears_nodes, mut hears_leases) = (false, false);
     loop {
-        let next = deadlines.values().min().copied();
+        let next = deadlines.values().min().copied().filter(|_| hears_nodes && hears_leases);
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
             Some(_) = tasks.join_next() => return Err(Error::Ended("watch over nodes")),
@@ -65,8 +68,14 @@ pub async fn watch_over_nodes(
                         *deadline = Instant::now() + patience;
                     }
                 }
-                // While nothing could be heard nobody was silent.
-                Input::Node(Fact::Deaf | Fact::Listed) | Input::Lease(Fact::Deaf | Fact::Listed) => {
+                Input::Node(Fact::Deaf) => hears_nodes = false,
+                Input::Lease(Fact::Deaf) => hears_leases = false,
+                Input::Node(Fact::Listed | Fact::Resumed) => {
+                    hears_nodes = true;
+                    deadlines.values_mut().for_each(|deadline| *deadline = Instant::now() + patience);
+                }
+                Input::Lease(Fact::Listed | Fact::Resumed) => {
+                    hears_leases = true;
                     deadlines.values_mut().for_each(|deadline| *deadline = Instant::now() + patience);
                 }
                 Input::Lease(Fact::Gone(_)) => {}

@@ -75,7 +75,7 @@ struct Pulse {
 }
 
 const NO_LEASE: &str = "it has not seen yet who leads";
-const NOT_LISTED: &str = "it leads, and the first list of some kind is not complete";
+const NOT_HEARD: &str = "it leads, and some kind is not listed yet or its watch is interrupted";
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -152,7 +152,7 @@ impl Metrics {
         );
         registry.register(
             "stoker_controller_watch_interruptions",
-            "Watches that broke off and were begun anew, by kind",
+            "Watches that broke off, by kind",
             interruptions.clone(),
         );
     }
@@ -233,18 +233,18 @@ pub(crate) struct Leading {
 impl Leading {
     pub(crate) fn new(metrics: &Metrics) -> Self {
         metrics.leader.set(1);
-        metrics.pulse().wants = Some(NOT_LISTED);
+        metrics.pulse().wants = Some(NOT_HEARD);
         Self { metrics: metrics.clone(), jobs: BTreeMap::new() }
     }
 
     /// Every object is known.
-    pub(crate) fn listed(&self) {
+    pub(crate) fn hears(&self) {
         self.metrics.pulse().wants = None;
     }
 
-    /// A watch broke off: nothing is planned until its kind is listed again.
+    /// A watch broke off: nothing is planned until it is resumed, or its kind is listed again.
     pub(crate) fn deaf(&self, kind: &str) {
-        self.metrics.pulse().wants = Some(NOT_LISTED);
+        self.metrics.pulse().wants = Some(NOT_HEARD);
         self.metrics.interruptions.get_or_create(&ByKind { kind: kind.into() }).inc();
     }
 

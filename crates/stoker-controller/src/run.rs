@@ -22,7 +22,7 @@ use crate::metrics::{BEAT_EVERY, Leading, Metrics};
 use crate::mirror::{Mirror, Progress};
 use crate::owed::{self, Mark, Owed};
 use crate::secrets::{self, Secrets};
-use crate::watch::{Fact, watch};
+use crate::watch::{Fact, Watch};
 use crate::writer::{self, Done, Limits, Numbered};
 
 /// What was heard and waits for the loop, at most; thousands of objects are larger than what is kept of them.
@@ -33,6 +33,9 @@ const INPUTS_A_PLAN: usize = 1024;
 
 /// Orders that are on their way to the writer, at most.
 const ORDERS_AT_ONCE: usize = 32;
+
+/// NodePreheats that are listed with one request: each takes a few hundred KiB until what is kept of it is taken out.
+const NODES_A_PAGE: u32 = 20;
 
 /// What the controller needs.
 #[derive(Clone)]
@@ -112,7 +115,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         mirror: Mirror::default(),
         nodes: BTreeMap::new(),
         secrets: Secrets::new(&settings.namespace),
-        unlisted: every_kind().collect(),
+        unheard: every_kind().collect(),
         owed,
         removals: VecDeque::new(),
         writes,
@@ -156,7 +159,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
             tracing::warn!(highest = shell.highest, "a controller with a higher epoch writes orders; stepping down");
             return Ok(());
         }
-        if shell.unlisted.is_empty() {
+        if shell.unheard.is_empty() {
             wake = shell.plan();
         }
     }
@@ -173,22 +176,21 @@ fn watch_all(settings: &Settings, input: &mpsc::Sender<Input>, tasks: &mut JoinS
     let (nodes, to) = (Api::<Node>::all(client.clone()), input.clone());
     tasks.spawn(async move {
         // Translated at once: of a Node's kilobytes little is wanted.
-        watch(nodes, "Node", to, |fact| Input::Node(fact.map(|node| node::to_core(&node)))).await;
+        Watch::new(nodes, "Node").run(to, |fact| Input::Node(fact.map(|node| node::to_core(&node)))).await;
         "watch of Nodes"
     });
     let resource = ApiResource::erase::<native::NodePreheat>(&());
     let (preheats, to) = (Api::all_with(client.clone(), &resource), input.clone());
     tasks.spawn(async move {
-        watch(preheats, "NodePreheat", to, |fact: Fact<DynamicObject>| {
-            Input::NodePreheat(fact.map(|object| Box::new(facts::node(&object))))
-        })
-        .await;
+        let read = |object: DynamicObject| Box::new(facts::node(&object));
+        let watch = Watch::new(preheats, "NodePreheat").page(NODES_A_PAGE);
+        watch.run(to, |fact| Input::NodePreheat(fact.map(read))).await;
         "watch of NodePreheats"
     });
     for dialect in DIALECTS {
         let (jobs, to) = (Api::all_with(client.clone(), &(dialect.resource)()), input.clone());
         tasks.spawn(async move {
-            watch(jobs, dialect.kind, to, |fact| Input::Job(dialect, fact.map(Box::new))).await;
+            Watch::new(jobs, dialect.kind).run(to, |fact| Input::Job(dialect, fact.map(Box::new))).await;
             "watch of jobs"
         });
     }
@@ -215,8 +217,9 @@ struct Shell {
     /// Of the NodePreheats, besides what the World holds.
     nodes: BTreeMap<String, Progress>,
     secrets: Secrets,
-    /// Kinds whose first list is not complete; until then nothing is planned.
-    unlisted: BTreeSet<&'static str>,
+    /// Kinds of which not everything is known: the first list is not complete, or the watch is interrupted. Until then nothing
+    /// is planned.
+    unheard: BTreeSet<&'static str>,
     /// Orders that are planned and not handed to the writer.
     owed: Owed,
     /// Copies to remove, each when the orders of its time are with the writer: they may be those that name it no more.
@@ -236,13 +239,13 @@ impl Shell {
         match input {
             Input::Node(Fact::There(node)) => self.world.apply(Event::Node(node)),
             Input::Node(Fact::Gone((_, name))) => self.world.apply(Event::NodeGone(name.into())),
-            Input::Node(Fact::Listed) => self.listed("Node"),
+            Input::Node(Fact::Listed | Fact::Resumed) => self.hears("Node"),
             Input::Node(Fact::Deaf) => self.deaf("Node"),
             Input::NodePreheat(Fact::There(seen)) => self.see_node(*seen),
             Input::NodePreheat(Fact::Gone((_, name))) => {
                 self.forget_node(&name);
             }
-            Input::NodePreheat(Fact::Listed) => self.listed("NodePreheat"),
+            Input::NodePreheat(Fact::Listed | Fact::Resumed) => self.hears("NodePreheat"),
             Input::NodePreheat(Fact::Deaf) => self.deaf("NodePreheat"),
             Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, *object),
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
@@ -253,26 +256,26 @@ impl Shell {
             }
             Input::Secret(_, Fact::There(secret)) => self.secrets.see(secret, &mut self.world),
             Input::Secret(kind, Fact::Gone(name)) => self.secrets.forget(kind, name, &mut self.world),
-            Input::Secret(kind, Fact::Listed) => self.listed(kind),
+            Input::Secret(kind, Fact::Listed | Fact::Resumed) => self.hears(kind),
             Input::Secret(kind, Fact::Deaf) => self.deaf(kind),
-            Input::Job(dialect, Fact::Listed) => self.listed(dialect.kind),
+            Input::Job(dialect, Fact::Listed | Fact::Resumed) => self.hears(dialect.kind),
             Input::Job(dialect, Fact::Deaf) => self.deaf(dialect.kind),
         }
     }
 
-    fn listed(&mut self, kind: &'static str) {
-        if self.unlisted.remove(kind) && self.unlisted.is_empty() {
+    fn hears(&mut self, kind: &'static str) {
+        if self.unheard.remove(kind) && self.unheard.is_empty() {
             let epoch = *self.epoch.get_or_insert(self.highest + 1);
             self.highest = self.highest.max(epoch);
             tracing::info!(epoch, "every object is known, planning");
             self.world.listening((self.clock)());
-            self.leading.listed();
+            self.leading.hears();
         }
     }
 
     /// Nothing is planned while something cannot be heard: silence, deadlines and ends would be guesses.
     fn deaf(&mut self, kind: &'static str) {
-        self.unlisted.insert(kind);
+        self.unheard.insert(kind);
         self.leading.deaf(kind);
     }
 

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
-use kube::runtime::watcher;
 use stoker_api::Write;
 use stoker_api::secret::{self, PullSecret};
 use stoker_core::world::CopyChange;
@@ -15,7 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::facts;
 use crate::problem::Problem;
-use crate::watch::{Fact, ObjectName, watch_some};
+use crate::watch::{Fact, ObjectName, Watch};
 
 /// Watches the Secrets of one type; others are not even listed.
 pub(crate) async fn watch_type<F>(
@@ -25,9 +24,8 @@ pub(crate) async fn watch_type<F>(
     facts: mpsc::Sender<F>,
     wrap: impl Fn(Fact<Option<PullSecret>>) -> F,
 ) {
-    let config = watcher::Config::default().fields(&format!("type={kind}"));
     let read = |fact: Fact<Secret>| wrap(fact.map(|secret| PullSecret::read(&secret, &home)));
-    watch_some(Api::all(client), kind, config, facts, read).await;
+    Watch::new(Api::all(client), kind).fields(&format!("type={kind}")).run(facts, read).await;
 }
 
 /// Whether what is there in the place of a copy that was to be made is the copy; else what to do about it. Listed and

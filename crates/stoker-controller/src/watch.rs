@@ -1,32 +1,49 @@
 //! Watches: from the API server's lists and streams to facts in one channel. Survives an API server that goes away,
 //! says what vanished in between, and takes a foreign kind that is not installed for one without objects. Of any other kind
 //! a list that is refused says nothing: an API server that has just started refuses everybody, and what it hides is there.
+//!
+//! A connection that breaks costs no list: the next watch goes on after the last version that was heard. From the break until
+//! that watch has told what was missed, its listener knows that it is deaf (docs/decisions/0016).
+
+mod lists;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::pin::pin;
 use std::time::Duration;
 
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use kube::Api;
-use kube::api::ObjectMeta;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::api::{ListParams, ObjectMeta, WatchEvent, WatchParams};
+use kube::runtime::watcher::Error;
 use serde::de::DeserializeOwned;
-use stoker_api::DIALECTS;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::problem::{Problem, Said};
-use crate::snapshot;
+use self::lists::Lists;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A foreign kind that could be seen and is refused for this long is not ours to see any more.
-const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
+/// A watch that could not be begun again for this long is not resumed: whoever answers by then may be an API server with an
+/// older state, and a real one takes a version that it has not reached yet for one to wait for, in silence.
+const RESUMED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Objects that are listed with one request; all of them are in memory at one time, and a NodePreheat of 20 images takes a few
-/// hundred KiB there, until what is kept of it is taken out.
-const PAGE: u32 = 20;
+/// A watch that is not begun after this long is an interruption.
+const BEGUN_WITHIN: Duration = Duration::from_secs(1);
+/// No answer after this long is as good as a broken connection.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A watch asks for an end after 290 s. One without any word for longer is on a connection that died unnoticed.
+const DEAD_AFTER: Duration = Duration::from_secs(295);
+
+/// What was missed comes at once when a watch is resumed. After so long a pause in it, it has come.
+const CAUGHT_UP_AFTER: Duration = Duration::from_secs(1);
+/// Where there is no pause because everything changes all the time, what was missed has come by then.
+const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(10);
+
+/// Objects that are listed with one request, unless the kind says another number.
+const PAGE: u32 = 500;
 
 /// What a watch says of its kind.
 #[derive(Debug)]
@@ -37,8 +54,10 @@ pub(crate) enum Fact<K> {
     Gone(ObjectName),
     /// Everything that is there has been said.
     Listed,
-    /// Nothing can be heard until everything is listed again.
+    /// Nothing can be heard, until everything is listed again or the watch is resumed.
     Deaf,
+    /// Everything that happened since it became deaf has been said.
+    Resumed,
 }
 
 impl<K> Fact<K> {
@@ -48,6 +67,7 @@ impl<K> Fact<K> {
             Fact::Gone(name) => Fact::Gone(name),
             Fact::Listed => Fact::Listed,
             Fact::Deaf => Fact::Deaf,
+            Fact::Resumed => Fact::Resumed,
         }
     }
 }
@@ -56,183 +76,262 @@ impl<K> Fact<K> {
 pub(crate) type ObjectName = (String, String);
 
 /// Namespace and name of an object.
-pub(crate) fn name_of(meta: &ObjectMeta) -> ObjectName {
+fn name_of(meta: &ObjectMeta) -> ObjectName {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-/// Watches one kind for as long as anybody listens; `wrap` says where its facts come from. After any interruption
-/// everything is listed anew: what a watch missed while it could not hear must not be guessed.
-pub(crate) async fn watch<K, F>(api: Api<K>, kind: &'static str, facts: mpsc::Sender<F>, wrap: impl Fn(Fact<K>) -> F)
+/// What to watch.
+pub(crate) struct Watch<K> {
+    api: Api<K>,
+    kind: &'static str,
+    fields: Option<String>,
+    page: u32,
+}
+
+/// Why a list or a watch is over.
+enum End {
+    /// Nobody listens any more.
+    Unheard,
+    /// Everything must be listed anew.
+    Broken(Error),
+}
+
+/// Where facts go, each as `wrap` makes it.
+struct Voice<F, W> {
+    facts: mpsc::Sender<F>,
+    wrap: W,
+    /// It was said that nothing can be heard.
+    deaf: bool,
+}
+
+impl<F, W> Voice<F, W> {
+    async fn say<K>(&mut self, fact: Fact<K>) -> Result<(), End>
+    where
+        W: Fn(Fact<K>) -> F,
+    {
+        match fact {
+            Fact::Deaf if self.deaf => return Ok(()),
+            Fact::Resumed if !self.deaf => return Ok(()),
+            Fact::Deaf => self.deaf = true,
+            Fact::Listed | Fact::Resumed => self.deaf = false,
+            Fact::There(_) | Fact::Gone(_) => {}
+        }
+        let fact = (self.wrap)(fact);
+        self.facts.send(fact).await.map_err(|_| End::Unheard)
+    }
+}
+
+impl<K> Watch<K>
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watch_some(api, kind, watcher::Config::default().page_size(PAGE), facts, wrap).await;
-}
+    pub(crate) fn new(api: Api<K>, kind: &'static str) -> Self {
+        Self { api, kind, fields: None, page: PAGE }
+    }
 
-/// The same for those objects of the kind that the configuration selects.
-pub(crate) async fn watch_some<K, F>(
-    api: Api<K>,
-    kind: &'static str,
-    config: watcher::Config,
-    facts: mpsc::Sender<F>,
-    wrap: impl Fn(Fact<K>) -> F,
-) where
-    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    let mut known: BTreeSet<ObjectName> = BTreeSet::new();
-    let mut pause = FIRST_PAUSE;
-    let mut lists = Lists::new(kind);
-    loop {
-        let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
-        let mut stream = watcher(api.clone(), config.clone()).boxed();
-        let problem = loop {
-            let batch: Vec<Fact<K>> = match stream.try_next().await {
-                Ok(None) => break None,
-                Err(problem) => break Some(problem),
-                Ok(Some(Event::Init)) => {
-                    listing.clear();
-                    continue;
-                }
-                Ok(Some(Event::InitApply(object))) => {
-                    listing.insert(name_of(object.meta()));
-                    vec![Fact::There(object)]
-                }
-                Ok(Some(Event::InitDone)) => {
+    /// Only objects that this field selector selects.
+    pub(crate) fn fields(self, selector: &str) -> Self {
+        Self { fields: Some(selector.into()), ..self }
+    }
+
+    /// So many objects are listed with one request; all of them are in memory at one time.
+    pub(crate) fn page(self, page: u32) -> Self {
+        Self { page, ..self }
+    }
+
+    /// Watches for as long as anybody listens; `wrap` says where its facts come from.
+    pub(crate) async fn run<F, W: Fn(Fact<K>) -> F>(self, facts: mpsc::Sender<F>, wrap: W) {
+        let mut voice = Voice { facts, wrap, deaf: false };
+        let mut known: BTreeSet<ObjectName> = BTreeSet::new();
+        let mut pause = FIRST_PAUSE;
+        let mut lists = Lists::new(self.kind);
+        loop {
+            let end = match self.list(&mut known, &mut voice).await {
+                Ok(version) => {
                     pause = FIRST_PAUSE;
                     lists.worked();
-                    let gone: Vec<_> = known.difference(&listing).cloned().map(Fact::Gone).collect();
-                    known = std::mem::take(&mut listing);
-                    gone.into_iter().chain([Fact::Listed]).collect()
+                    self.follow(version, &mut known, &mut lists, &mut voice).await
                 }
-                Ok(Some(Event::Apply(object))) => {
-                    known.insert(name_of(object.meta()));
-                    vec![Fact::There(object)]
-                }
-                Ok(Some(Event::Delete(object))) => {
-                    let name = name_of(object.meta());
-                    known.remove(&name);
-                    vec![Fact::Gone(name)]
-                }
+                Err(end) => end,
+            };
+            let End::Broken(problem) = end else { return };
+            let batch: Vec<Fact<K>> = match lists.failed(&problem) {
+                true => std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Listed]).collect(),
+                false => vec![Fact::Deaf],
             };
             for fact in batch {
-                if facts.send(wrap(fact)).await.is_err() {
+                if voice.say(fact).await.is_err() {
                     return;
                 }
             }
-        };
-        let batch: Vec<Fact<K>> = match problem {
-            Some(problem) if lists.failed(&problem) => {
-                std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Listed]).collect()
-            }
-            Some(_) | None => vec![Fact::Deaf],
-        };
-        for fact in batch {
-            if facts.send(wrap(fact)).await.is_err() {
-                return;
-            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-}
-
-/// How the lists of one kind went so far.
-struct Lists {
-    kind: &'static str,
-    /// One did, and its kind was not taken for empty since.
-    worked: bool,
-    /// Since when they are refused.
-    refused: Option<Instant>,
-    said: Said,
-}
-
-impl Lists {
-    fn new(kind: &'static str) -> Self {
-        Self { kind, worked: false, refused: None, said: Said::default() }
     }
 
-    fn worked(&mut self) {
-        (self.worked, self.refused) = (true, None);
-        self.said.forget();
-    }
-
-    /// A watch broke off. Says why, and whether that is as good as a list of nothing: only of another project's kind, which
-    /// is not installed or not ours to see. Who has no right to a kind hears that first, kind or no kind; but one that could be
-    /// seen a moment ago is still there.
-    fn failed(&mut self, problem: &watcher::Error) -> bool {
-        let (kind, code) = (self.kind, refusal(problem));
-        self.refused = (code == Some(403)).then(|| self.refused.unwrap_or_else(Instant::now));
-        let for_good = self.refused.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
-        let nothing = is_foreign(kind) && (code == Some(404) || code == Some(403) && (!self.worked || for_good));
-        self.worked &= !nothing;
-        let text = match code {
-            _ if nothing => "jobs of this kind are not served here",
-            Some(403) => "nothing is planned until this may be listed; `stoker install` prints the roles that allow it",
-            Some(404) => {
-                "nothing is planned until this is served; `stoker install` prints the definitions of our kinds"
+    /// Says everything that is there, and what is there no more. Returns the version after which a watch begins.
+    async fn list<F, W: Fn(Fact<K>) -> F>(
+        &self,
+        known: &mut BTreeSet<ObjectName>,
+        voice: &mut Voice<F, W>,
+    ) -> Result<String, End> {
+        let mut params = ListParams { field_selector: self.fields.clone(), ..ListParams::default() }.limit(self.page);
+        let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
+        let version = loop {
+            let page =
+                self.api.list(&params).await.map_err(|problem| End::Broken(Error::InitialListFailed(problem)))?;
+            for object in page.items {
+                listing.insert(name_of(object.meta()));
+                voice.say(Fact::There(object)).await?;
             }
-            _ => "watch interrupted, trying again",
+            params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+            if params.continue_token.is_none() {
+                break page.metadata.resource_version;
+            }
         };
-        let text = format!("{text}: {}", Problem::Watch(problem));
-        match (self.said.is_new(&text), nothing) {
-            (true, false) => tracing::warn!(kind, "{text}"),
-            (true, true) => tracing::info!(kind, "{text}"),
-            (false, _) => tracing::debug!(kind, "{text}"),
+        let version = version.filter(|version| !version.is_empty()).ok_or(End::Broken(Error::NoResourceVersion))?;
+        for name in known.difference(&listing) {
+            voice.say(Fact::Gone(name.clone())).await?;
         }
-        nothing
+        *known = listing;
+        voice.say(Fact::Listed).await?;
+        Ok(version)
+    }
+
+    /// Says what happens after this version, over as many connections as that takes. Returns why it can go on no more.
+    async fn follow<F, W: Fn(Fact<K>) -> F>(
+        &self,
+        mut version: String,
+        known: &mut BTreeSet<ObjectName>,
+        lists: &mut Lists,
+        voice: &mut Voice<F, W>,
+    ) -> End {
+        let mut pause = FIRST_PAUSE;
+        // When an API server was last known to be there.
+        let mut alive = Instant::now();
+        loop {
+            let problem = match self.begin(&version, voice).await {
+                Err(end) => return end,
+                Ok(Ok(stream)) => {
+                    let begun = Instant::now();
+                    let cut = match self.hear(stream, &mut version, known, voice).await {
+                        Ok(cut) => cut,
+                        Err(end) => return end,
+                    };
+                    alive = Instant::now();
+                    let lasted = begun.elapsed();
+                    if lasted > LONGEST_PAUSE {
+                        pause = FIRST_PAUSE;
+                        lists.resumed();
+                    }
+                    match cut {
+                        Some(problem) => Error::WatchFailed(problem),
+                        // API servers end watches after some minutes: that is no trouble.
+                        None if lasted > FIRST_PAUSE => continue,
+                        None => Error::WatchFailed(nothing("the connection ended at once")),
+                    }
+                }
+                Ok(Err(problem)) => {
+                    match code(&problem) {
+                        // It has too much to do, and a list would be more.
+                        Some(429) => alive = Instant::now(),
+                        // The list says what this means.
+                        Some(code) if code < 500 => return End::Broken(Error::WatchStartFailed(problem)),
+                        _ if alive.elapsed() + pause > RESUMED_WITHIN => {
+                            return End::Broken(Error::WatchStartFailed(problem));
+                        }
+                        _ => {}
+                    }
+                    Error::WatchStartFailed(problem)
+                }
+            };
+            lists.interrupted(&problem);
+            if let Err(end) = voice.say(Fact::Deaf).await {
+                return end;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Begins a watch after this version. While that takes longer than usual, nothing is heard.
+    async fn begin<F, W: Fn(Fact<K>) -> F>(
+        &self,
+        version: &str,
+        voice: &mut Voice<F, W>,
+    ) -> Result<kube::Result<BoxStream<'static, kube::Result<WatchEvent<K>>>>, End> {
+        let params = WatchParams { field_selector: self.fields.clone(), ..WatchParams::default() };
+        let mut begun = pin!(self.api.watch(&params, version));
+        let answer = match timeout(BEGUN_WITHIN, &mut begun).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                voice.say(Fact::Deaf).await?;
+                let late = timeout(PATIENCE, begun).await;
+                late.unwrap_or_else(|_| Err(nothing(&format!("no answer after {} s", PATIENCE.as_secs()))))
+            }
+        };
+        Ok(answer.map(|stream| stream.boxed()))
+    }
+
+    /// Says what one connection tells, and moves the version along. Returns when it has ended, with the problem where it was
+    /// cut off.
+    async fn hear<F, W: Fn(Fact<K>) -> F>(
+        &self,
+        mut stream: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+        version: &mut String,
+        known: &mut BTreeSet<ObjectName>,
+        voice: &mut Voice<F, W>,
+    ) -> Result<Option<kube::Error>, End> {
+        let begun = Instant::now();
+        let mut heard = begun;
+        loop {
+            let caught_up = (heard + CAUGHT_UP_AFTER).min(begun + CAUGHT_UP_WITHIN);
+            let event = tokio::select! {
+                // What is there to be heard comes before any time that has passed: it may have passed in telling.
+                biased;
+                event = stream.next() => event,
+                () = sleep_until(caught_up), if voice.deaf => {
+                    voice.say(Fact::Resumed).await?;
+                    continue;
+                }
+                () = sleep_until(heard + DEAD_AFTER) => {
+                    let problem = nothing(&format!("no word for {} s", DEAD_AFTER.as_secs()));
+                    return Err(End::Broken(Error::WatchFailed(problem)));
+                }
+            };
+            heard = Instant::now();
+            let (fact, newest) = match event {
+                None => return Ok(None),
+                Some(Err(problem)) => return Ok(Some(problem)),
+                // The version is too old; or something that may be the same with the same version again.
+                Some(Ok(WatchEvent::Error(status))) => return Err(End::Broken(Error::WatchError(status))),
+                Some(Ok(WatchEvent::Bookmark(bookmark))) => (Fact::Resumed, Some(bookmark.metadata.resource_version)),
+                Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
+                    let newest = object.meta().resource_version.clone();
+                    known.insert(name_of(object.meta()));
+                    (Fact::There(object), newest)
+                }
+                Some(Ok(WatchEvent::Deleted(object))) => {
+                    let name = name_of(object.meta());
+                    known.remove(&name);
+                    (Fact::Gone(name), object.meta().resource_version.clone())
+                }
+            };
+            *version = newest.filter(|version| !version.is_empty()).ok_or(End::Broken(Error::NoResourceVersion))?;
+            voice.say(fact).await?;
+        }
     }
 }
 
-fn is_foreign(kind: &str) -> bool {
-    DIALECTS.iter().any(|dialect| dialect.kind == kind && snapshot::is_foreign(dialect))
+/// No answer, or none that makes sense.
+fn nothing(problem: &str) -> kube::Error {
+    kube::Error::Service(problem.into())
 }
 
-/// What a list was refused with; that of a watch alone is another matter.
-fn refusal(problem: &watcher::Error) -> Option<u16> {
+/// What a request was refused with.
+fn code(problem: &kube::Error) -> Option<u16> {
     match problem {
-        watcher::Error::InitialListFailed(kube::Error::Api(status)) => Some(status.code),
+        kube::Error::Api(status) => Some(status.code),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kube::core::Status;
-
-    fn refused(code: u16) -> watcher::Error {
-        watcher::Error::InitialListFailed(kube::Error::Api(Status::failure("no", "Refused").with_code(code).boxed()))
-    }
-
-    fn foreign() -> &'static str {
-        DIALECTS.iter().map(|dialect| dialect.kind).find(|kind| is_foreign(kind)).unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_foreign_kind_that_is_refused_or_missing_has_no_objects() {
-        for kind in ["Node", "NodePreheat", "Preheat", "kubernetes.io/dockerconfigjson", "Lease"] {
-            for code in [403, 404, 500] {
-                assert!(!Lists::new(kind).failed(&refused(code)), "{kind} {code}");
-            }
-        }
-        for (code, nothing) in [(403, true), (404, true), (500, false), (429, false)] {
-            assert_eq!(Lists::new(foreign()).failed(&refused(code)), nothing, "{code}");
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_foreign_kind_that_could_be_seen_is_not_forgotten_at_the_first_refusal() {
-        let mut lists = Lists::new(foreign());
-        lists.worked();
-        assert!(!lists.failed(&refused(403)));
-        tokio::time::advance(REFUSED_FOR_GOOD).await;
-        assert!(!lists.failed(&refused(500)), "another trouble begins the count anew");
-        assert!(!lists.failed(&refused(403)));
-        tokio::time::advance(REFUSED_FOR_GOOD).await;
-        assert!(lists.failed(&refused(403)), "the right was taken away");
-        assert!(lists.failed(&refused(403)));
-        lists.worked();
-        assert!(!lists.failed(&refused(403)), "it was given again");
-        assert!(lists.failed(&refused(404)), "the kind was uninstalled");
     }
 }

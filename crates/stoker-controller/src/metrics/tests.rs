@@ -112,8 +112,8 @@ async fn health_wants_turns_and_readiness_wants_knowledge() {
     metrics.standing_by();
     assert_eq!(metrics.ready(), Ok(()));
     let leading = Leading::new(&metrics);
-    assert_eq!(metrics.ready(), Err(format!("the controller is not ready: {NOT_LISTED}")));
-    leading.listed();
+    assert_eq!(metrics.ready(), Err(format!("the controller is not ready: {NOT_HEARD}")));
+    leading.hears();
     assert_eq!(metrics.ready(), Ok(()));
     leading.deaf("Node");
     assert!(metrics.ready().is_err(), "a watch is deaf");

@@ -1,6 +1,8 @@
 //! An embedded API with what agents and people put there, controllers of it, and a way between the two that can be made worse.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,8 +16,9 @@ use serde_json::json;
 use stoker_api::native::{NodePreheat, NodePreheatSpec, Preheat};
 use stoker_controller::{Limits, Metrics, Settings};
 use stoker_core::Clock;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Wall time that follows tokio's clock, paused or not.
@@ -78,28 +81,61 @@ pub(crate) async fn holder(client: &Client) -> Option<String> {
     lease.spec.unwrap().holder_identity.filter(|holder| !holder.is_empty())
 }
 
+/// Waits until the node has this many orders, and says that it has done them all.
+pub(crate) async fn does_its_orders(client: &Client, name: &str, count: usize) {
+    ordered(client, name, count).await;
+    let preheats: Api<NodePreheat> = Api::all(client.clone());
+    let orders = preheats.get(name).await.unwrap().spec.orders;
+    let digest = format!("sha256:{}", "d".repeat(64));
+    let reports = orders.into_iter().map(|(key, order)| {
+        let asked = order.asked;
+        let report = json!({
+            "asked": asked, "phase": "Succeeded", "digest": digest, "pin": { "asked": asked, "digest": digest },
+            "attempt": 1, "started": asked, "finished": asked, "updated": asked,
+        });
+        (key, report)
+    });
+    let reports: serde_json::Map<_, _> = reports.collect();
+    let patch = Patch::Merge(json!({ "status": { "reports": reports } }));
+    preheats.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+}
+
 /// What becomes of a request.
 pub(crate) enum Way {
     /// It is answered.
     Free,
     /// It is done, and answered after a while.
     Late(Duration),
+    /// It is done and answered, and what is in the answer comes after a while.
+    Slow(Duration),
     /// It waits until then, and is done and answered.
     Held(Instant),
     /// Nobody hears it or says anything.
     Cut,
     /// It is refused with this code.
     Refused(u16),
+    /// It is a watch, and is told that its version is too old.
+    Expired,
 }
 
 /// The same API over a way on which each request fares as `way` says.
 pub(crate) fn over(client: &Client, way: impl Fn(&http::Request<Body>) -> Way + Send + Sync + 'static) -> Client {
-    let client = client.clone();
+    over_line(client, &Line::default(), way)
+}
+
+/// The same over connections that can be cut.
+pub(crate) fn over_line(
+    client: &Client,
+    line: &Line,
+    way: impl Fn(&http::Request<Body>) -> Way + Send + Sync + 'static,
+) -> Client {
+    let (client, line) = (client.clone(), line.clone());
     let service = tower::service_fn(move |request: http::Request<Body>| {
-        let (client, way) = (client.clone(), way(&request));
+        let (client, line, way) = (client.clone(), line.clone(), way(&request));
         async move {
-            match way {
-                Way::Free => client.send(request).await,
+            let slow = if let Way::Slow(pause) = way { pause } else { Duration::ZERO };
+            let answer = match way {
+                Way::Free | Way::Slow(_) => client.send(request).await,
                 Way::Late(pause) => {
                     let answer = client.send(request).await;
                     tokio::time::sleep(pause).await;
@@ -111,23 +147,85 @@ pub(crate) fn over(client: &Client, way: impl Fn(&http::Request<Body>) -> Way + 
                 }
                 Way::Cut => std::future::pending().await,
                 Way::Refused(code) => Ok(refusal(code)),
-            }
+                Way::Expired => Ok(answer(200, &json!({ "type": "ERROR", "object": status(410) }))),
+            };
+            answer.map(|answer| answer.map(|body| line.carry(body, slow)))
         }
     });
     Client::new(service, "default")
 }
 
-fn refusal(code: u16) -> http::Response<Body> {
-    let status = json!({
+/// Connections that last until they are cut.
+#[derive(Clone, Default)]
+pub(crate) struct Line(Arc<watch::Sender<u64>>);
+
+impl Line {
+    /// Whatever is being received ends in the middle.
+    pub(crate) fn cut(&self) {
+        self.0.send_modify(|cuts| *cuts += 1);
+    }
+
+    fn carry(&self, body: Body, slow: Duration) -> Carried {
+        let mut cuts = self.0.subscribe();
+        let cut = async move {
+            if cuts.changed().await.is_err() {
+                std::future::pending().await
+            }
+        };
+        Carried { body: Some(body), comes: Box::pin(tokio::time::sleep(slow)), cut: Box::pin(cut) }
+    }
+}
+
+struct Carried {
+    body: Option<Body>,
+    comes: Pin<Box<Sleep>>,
+    cut: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl http_body::Body for Carried {
+    type Data = <Body as http_body::Body>::Data;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        let came = self.comes.as_mut().poll(context).is_ready();
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        if came && let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        std::task::ready!(self.cut.as_mut().poll(context));
+        self.body = None;
+        Poll::Ready(Some(Err("the connection was cut".into())))
+    }
+}
+
+fn status(code: u16) -> serde_json::Value {
+    let reason = match code {
+        403 => "Forbidden",
+        409 => "Conflict",
+        410 => "Expired",
+        429 => "TooManyRequests",
+        _ => "NotFound",
+    };
+    json!({
         "kind": "Status",
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "reason": if code == 403 { "Forbidden" } else { "NotFound" },
+        "reason": reason,
         "message": "not here and not now",
         "code": code,
-    });
+    })
+}
+
+fn refusal(code: u16) -> http::Response<Body> {
+    answer(code, &status(code))
+}
+
+fn answer(code: u16, value: &serde_json::Value) -> http::Response<Body> {
     let json = http::header::HeaderValue::from_static("application/json");
     let answer = http::Response::builder().status(code).header(http::header::CONTENT_TYPE, json);
-    answer.body(Body::from(serde_json::to_vec(&status).unwrap())).unwrap()
+    answer.body(Body::from(serde_json::to_vec(value).unwrap())).unwrap()
 }

@@ -7,3 +7,4 @@ mod copies;
 mod leading;
 mod refused;
 mod term;
+mod watching;

@@ -1,0 +1,129 @@
+//! How the lists and watches of one kind went so far: what is said of that in the log, and when a kind that cannot be listed is
+//! as good as one without objects.
+
+use std::time::Duration;
+
+use kube::runtime::watcher::Error;
+use stoker_api::DIALECTS;
+use tokio::time::Instant;
+
+use crate::problem::{Problem, Said};
+use crate::snapshot;
+
+/// A foreign kind that could be seen and is refused for this long is not ours to see any more.
+const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
+
+/// How the lists of one kind went so far.
+pub(super) struct Lists {
+    kind: &'static str,
+    /// One did, and its kind was not taken for empty since.
+    worked: bool,
+    /// Since when they are refused.
+    refused: Option<Instant>,
+    said: Said,
+}
+
+impl Lists {
+    pub(super) fn new(kind: &'static str) -> Self {
+        Self { kind, worked: false, refused: None, said: Said::default() }
+    }
+
+    pub(super) fn worked(&mut self) {
+        (self.worked, self.refused) = (true, None);
+        self.said.forget();
+    }
+
+    /// A watch broke off. Says why, and whether that is as good as a list of nothing: only of another project's kind, which
+    /// is not installed or not ours to see. Who has no right to a kind hears that first, kind or no kind; but one that could be
+    /// seen a moment ago is still there.
+    pub(super) fn failed(&mut self, problem: &Error) -> bool {
+        let (kind, code) = (self.kind, refusal(problem));
+        self.refused = (code == Some(403)).then(|| self.refused.unwrap_or_else(Instant::now));
+        let for_good = self.refused.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
+        let nothing = is_foreign(kind) && (code == Some(404) || code == Some(403) && (!self.worked || for_good));
+        self.worked &= !nothing;
+        let text = match code {
+            _ if nothing => "jobs of this kind are not served here",
+            Some(403) => "nothing is planned until this may be listed; `stoker install` prints the roles that allow it",
+            Some(404) => {
+                "nothing is planned until this is served; `stoker install` prints the definitions of our kinds"
+            }
+            _ => "watch interrupted, trying again",
+        };
+        let text = format!("{text}: {}", Problem::Watch(problem));
+        match (self.said.is_new(&text), nothing) {
+            (true, false) => tracing::warn!(kind, "{text}"),
+            (true, true) => tracing::info!(kind, "{text}"),
+            (false, _) => tracing::debug!(kind, "{text}"),
+        }
+        nothing
+    }
+
+    /// A watch went on for a while.
+    pub(super) fn resumed(&mut self) {
+        self.said.forget();
+    }
+
+    /// A watch broke off, and goes on where it was.
+    pub(super) fn interrupted(&mut self, problem: &Error) {
+        let (kind, text) = (self.kind, format!("watch interrupted, resuming: {}", Problem::Watch(problem)));
+        match self.said.is_new(&text) {
+            true => tracing::warn!(kind, "{text}"),
+            false => tracing::debug!(kind, "{text}"),
+        }
+    }
+}
+
+fn is_foreign(kind: &str) -> bool {
+    DIALECTS.iter().any(|dialect| dialect.kind == kind && snapshot::is_foreign(dialect))
+}
+
+/// What a list was refused with; that of a watch alone is another matter.
+fn refusal(problem: &Error) -> Option<u16> {
+    match problem {
+        Error::InitialListFailed(kube::Error::Api(status)) => Some(status.code),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    fn refused(code: u16) -> Error {
+        Error::InitialListFailed(kube::Error::Api(Status::failure("no", "Refused").with_code(code).boxed()))
+    }
+
+    fn foreign() -> &'static str {
+        DIALECTS.iter().map(|dialect| dialect.kind).find(|kind| is_foreign(kind)).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_foreign_kind_that_is_refused_or_missing_has_no_objects() {
+        for kind in ["Node", "NodePreheat", "Preheat", "kubernetes.io/dockerconfigjson", "Lease"] {
+            for code in [403, 404, 500] {
+                assert!(!Lists::new(kind).failed(&refused(code)), "{kind} {code}");
+            }
+        }
+        for (code, nothing) in [(403, true), (404, true), (500, false), (429, false)] {
+            assert_eq!(Lists::new(foreign()).failed(&refused(code)), nothing, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_foreign_kind_that_could_be_seen_is_not_forgotten_at_the_first_refusal() {
+        let mut lists = Lists::new(foreign());
+        lists.worked();
+        assert!(!lists.failed(&refused(403)));
+        tokio::time::advance(REFUSED_FOR_GOOD).await;
+        assert!(!lists.failed(&refused(500)), "another trouble begins the count anew");
+        assert!(!lists.failed(&refused(403)));
+        tokio::time::advance(REFUSED_FOR_GOOD).await;
+        assert!(lists.failed(&refused(403)), "the right was taken away");
+        assert!(lists.failed(&refused(403)));
+        lists.worked();
+        assert!(!lists.failed(&refused(403)), "it was given again");
+        assert!(lists.failed(&refused(404)), "the kind was uninstalled");
+    }
+}
