@@ -30,6 +30,7 @@ pub(crate) fn is_copy(secret: &PullSecret) -> bool {
 /// A NodePreheat, as far as the controller looks at it.
 pub(crate) struct NodeFacts {
     pub(crate) name: String,
+    pub(crate) uid: String,
     pub(crate) version: u64,
     pub(crate) epoch: i64,
     pub(crate) orders: Event,
@@ -40,6 +41,7 @@ pub(crate) struct NodeFacts {
 pub(crate) fn node(object: &DynamicObject) -> NodeFacts {
     NodeFacts {
         name: object.name_any(),
+        uid: object.uid().unwrap_or_default(),
         version: version(object),
         epoch: native::to_core::epoch(object),
         orders: orders(object),

@@ -54,6 +54,15 @@ impl Progress {
     }
 }
 
+/// How the state of an object became known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A list or a watch told it.
+    Watch,
+    /// It was the answer to a write. What it is about may be gone by now: only a list or a watch says that an object is there.
+    Answer,
+}
+
 /// One object.
 struct Known {
     dialect: &'static Dialect,
@@ -67,14 +76,18 @@ pub(crate) struct Mirror(BTreeMap<JobId, Known>);
 
 impl Mirror {
     /// Takes an object that a watch has seen, or that answered a write. Returns it as it is assumed to be, unless it is
-    /// older than what is known.
+    /// older than what is known, or gone.
     pub(crate) fn see(
         &mut self,
         id: &JobId,
         dialect: &'static Dialect,
         mut object: DynamicObject,
+        source: Source,
     ) -> Option<&DynamicObject> {
         let old = self.0.get(id).filter(|known| known.object.metadata.uid == object.metadata.uid);
+        if old.is_none() && source == Source::Answer {
+            return None;
+        }
         let mut progress = old.map(|known| known.progress).unwrap_or_default();
         if !progress.see(facts::version(&object)) {
             return None;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::facts::{self, NodeFacts};
 use crate::lease::{Candidate, Held};
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
-use crate::mirror::{Mirror, Progress};
+use crate::mirror::{Mirror, Progress, Source};
 use crate::owed::{self, Mark, Owed};
 use crate::secrets::{self, Secrets};
 use crate::watch::{Fact, Watch};
@@ -215,7 +215,7 @@ struct Shell {
     world: World,
     mirror: Mirror,
     /// Of the NodePreheats, besides what the World holds.
-    nodes: BTreeMap<String, Progress>,
+    nodes: BTreeMap<String, Agent>,
     secrets: Secrets,
     /// Kinds of which not everything is known: the first list is not complete, or the watch is interrupted. Until then nothing
     /// is planned.
@@ -234,6 +234,13 @@ struct Shell {
     leading: Leading,
 }
 
+/// The object of an agent.
+#[derive(Default)]
+struct Agent {
+    uid: String,
+    progress: Progress,
+}
+
 impl Shell {
     fn hear(&mut self, input: Input) {
         match input {
@@ -241,13 +248,13 @@ impl Shell {
             Input::Node(Fact::Gone((_, name))) => self.world.apply(Event::NodeGone(name.into())),
             Input::Node(Fact::Listed | Fact::Resumed) => self.hears("Node"),
             Input::Node(Fact::Deaf) => self.deaf("Node"),
-            Input::NodePreheat(Fact::There(seen)) => self.see_node(*seen),
+            Input::NodePreheat(Fact::There(seen)) => self.see_node(*seen, Source::Watch),
             Input::NodePreheat(Fact::Gone((_, name))) => {
                 self.forget_node(&name);
             }
             Input::NodePreheat(Fact::Listed | Fact::Resumed) => self.hears("NodePreheat"),
             Input::NodePreheat(Fact::Deaf) => self.deaf("NodePreheat"),
-            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, *object),
+            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, *object, Source::Watch),
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
                 let id = dialect.job_id(&namespace, &name);
                 self.mirror.forget(&id);
@@ -280,24 +287,28 @@ impl Shell {
     }
 
     /// A NodePreheat as a watch saw it or as it answered a write; orders that are under way are not taken back.
-    fn see_node(&mut self, seen: NodeFacts) {
-        let NodeFacts { name, version, epoch, orders, reports } = seen;
-        let progress = self.nodes.entry(name.clone()).or_default();
-        if !progress.see(version) {
+    fn see_node(&mut self, seen: NodeFacts, source: Source) {
+        let NodeFacts { name, uid, version, epoch, orders, reports } = seen;
+        if source == Source::Answer && self.nodes.get(&name).is_none_or(|agent| agent.uid != uid) {
             return;
         }
+        let agent = self.nodes.entry(name.clone()).or_default();
+        if !agent.progress.see(version) {
+            return;
+        }
+        agent.uid = uid;
         self.highest = self.highest.max(epoch);
-        if !progress.assumed() && !self.owed.holds(&name) {
+        if !agent.progress.assumed() && !self.owed.holds(&name) {
             self.world.apply(orders);
         }
         self.world.apply(reports);
         self.world.heard(&name, (self.clock)());
     }
 
-    fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject) {
+    fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject, source: Source) {
         let id = dialect.job_id_of(&object);
         let going = object.metadata.deletion_timestamp.is_some();
-        let Some(object) = self.mirror.see(&id, dialect, object) else { return };
+        let Some(object) = self.mirror.see(&id, dialect, object, source) else { return };
         // One that is being deleted has no orders any more, whatever still holds its object.
         match facts::job(dialect, object).filter(|_| !going) {
             Some(event) => self.world.apply(event),
@@ -315,16 +326,16 @@ impl Shell {
                 let id = dialect.job_id(target.namespace.as_deref().unwrap_or_default(), &target.name);
                 self.mirror.end(&id, number);
                 if let Some(object) = object {
-                    self.see_job(dialect, object);
+                    self.see_job(dialect, object, Source::Answer);
                 }
             }
             None if target.resource.kind != "NodePreheat" => {}
             None => {
-                if let Some(progress) = self.nodes.get_mut(&target.name) {
-                    progress.end(number);
+                if let Some(agent) = self.nodes.get_mut(&target.name) {
+                    agent.progress.end(number);
                 }
                 match object {
-                    Some(object) => self.see_node(facts::node(&object)),
+                    Some(object) => self.see_node(facts::node(&object), Source::Answer),
                     None => self.lost_node(&target.name),
                 }
             }
@@ -333,8 +344,8 @@ impl Shell {
 
     /// The orders of a node could not be written because its object was not there.
     fn lost_node(&mut self, name: &str) {
-        let Some(progress) = self.nodes.get(name) else { return };
-        if !progress.moved_on() {
+        let Some(agent) = self.nodes.get(name) else { return };
+        if !agent.progress.moved_on() {
             self.forget_node(name);
             return;
         }
@@ -393,10 +404,10 @@ impl Shell {
             return Some((self.number, write));
         }
         let (node, keys) = self.owed.next()?;
-        let progress = self.nodes.get_mut(&node)?;
+        let agent = self.nodes.get_mut(&node)?;
         let changes = owed::changes(keys, self.world.orders(&node)?);
         self.number += 1;
-        progress.hand_out(self.number);
+        agent.progress.hand_out(self.number);
         let write = native::from_core::orders(&node, &changes, self.epoch.unwrap_or(self.highest));
         Some((self.number, write))
     }

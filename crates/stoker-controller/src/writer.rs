@@ -11,7 +11,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::Client;
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use serde_json::Value;
 use stoker_api::{Target, Write};
 use tokio::sync::mpsc;
@@ -287,22 +287,40 @@ async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>,
             api.delete(name, &params).await.map(|_| None)
         }
     };
-    match result {
-        Err(kube::Error::Api(status))
-            if status.code == 409 && matches!(write, Write::Create(..)) && resource.kind == "Secret" =>
-        {
-            let home = namespace.as_deref().unwrap_or_default();
-            secrets::check_copy(&api, home, name).await.map(|()| None)
+    let status = match result {
+        Err(kube::Error::Api(status)) => status,
+        result => return result.map_err(|problem| Problem::Request(&problem).to_string()),
+    };
+    let gone = match (status.code, write) {
+        (404, _) => true,
+        // A quota that is written by others is a conflict too, and a matter of time.
+        (409, Write::Create(..)) if status.reason != "Conflict" => {
+            if resource.kind == "Secret" {
+                secrets::check_copy(&api, namespace.as_deref().unwrap_or_default(), name).await?;
+            }
+            true
         }
-        Err(kube::Error::Api(status)) if status.code == 404 || is_another(&status) => Ok(None),
-        result => result.map_err(|problem| Problem::Request(&problem).to_string()),
+        (409, Write::Patch(_, patch) | Write::Status(_, patch)) => {
+            !is_there(&api, name, patch.pointer("/metadata/uid").and_then(Value::as_str)).await?
+        }
+        (409, Write::Delete(_, uid)) => !is_there(&api, name, uid.as_deref()).await?,
+        // A field that must not change, so the object has another one.
+        (422, _) => status.message.contains("metadata.uid"),
+        _ => false,
+    };
+    match gone {
+        true => Ok(None),
+        false => Err(Problem::Request(&kube::Error::Api(status)).to_string()),
     }
 }
 
-/// A uid that is not the object's: a conflict, or a field that must not change. What was to be made and is there already
-/// is a conflict too.
-fn is_another(status: &kube::core::Status) -> bool {
-    status.code == 409 || (status.code == 422 && status.message.contains("metadata.uid"))
+/// Whether the object that a write is for is there, the one with this uid where the write is for that one alone. A conflict
+/// says that another has its name, or only that others wrote it at the same time. Listed and not got: that is what a
+/// controller may do.
+async fn is_there(api: &Api<DynamicObject>, name: &str, uid: Option<&str>) -> Result<bool, String> {
+    let there = api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await;
+    let there = there.map_err(|problem| Problem::Request(&problem).to_string())?;
+    Ok(there.items.iter().any(|object| uid.is_none() || object.metadata.uid.as_deref() == uid))
 }
 
 #[cfg(test)]

@@ -73,7 +73,8 @@ pub(crate) async fn ordered(client: &Client, name: &str, count: usize) -> i64 {
     let object = await_condition(preheats, name, move |object: Option<&NodePreheat>| {
         object.is_some_and(|object| object.spec.orders.len() == count)
     });
-    object.await.unwrap().unwrap().spec.epoch.unwrap()
+    let object = tokio::time::timeout(Duration::from_secs(1200), object).await;
+    object.expect("it never has so many").unwrap().unwrap().spec.epoch.unwrap()
 }
 
 pub(crate) async fn holder(client: &Client) -> Option<String> {

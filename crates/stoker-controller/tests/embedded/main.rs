@@ -4,6 +4,7 @@
 
 mod bed;
 mod copies;
+mod deleted;
 mod leading;
 mod refused;
 mod term;
