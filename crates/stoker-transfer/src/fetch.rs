@@ -32,6 +32,7 @@ pub(crate) async fn drive(core: Arc<Core>, spool: Arc<Inner>, seat: Arc<Seat<()>
     if let Err(error) = &outcome {
         tracing::debug!(blob = %ended.0.descriptor.digest(), %error, "fetch failed");
     }
+    ended.0.pulse.ended();
     ended.0.state.send_modify(|state| state.outcome = Some(outcome));
 }
 
@@ -73,11 +74,14 @@ impl Fetch<'_> {
     /// Fetches from one source, from whichever of its hosts gives something. Nothing is left to do, or the writer comes
     /// back with what came and why no more does.
     async fn follow(&self, source: &Source, mut writer: Writer, chances: &mut Chances) -> Result<Left, Error> {
-        let mut walk = match self.spool.registry.walk(&source.image, Need::Pull).await {
+        let registry = self.spool.registry.watched(&self.core.pulse);
+        let mut walk = match registry.walk(&source.image, Need::Pull).await {
             Ok(walk) => walk,
             Err(error) => return Ok(Some((writer, error))),
         };
         loop {
+            // Hashing and syncing what arrived is no silence of the host.
+            self.core.pulse.rests();
             if writer.length() == self.core.descriptor.size() {
                 let Checked::Bad(bad, actual) = self.check(writer).await? else { return Ok(None) };
                 tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
@@ -121,7 +125,7 @@ impl Fetch<'_> {
         let registry = &self.spool.registry;
         let limited = self.core.paces().next().is_some();
         let blob = &self.core.descriptor;
-        match registry.open_blob(walk.host(), source, blob, writer.length(), limited).await {
+        match registry.open_blob(walk.asked(), source, blob, writer.length(), limited).await {
             Ok(body) => pump::pump(self.core, &source.image, writer, body, registry.settings()).await,
             Err(error) => Ok((writer, End::Failed(error))),
         }

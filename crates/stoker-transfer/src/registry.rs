@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use crate::hosts::{Host, Hosts};
 use crate::login::Login;
 use crate::proxy::Proxy;
+use crate::pulse::Pulse;
 use crate::reference::Reference;
 
 mod blob;
@@ -78,6 +79,8 @@ impl Default for Settings {
 #[derive(Debug, Clone)]
 pub struct Registry {
     inner: Arc<Inner>,
+    /// Where requests record their trouble.
+    pulse: Pulse,
 }
 
 #[derive(Debug)]
@@ -109,7 +112,13 @@ impl Registry {
     pub fn new(settings: Settings) -> Result<Self, crate::Error> {
         let http = Http::new(&settings)?;
         let hosts = Hosts::new(settings.hosts.clone());
-        Ok(Self { inner: Arc::new(Inner { http, tokens: Tokens::default(), hosts, settings }) })
+        let inner = Inner { http, tokens: Tokens::default(), hosts, settings };
+        Ok(Self { inner: Arc::new(inner), pulse: Pulse::default() })
+    }
+
+    /// The same client; its requests for tags and manifests record their trouble in this pulse.
+    pub fn watched(&self, pulse: &Pulse) -> Self {
+        Self { inner: self.inner.clone(), pulse: pulse.clone() }
     }
 
     /// The settings it was made with.

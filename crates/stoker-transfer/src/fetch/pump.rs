@@ -55,10 +55,12 @@ pub(super) async fn pump(
         buffer: Vec::new(),
     };
     let mut bytes = body.bytes;
+    core.pulse.awaits(&body.host);
     let mut disk = Disk::Idle(writer, Vec::new());
     let mut end = None;
     let mut deadline = Instant::now() + settings.stall_timeout;
     let mut held: Option<BoxFuture<'static, ()>> = None;
+    let mut busy = false;
     loop {
         disk = match disk {
             Disk::Idle(writer, spare) if !wire.buffer.is_empty() => {
@@ -71,6 +73,14 @@ pub(super) async fn pump(
             busy => busy,
         };
         let reading = end.is_none() && wire.buffer.len() < FULL && held.is_none();
+        // While a limit or the disk holds the fetch back, the host is not silent.
+        let held_back = end.is_none() && !reading;
+        if held_back != std::mem::replace(&mut busy, held_back) {
+            match held_back {
+                true => core.pulse.rests(),
+                false => core.pulse.awaits(&body.host),
+            }
+        }
         tokio::select! {
             // It is a stall only where there is nothing to read, however late we look.
             biased;
@@ -180,6 +190,7 @@ impl Wire<'_> {
         self.left -= length;
         let known = self.skip.min(length);
         self.skip -= known;
+        self.core.pulse.came(length > known);
         self.buffer.extend_from_slice(&data[known as usize..]);
         ControlFlow::Continue(())
     }

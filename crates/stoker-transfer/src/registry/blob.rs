@@ -19,6 +19,8 @@ pub(crate) struct BlobBody {
     pub(crate) bytes: Incoming,
     /// The offset that was asked for, or 0 where the server does not do ranges.
     pub(crate) start: u64,
+    /// Who sends them.
+    pub(crate) host: String,
     /// Whether they come from another host than the registry itself.
     pub(crate) mirror: bool,
 }
@@ -57,7 +59,8 @@ impl Registry {
         if content_length(response.headers()).is_some_and(|length| length > blob.size().saturating_sub(start)) {
             return Err(question.invalid(format!("it is longer than the {} bytes that its manifest says", blob.size())));
         }
-        Ok(BlobBody { bytes: response.into_body(), start, mirror: host.mirror_of.is_some() })
+        let mirror = host.mirror_of.is_some();
+        Ok(BlobBody { bytes: response.into_body(), start, host: host.authority.clone(), mirror })
     }
 }
 

@@ -89,6 +89,18 @@ impl Error {
         }
     }
 
+    /// A short text that names the host and what it did, for progress reports.
+    pub(crate) fn brief(&self) -> String {
+        match self {
+            Self::Unreachable { registry, cause, .. } => format!("{registry}: {cause}"),
+            Self::Stalled { registry, .. } => format!("{registry} sends nothing"),
+            Self::NotFound { registry, .. } => format!("{registry} answered 404"),
+            Self::RateLimited { registry, .. } => format!("{registry} answered 429"),
+            Self::Server { registry, status, .. } => format!("{registry} answered {status}"),
+            other => other.to_string(),
+        }
+    }
+
     /// The same, said by another than the registry.
     pub(crate) fn told_by(mut self, who: String) -> Self {
         if let Some(registry) = self.registry_mut() {

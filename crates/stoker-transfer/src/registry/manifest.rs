@@ -39,8 +39,11 @@ impl Registry {
         let need = if image.pinned().is_some() { Need::Pull } else { Need::Resolve };
         let mut walk = self.walk(image, need).await?;
         loop {
-            match self.resolve_at(walk.host(), image, login).await {
-                Ok(descriptor) => return Ok(descriptor),
+            match self.resolve_at(walk.asked(), image, login).await {
+                Ok(descriptor) => {
+                    walk.answered();
+                    return Ok(descriptor);
+                }
                 Err(error) => walk.after(error).await?,
             }
         }
@@ -112,8 +115,11 @@ impl Registry {
     async fn document(&self, question: &Question<'_>, digest: &Digest) -> Result<(Document, Parsed), Error> {
         let mut walk = self.walk(question.image, Need::Pull).await?;
         loop {
-            match self.document_at(walk.host(), question, Some(digest)).await {
-                Ok(document) => return Ok(document),
+            match self.document_at(walk.asked(), question, Some(digest)).await {
+                Ok(document) => {
+                    walk.answered();
+                    return Ok(document);
+                }
                 Err(error) => walk.after(error).await?,
             }
         }

@@ -6,6 +6,7 @@
 
 use super::{Backoff, Error, Registry};
 use crate::hosts::{Host, Need};
+use crate::pulse::Pulse;
 use crate::reference::Reference;
 
 /// One question on its way through the hosts of a registry.
@@ -19,6 +20,7 @@ pub(crate) struct Walk<'a> {
     fruitful: bool,
     /// What mirrors said in this round, for the one who reads the error in the end.
     refused: Vec<String>,
+    pulse: &'a Pulse,
 }
 
 impl Registry {
@@ -26,7 +28,7 @@ impl Registry {
     pub(crate) async fn walk(&self, image: &Reference, need: Need) -> Result<Walk<'_>, Error> {
         let hosts = self.inner.hosts.of(image, need).await?;
         let backoff = Backoff::new(&self.inner.settings.retry);
-        Ok(Walk { hosts, at: 0, backoff, fruitful: false, refused: Vec::new() })
+        Ok(Walk { hosts, at: 0, backoff, fruitful: false, refused: Vec::new(), pulse: &self.pulse })
     }
 }
 
@@ -36,9 +38,20 @@ impl Walk<'_> {
         &self.hosts[self.at]
     }
 
+    /// The host to ask now; the pulse waits for its answer from here on.
+    pub(crate) fn asked(&self) -> &Host {
+        self.pulse.awaits(&self.host().authority);
+        self.host()
+    }
+
     /// Whether there is nobody behind it.
     pub(crate) fn is_last(&self) -> bool {
         self.at + 1 >= self.hosts.len()
+    }
+
+    /// The question is answered.
+    pub(crate) fn answered(&self) {
+        self.pulse.ended();
     }
 
     /// Something new came from it: patience starts over.
@@ -65,6 +78,7 @@ impl Walk<'_> {
             Some(registry) => error.told_by(format!("{registry} at {}", host.authority)),
             None => error,
         };
+        self.pulse.failed(&error);
         let fruitful = std::mem::take(&mut self.fruitful);
         if fruitful && let Some(wait) = self.backoff.after(&error) {
             tokio::time::sleep(wait).await;
@@ -82,7 +96,10 @@ impl Walk<'_> {
                 (self.at, self.refused) = (0, Vec::new());
                 Ok(())
             }
-            None => Err(error.besides(&self.refused)),
+            None => {
+                self.pulse.ended();
+                Err(error.besides(&self.refused))
+            }
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Source, check, follow};
 use crate::Error;
 use crate::limit::Pace;
+use crate::pulse::{Pulse, Trouble};
 
 /// What everyone who waits for a blob may know of it.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) state: watch::Sender<State>,
     pub(crate) upstream: AtomicU64,
     pub(crate) mirrored: AtomicU64,
+    pub(crate) pulse: Pulse,
     /// Of the spool as a whole.
     pace: Arc<Pace>,
     first: Source,
@@ -52,6 +54,7 @@ impl Core {
             state: watch::Sender::new(State::default()),
             upstream: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
+            pulse: Pulse::default(),
             pace,
             first: source,
             others: Mutex::default(),
@@ -226,6 +229,12 @@ impl Progress {
     /// How much of [`upstream`](Self::upstream) came from other hosts than the registry itself.
     pub fn mirrored(&self) -> u64 {
         self.core.mirrored.load(Ordering::Relaxed)
+    }
+
+    /// Why the fetch makes no progress at the moment: a silent host, or an error after which it is retried. `None` while
+    /// bytes flow, while a bandwidth limit holds the fetch back, and after its end.
+    pub fn trouble(&self) -> Option<Trouble> {
+        self.core.pulse.trouble()
     }
 
     /// Bytes of the whole blob.

@@ -16,6 +16,7 @@ mod proxies;
 mod serving;
 mod sharing;
 mod tls;
+mod trouble;
 
 use std::path::Path;
 use std::time::Duration;
