@@ -21,6 +21,7 @@ mod challenge;
 mod connect;
 mod error;
 mod http;
+mod location;
 mod manifest;
 mod retry;
 mod silence;

@@ -109,9 +109,9 @@ fn spoil(answer: &mut Answer, fault: &Fault, request: &Seen) {
         Fault::StallAfter(bytes) => answer.stall_after = Some(*bytes),
         Fault::IgnoreRange | Fault::CorruptAt(_) => {}
         Fault::Redirect(base) => {
-            *answer = Answer { head: answer.head, ..Answer::new(307, "text/plain", "elsewhere") };
-            answer.set("Location", format!("{base}{}?X-Signature=signed-secret", request.path));
+            redirect(answer, format!("{base}{}?X-Signature=signed-secret", request.path));
         }
+        Fault::Location(location) => redirect(answer, location.clone()),
         Fault::Longer { by, declared } => {
             let mut body = answer.body.to_vec();
             body.resize(body.len() + *by as usize, b' ');
@@ -131,6 +131,11 @@ fn spoil(answer: &mut Answer, fault: &Fault, request: &Seen) {
         Fault::Serve(body) => answer.body = body.clone(),
         Fault::SayNothing => *answer = Answer { status: 200, declared: true, head: answer.head, ..Answer::default() },
     }
+}
+
+fn redirect(answer: &mut Answer, location: String) {
+    *answer = Answer { head: answer.head, ..Answer::new(307, "text/plain", "elsewhere") };
+    answer.set("Location", location);
 }
 
 /// A 401, where there must be one.

@@ -32,6 +32,8 @@ pub enum Fault {
     CorruptAt(u64),
     /// Look there: the path is added to this base, with a signature as its query.
     Redirect(String),
+    /// Look there: exactly this Location.
+    Location(String),
     /// The body has this many bytes too many; the Content-Length says so, or there is none.
     Longer {
         /// How many.

@@ -21,6 +21,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
 use super::connect::Connect;
+use super::location::resolve;
 use super::silence::within;
 use super::{Error, Settings, tls};
 use crate::hosts::Trust;
@@ -28,7 +29,6 @@ use crate::proxy::{Proxy, Way};
 use crate::reference::is_loopback;
 
 const MOST_HOPS: usize = 5;
-const LONGEST_LOCATION: usize = 16 * 1024;
 /// What we read of an answer that we do not need, to keep the connection.
 const MOST_DISCARDED: usize = 64 * 1024;
 /// What one read takes from a socket: much, or little where a limit counts each byte.
@@ -271,53 +271,12 @@ pub(crate) fn place(uri: &Uri) -> String {
     format!("{scheme}://{}:{port}", uri.host().unwrap_or("").to_ascii_lowercase())
 }
 
-/// The address that a Location means, seen from `base`.
-fn resolve(base: &Uri, location: &HeaderValue) -> Option<Uri> {
-    let text = location.to_str().ok().filter(|text| !text.is_empty() && text.len() <= LONGEST_LOCATION)?;
-    let text = text.split('#').next()?;
-    let (scheme, authority) = (base.scheme_str()?, base.authority()?);
-    let absolute = if text.starts_with("http://") || text.starts_with("https://") {
-        text.to_owned()
-    } else if text.starts_with("//") {
-        format!("{scheme}:{text}")
-    } else if text.starts_with('/') {
-        format!("{scheme}://{authority}{text}")
-    } else if text.split(['/', '?']).next().is_some_and(|first| first.contains(':')) {
-        return None;
-    } else {
-        let folder = base.path().rsplit_once('/').map_or("", |(folder, _)| folder);
-        format!("{scheme}://{authority}{folder}/{text}")
-    };
-    let uri: Uri = absolute.parse().ok()?;
-    // A user in an address would be somebody else's choice of credentials.
-    let plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-    (plain && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn uri(text: &str) -> Uri {
         text.parse().unwrap()
-    }
-
-    #[test]
-    fn a_location_is_seen_from_where_we_are() {
-        let base = uri("https://reg.io:5000/v2/a/blobs/x?y=1");
-        for (location, expected) in [
-            ("https://cdn.io/b?sig=1", Some("https://cdn.io/b?sig=1")),
-            ("//cdn.io/b", Some("https://cdn.io/b")),
-            ("/b#frag", Some("https://reg.io:5000/b")),
-            ("b", Some("https://reg.io:5000/v2/a/blobs/b")),
-            ("file:///etc/passwd", None),
-            ("https://user:pass@cdn.io/b", None),
-            ("https://", None),
-            ("", None),
-        ] {
-            let location = HeaderValue::from_str(location).unwrap();
-            assert_eq!(resolve(&base, &location), expected.map(uri), "{location:?}");
-        }
     }
 
     #[test]

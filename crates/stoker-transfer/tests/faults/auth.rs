@@ -154,6 +154,16 @@ async fn a_redirect_that_fails_shows_no_signature() {
 }
 
 #[tokio::test]
+async fn a_relative_redirect_is_resolved_before_it_is_asked_for() {
+    let bench = Bench::new().await;
+    let layer = &bench.pushed.layers[0];
+    bench.registry.fault(On::Blobs, 1, Fault::Location(format!("../../../store/./x/../blobs/{layer}?part=../1")));
+    assert_eq!(bench.fetch().await.unwrap(), bench.layer);
+    let seen = bench.registry.seen();
+    assert_eq!((seen[1].path.as_str(), seen[1].query.as_str()), (&*format!("/v2/store/blobs/{layer}"), "part=../1"));
+}
+
+#[tokio::test]
 async fn a_redirect_in_a_circle_ends() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect(format!("http://{}", bench.registry.host())));
