@@ -31,6 +31,8 @@ pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 /// One request, and what was sent for it.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
+    /// Which connection it came over: the first one is 0.
+    pub connection: usize,
     /// `GET` or `HEAD`.
     pub method: String,
     /// The path without its query.
@@ -112,8 +114,9 @@ impl Registry {
         let task = tokio::spawn(async move {
             // The set goes with the task, and all connections with the set.
             let mut connections = JoinSet::new();
-            while let Ok((stream, _)) = listener.accept().await {
-                connections.spawn(wire::serve(stream, ours.clone()));
+            let mut count = 0..;
+            while let (Ok((stream, _)), Some(number)) = (listener.accept().await, count.next()) {
+                connections.spawn(wire::serve(stream, ours.clone(), number));
                 while connections.try_join_next().is_some() {}
             }
         });

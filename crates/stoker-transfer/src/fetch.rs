@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::Error;
 use crate::hosts::Need;
 use crate::reference::Reference;
-use crate::registry::{self, Walk};
+use crate::registry::{self, Party, Problem, Walk};
 use crate::spool::{self, Core, Inner, Source, Writer, on_disk};
 
 mod pump;
@@ -79,6 +79,7 @@ impl Fetch<'_> {
             Ok(walk) => walk,
             Err(error) => return Ok(Some((writer, error))),
         };
+        let mut from = Party::new(source.image.registry(), &walk.host().authority);
         loop {
             // Hashing and syncing what arrived is no silence of the host.
             self.core.pulse.rests();
@@ -91,20 +92,20 @@ impl Fetch<'_> {
                 }
                 // A mirror gets no second chance, the registry itself one.
                 if !walk.discard() && std::mem::replace(&mut chances.again, true) {
-                    let (registry, what) = names(self.core, &source.image);
-                    let actual = format!("sha256:{actual}");
-                    return Err(registry::Error::DigestMismatch { registry, what, actual }.into());
+                    let problem = Problem::DigestMismatch { actual: format!("sha256:{actual}") };
+                    return Err(failed(self.core, &source.image, &from, problem).into());
                 }
             }
             let before = writer.length();
             let (back, end) = self.attempt(source, &walk, writer).await?;
             writer = back;
             let error = match end {
-                End::Whole => continue,
+                End::Whole(who) => {
+                    from = who;
+                    continue;
+                }
                 // The server's copy ends before ours does: one of the two is wrong, so begin anew, once.
-                End::Failed(registry::Error::Server { status: 416, .. })
-                    if before > 0 && walk.is_last() && !chances.again =>
-                {
+                End::Failed(error) if error.status() == Some(416) && before > 0 && walk.is_last() && !chances.again => {
                     chances.again = true;
                     writer = self.restart(writer).await?;
                     continue;
@@ -196,9 +197,10 @@ impl Fetch<'_> {
     }
 }
 
-/// Registry and blob in words, for errors.
-fn names(core: &Core, image: &Reference) -> (String, String) {
-    (image.registry().to_owned(), format!("blob {} of {image}", core.descriptor.digest()))
+/// An error about this blob.
+fn failed(core: &Core, image: &Reference, who: &Party, problem: Problem) -> registry::Error {
+    let what = format!("blob {} of {image}", core.descriptor.digest());
+    registry::Error::Failed { who: Box::new(who.clone()), what, problem }
 }
 
 /// What may still go wrong before a fetch is given up.

@@ -4,9 +4,10 @@
 //! asks nobody, and takes any bytes without panic.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use bytes::Bytes;
-use oci_spec::image::{Descriptor, DigestAlgorithm, ImageIndex, ImageManifest, MediaType};
+use oci_spec::image::{Descriptor, Digest, DigestAlgorithm, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
 
 use crate::platform::Platform;
@@ -43,13 +44,13 @@ impl Image {
         let root = documents.first().ok_or_else(|| Bad::Content("it has no documents".into()))?.descriptor.clone();
         let (config, layers) = (manifest.config().clone(), manifest.layers().clone());
         if layers.len() > MOST_LAYERS {
-            return Err(Bad::Bound("500 layers"));
+            return Err(Bad::Bound(Bound::Layers(layers.len())));
         }
         let image = Self { root, documents, config, layers };
         let mut sizes = std::collections::HashMap::new();
         for blob in std::iter::once(&image.config).chain(&image.layers) {
             if *blob.digest().algorithm() != DigestAlgorithm::Sha256 {
-                return Err(Bad::Content(format!("{} is not a sha256 digest", blob.digest())));
+                return Err(Bad::Algorithm(blob.digest().clone()));
             }
             if *sizes.entry(blob.digest()).or_insert(blob.size()) != blob.size() {
                 return Err(Bad::Content(format!("{} is there with two lengths", blob.digest())));
@@ -70,11 +71,48 @@ impl Image {
     }
 }
 
+/// A bound that an image is over, with what it has where that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bound {
+    /// The bytes of a manifest or index.
+    Manifest(Option<u64>),
+    /// The bytes of a token.
+    Token,
+    /// The layers of a manifest.
+    Layers(usize),
+    /// The entries of an index.
+    Entries(usize),
+    /// Indexes inside one another.
+    Depth,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Manifest(Some(bytes)) => write!(f, "its manifest has {bytes} bytes, and the limit is 4 MiB"),
+            Self::Manifest(None) => f.write_str("its manifest has more than the limit of 4 MiB"),
+            Self::Token => f.write_str("the token has more than the limit of 64 KiB"),
+            Self::Layers(count) => write!(f, "it has {count} layers, and the limit is 500"),
+            Self::Entries(count) => write!(f, "its index has {count} entries, and the limit is 1000"),
+            Self::Depth => f.write_str("there are more than 2 indexes inside one another"),
+        }?;
+        f.write_str(match self {
+            Self::Manifest(_) => "; push the image with a smaller manifest: fewer layers, platforms or annotations",
+            Self::Token => "; look at the token server",
+            Self::Layers(_) => "; build the image with fewer layers",
+            Self::Entries(_) => "; push an index for fewer platforms",
+            Self::Depth => "; push an index that names manifests",
+        })
+    }
+}
+
 /// Why a document is not taken.
 #[derive(Debug)]
 pub(crate) enum Bad {
-    Bound(&'static str),
+    Bound(Bound),
     Content(String),
+    Schema1,
+    Algorithm(Digest),
     Platform { platform: Platform, offered: String },
 }
 
@@ -124,6 +162,9 @@ pub(crate) fn parse(bytes: &[u8], served_as: Option<&MediaType>) -> Result<(Medi
         // Two readers could take it for two different images under one digest.
         return Err(Bad::Content("its manifest is an index and an image at the same time".into()));
     }
+    if outline.schema_version == Some(1) {
+        return Err(Bad::Schema1);
+    }
     if outline.schema_version != Some(2) {
         return Err(Bad::Content("its manifest is not of schema version 2".into()));
     }
@@ -137,7 +178,7 @@ pub(crate) fn parse(bytes: &[u8], served_as: Option<&MediaType>) -> Result<(Medi
         (Some(Shape::Index), true) => {
             let index: Box<ImageIndex> = serde_json::from_slice(bytes).map_err(broken)?;
             if index.manifests().len() > MOST_ENTRIES {
-                return Err(Bad::Bound("1000 entries of an index"));
+                return Err(Bad::Bound(Bound::Entries(index.manifests().len())));
             }
             Ok((media_type, Parsed::Index(index)))
         }

@@ -70,6 +70,13 @@ impl Login {
     }
 }
 
+/// The texts of a request that must not be shown if a server repeats them: the password and the credentials in the header.
+pub(crate) fn secrets<'a>(login: Option<&'a Login>, authorization: Option<&'a HeaderValue>) -> Vec<&'a str> {
+    let sent = authorization.and_then(|value| value.to_str().ok());
+    let sent = sent.map(|value| value.split_once(' ').map_or(value, |(_, secret)| secret));
+    sent.into_iter().chain(login.map(|login| login.password.expose())).collect()
+}
+
 /// A header value that hyper's own logs leave out.
 pub(crate) fn sensitive(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;

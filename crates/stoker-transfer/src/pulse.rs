@@ -120,7 +120,8 @@ mod tests {
     use super::*;
 
     fn broken(status: u16) -> registry::Error {
-        registry::Error::Server { registry: "cdn.test".into(), what: "w".into(), status, retry_after: None }
+        let problem = registry::Problem::Server { status, retry_after: None, said: None };
+        registry::Error::Failed { who: registry::Party::new("cdn.test", "cdn.test"), what: "w".into(), problem }
     }
 
     async fn passes(seconds: u64) {

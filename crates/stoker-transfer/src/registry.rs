@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::{Method, Response, StatusCode, Uri};
-use hyper::body::Incoming;
+use ::http::{HeaderValue, Method, Uri};
 
 use crate::hosts::{Host, Hosts};
-use crate::login::Login;
+use crate::image::Bound;
+use crate::login::{self, Login};
 use crate::proxy::Proxy;
 use crate::pulse::Pulse;
 use crate::reference::Reference;
@@ -23,24 +23,27 @@ mod error;
 mod http;
 mod location;
 mod manifest;
+mod party;
+mod refusal;
 mod retry;
+mod said;
 mod silence;
 mod tls;
 mod token;
 mod walk;
 
 pub(crate) use self::blob::BlobBody;
-pub use self::error::Error;
+pub use self::error::{Error, Problem};
 pub(crate) use self::http::chain;
-use self::http::{Ask, Failure, Http};
+use self::http::{Answer, Ask, Failure, Http, Why};
+pub use self::party::Party;
+pub use self::refusal::Refusal;
 pub(crate) use self::retry::Backoff;
 pub use self::retry::Retry;
 pub(crate) use self::silence::passed;
 pub(crate) use self::token::encode;
 use self::token::{Asker, Denied, Key, Tokens};
 pub(crate) use self::walk::Walk;
-
-const REFUSED: &str = "it refuses the login (401)";
 
 /// How to speak to registries.
 #[derive(Debug, Clone)]
@@ -127,11 +130,12 @@ impl Registry {
         &self.inner.settings
     }
 
-    /// Asks a host once, and again where it wants another proof of who we are.
-    async fn ask(&self, question: &Question<'_>, host: &Host) -> Result<Response<Incoming>, Error> {
+    /// Asks a host. Asks again with new credentials after a 401, and once more for a fresh redirect if the redirect target
+    /// refuses the signed address.
+    async fn ask(&self, question: &Question<'_>, host: &Host) -> Result<Answer, Error> {
         let repository = question.image.repository();
         let address = host.address(repository, &question.path);
-        let uri: Uri = address.parse().map_err(|_| question.invalid("its name is no address"))?;
+        let uri: Uri = address.parse().map_err(|_| question.invalid(host, "its name is no address"))?;
         let slot = self.inner.tokens.slot(Key {
             place: host.place(),
             repository: repository.to_owned(),
@@ -146,77 +150,125 @@ impl Registry {
             ..Ask::new(question.method.clone(), uri.clone(), host.trust.clone())
         };
         let http = &self.inner.http;
-        let mut response = http.send(ask.clone()).await.map_err(|e| self.failed(question, e))?;
-        let mut renewed = 0;
-        while response.status() == StatusCode::UNAUTHORIZED && renewed < slot.renewals() {
-            renewed += 1;
-            let challenges = challenge::challenges(response.headers());
-            http.discard(response).await;
-            let asker = Asker { http, registry: &uri, trust: &host.trust, repository, login: question.login };
-            let header = slot
-                .renew(ask.authorization.as_ref(), &challenges, &asker)
-                .await
-                .map_err(|denied| self.denied(question, denied))?;
-            // A password that was good and is no longer: to say it once more does not help.
-            if ask.authorization.replace(header.clone()) == Some(header) {
-                return Err(self.denied(question, Denied::Why(REFUSED)));
+        let send =
+            async |ask: &Ask| http.send(ask.clone()).await.map_err(|failure| self.failed(question, host, failure));
+        let mut answer = send(&ask).await?;
+        let (mut renewed, mut refreshed) = (0, false);
+        loop {
+            let stranger = answer.elsewhere.is_some();
+            match answer.status().as_u16() {
+                // The signed address may have expired: the registry signs another one.
+                400 | 401 | 403 if stranger && !refreshed => {
+                    refreshed = true;
+                    http.discard(answer).await;
+                }
+                // Only the registry itself may name the token server that gets our password.
+                401 if !stranger && renewed < slot.renewals() => {
+                    renewed += 1;
+                    let challenges = challenge::challenges(answer.headers());
+                    http.discard(answer).await;
+                    let asker = Asker { http, registry: &uri, trust: &host.trust, repository, login: question.login };
+                    let header = slot
+                        .renew(ask.authorization.as_ref(), &challenges, &asker)
+                        .await
+                        .map_err(|denied| self.denied(question, host, denied))?;
+                    // A password that was good and is no longer: to say it once more does not help.
+                    if ask.authorization.replace(header.clone()) == Some(header) {
+                        let problem = Problem::Unauthorized { why: Refusal::Login, said: None };
+                        return Err(question.error(question.who(host), problem));
+                    }
+                }
+                status => {
+                    if stranger || status != 401 {
+                        slot.good();
+                    }
+                    return self.check(question, host, answer, ask.authorization.as_ref()).await;
+                }
             }
-            response = http.send(ask.clone()).await.map_err(|e| self.failed(question, e))?;
-        }
-        if response.status() != StatusCode::UNAUTHORIZED {
-            slot.good();
-        }
-        self.check(question, response)
-    }
-
-    fn check(&self, question: &Question<'_>, response: Response<Incoming>) -> Result<Response<Incoming>, Error> {
-        let (registry, what) = question.names();
-        let status = response.status();
-        let retry_after = || retry::retry_after(response.headers());
-        match status.as_u16() {
-            200 | 206 => Ok(response),
-            401 => Err(Error::Unauthorized { registry, what, why: REFUSED }),
-            403 => Err(Error::Unauthorized { registry, what, why: "the login may not pull it (403)" }),
-            404 => Err(Error::NotFound { registry, what }),
-            429 => Err(Error::RateLimited { registry, what, retry_after: retry_after() }),
-            status => Err(Error::Server { registry, what, status, retry_after: retry_after() }),
+            answer = send(&ask).await?;
         }
     }
 
-    fn failed(&self, question: &Question<'_>, failure: Failure) -> Error {
-        let (registry, what) = question.names();
-        match failure {
-            Failure::Unreachable(cause) => Error::Unreachable { registry, what, cause },
-            Failure::Stalled => Error::Stalled { registry, what, after: self.inner.settings.stall_timeout },
-            Failure::Refused(why) => Error::InvalidContent { registry, what, why },
-            Failure::TooLarge => Error::TooLarge { registry, what, bound: "4 MiB for a manifest" },
-            Failure::Settings(error) => error,
+    /// Turns a status that is an error into the error that it means.
+    async fn check(
+        &self,
+        question: &Question<'_>,
+        host: &Host,
+        answer: Answer,
+        authorization: Option<&HeaderValue>,
+    ) -> Result<Answer, Error> {
+        let status = answer.status();
+        if matches!(status.as_u16(), 200 | 206) {
+            return Ok(answer);
         }
+        let retry_after = retry::retry_after(answer.headers());
+        let who = question.who(host).redirected(answer.elsewhere.clone());
+        let secrets = login::secrets(question.login, authorization);
+        let said = self.inner.http.explanation(answer, &secrets).await;
+        let problem = match status.as_u16() {
+            401 if !who.is_redirect_target() => Problem::Unauthorized { why: Refusal::Login, said },
+            403 if !who.is_redirect_target() => Problem::Unauthorized { why: Refusal::Forbidden, said },
+            404 => Problem::NotFound { said },
+            429 => Problem::RateLimited { retry_after, said },
+            status => Problem::Server { status, retry_after, said },
+        };
+        Err(question.error(who, problem))
     }
 
-    fn denied(&self, question: &Question<'_>, denied: Denied) -> Error {
-        let (registry, what) = question.names();
+    fn failed(&self, question: &Question<'_>, host: &Host, failure: Failure) -> Error {
+        let who = question.who(host).redirected(failure.elsewhere);
+        self.explain(question, who, failure.why, Bound::Manifest)
+    }
+
+    fn denied(&self, question: &Question<'_>, host: &Host, denied: Denied) -> Error {
+        let who = question.who(host);
         match denied {
-            Denied::Why(why) => Error::Unauthorized { registry, what, why },
-            Denied::Failure(Failure::TooLarge) => Error::TooLarge { registry, what, bound: "64 KiB for a token" },
-            Denied::Failure(failure) => self.failed(question, failure),
-            Denied::Status(StatusCode::TOO_MANY_REQUESTS, retry_after) => {
-                Error::RateLimited { registry, what, retry_after }
+            Denied::Registry(why) => question.error(who, Problem::Unauthorized { why, said: None }),
+            Denied::TokenServer { host, why, said } => {
+                question.error(who.token_server(Some(host)), Problem::Unauthorized { why, said })
             }
-            Denied::Status(status, retry_after) => {
-                Error::Server { registry, what, status: status.as_u16(), retry_after }
+            Denied::Failure(host, failure) => {
+                let who = who.token_server(failure.elsewhere.or(Some(host)));
+                self.explain(question, who, failure.why, |_| Bound::Token)
+            }
+            Denied::Status { host, status: 429, retry_after, said } => {
+                question.error(who.token_server(Some(host)), Problem::RateLimited { retry_after, said })
+            }
+            Denied::Status { host, status, retry_after, said } => {
+                question.error(who.token_server(Some(host)), Problem::Server { status, retry_after, said })
             }
         }
+    }
+
+    fn explain(
+        &self,
+        question: &Question<'_>,
+        who: Box<Party>,
+        why: Why,
+        bound: impl Fn(Option<u64>) -> Bound,
+    ) -> Error {
+        let problem = match why {
+            Why::Unreachable(cause) => Problem::Unreachable { cause },
+            Why::Stalled => Problem::Stalled { after: self.inner.settings.stall_timeout },
+            Why::Refused(why) => Problem::InvalidContent { why },
+            Why::TooLarge(length) => Problem::TooLarge(bound(length)),
+            Why::Settings(unusable) => return unusable.for_image(&question.what),
+        };
+        question.error(who, problem)
     }
 }
 
 impl Question<'_> {
-    fn names(&self) -> (String, String) {
-        (self.image.registry().to_owned(), self.what.clone())
+    /// The host that is asked, for error messages.
+    fn who(&self, host: &Host) -> Box<Party> {
+        Party::new(self.image.registry(), &host.authority)
     }
 
-    fn invalid(&self, why: impl Into<String>) -> Error {
-        let (registry, what) = self.names();
-        Error::InvalidContent { registry, what, why: why.into() }
+    fn error(&self, who: Box<Party>, problem: Problem) -> Error {
+        Error::Failed { who, what: self.what.clone(), problem }
+    }
+
+    fn invalid(&self, host: &Host, why: impl Into<String>) -> Error {
+        self.error(self.who(host), Problem::InvalidContent { why: why.into() })
     }
 }

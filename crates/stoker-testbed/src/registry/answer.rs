@@ -103,6 +103,10 @@ fn spoil(answer: &mut Answer, fault: &Fault, request: &Seen) {
                 answer.set("Retry-After", retry_after.clone());
             }
         }
+        Fault::Explain(status, body) => {
+            *answer = Answer { head: answer.head, ..Answer::new(*status, "application/json", body.clone()) };
+        }
+        Fault::Header(name, value) => answer.set(name, value.clone()),
         // Only a real body is spoiled: a 401 in between is not the thing.
         _ if answer.status >= 400 => {}
         Fault::CutAfter(bytes) => answer.cut_after = Some(*bytes),

@@ -22,6 +22,10 @@ pub enum On {
 pub enum Fault {
     /// This status instead of the thing, with a Retry-After where given.
     Status(u16, Option<String>),
+    /// This status instead of the thing, with this body to explain it.
+    Explain(u16, String),
+    /// This header, whatever else the answer is.
+    Header(&'static str, String),
     /// The connection ends after this many bytes of the body.
     CutAfter(u64),
     /// Nothing more comes after this many bytes of the body, until [`let_go`](super::Registry::let_go).

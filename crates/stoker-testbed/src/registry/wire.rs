@@ -13,10 +13,11 @@ const PIECE: usize = 16 * 1024;
 const LONGEST_HEAD: u64 = 64 * 1024;
 
 /// Serves one connection until its end; whoever breaks it off, nobody needs to know.
-pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, connection: usize) {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     while let Some(mut request) = head(&mut read).await {
+        request.connection = connection;
         let answer = answer(&shared, &request);
         request.status = answer.status;
         let number = shared.note(|store| {

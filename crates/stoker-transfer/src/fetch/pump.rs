@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::reference::Reference;
-use crate::registry::{self, BlobBody, Settings, chain, passed};
+use crate::registry::{self, BlobBody, Party, Problem, Settings, chain, passed};
 use crate::spool::{self, Core, Writer};
 
 /// A buffer is written as soon as the disk is free; the wire waits when one has grown to this.
@@ -24,8 +24,8 @@ const FULL: usize = 512 * 1024;
 
 /// How a body ended.
 pub(super) enum End {
-    /// All of the blob's bytes are written.
-    Whole,
+    /// All of the blob's bytes are written; the last came from here.
+    Whole(Box<Party>),
     /// Something went wrong; what came before it is written.
     Failed(registry::Error),
 }
@@ -51,11 +51,12 @@ pub(super) async fn pump(
         image,
         skip: writer.length().saturating_sub(body.start),
         left: core.descriptor.size().saturating_sub(body.start),
+        who: &body.who,
         mirror: body.mirror,
         buffer: Vec::new(),
     };
     let mut bytes = body.bytes;
-    core.pulse.awaits(&body.host);
+    core.pulse.awaits(body.who.host());
     let mut disk = Disk::Idle(writer, Vec::new());
     let mut end = None;
     let mut deadline = Instant::now() + settings.stall_timeout;
@@ -78,7 +79,7 @@ pub(super) async fn pump(
         if held_back != std::mem::replace(&mut busy, held_back) {
             match held_back {
                 true => core.pulse.rests(),
-                false => core.pulse.awaits(&body.host),
+                false => core.pulse.awaits(body.who.host()),
             }
         }
         tokio::select! {
@@ -170,6 +171,7 @@ struct Wire<'a> {
     /// followers keep what they have, and a connection that is always cut at one place is no progress.
     skip: u64,
     left: u64,
+    who: &'a Party,
     mirror: bool,
     buffer: Vec<u8>,
 }
@@ -183,9 +185,8 @@ impl Wire<'_> {
         // In this order: who reads this one first never finds too few of a mirror.
         self.core.upstream.fetch_add(length, Ordering::Release);
         if length > self.left {
-            let (registry, what) = self.names();
             let why = format!("it is longer than the {} bytes that its manifest says", self.core.descriptor.size());
-            return ControlFlow::Break(End::Failed(registry::Error::InvalidContent { registry, what, why }));
+            return ControlFlow::Break(self.failed(Problem::InvalidContent { why }));
         }
         self.left -= length;
         let known = self.skip.min(length);
@@ -197,22 +198,24 @@ impl Wire<'_> {
 
     fn over(&self, cause: Option<String>) -> ControlFlow<End> {
         if self.left == 0 {
-            return ControlFlow::Break(End::Whole);
+            return ControlFlow::Break(self.whole());
         }
-        let (registry, what) = self.names();
         let cause = cause.unwrap_or_else(|| format!("the answer ended {} bytes early", self.left));
-        ControlFlow::Break(End::Failed(registry::Error::Unreachable { registry, what, cause }))
+        ControlFlow::Break(self.failed(Problem::Unreachable { cause }))
     }
 
     fn stalled(&self, settings: &Settings) -> End {
         if self.left == 0 {
-            return End::Whole;
+            return self.whole();
         }
-        let (registry, what) = self.names();
-        End::Failed(registry::Error::Stalled { registry, what, after: settings.stall_timeout })
+        self.failed(Problem::Stalled { after: settings.stall_timeout })
     }
 
-    fn names(&self) -> (String, String) {
-        super::names(self.core, self.image)
+    fn whole(&self) -> End {
+        End::Whole(Box::new(self.who.clone()))
+    }
+
+    fn failed(&self, problem: Problem) -> End {
+        End::Failed(super::failed(self.core, self.image, self.who, problem))
     }
 }

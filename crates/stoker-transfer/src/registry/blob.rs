@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use oci_spec::image::Descriptor;
 
 use super::http::content_length;
-use super::{Error, Question, Registry};
+use super::{Error, Party, Problem, Question, Registry};
 use crate::hosts::Host;
 use crate::spool::Source;
 
@@ -20,7 +20,7 @@ pub(crate) struct BlobBody {
     /// The offset that was asked for, or 0 where the server does not do ranges.
     pub(crate) start: u64,
     /// Who sends them.
-    pub(crate) host: String,
+    pub(crate) who: Box<Party>,
     /// Whether they come from another host than the registry itself.
     pub(crate) mirror: bool,
 }
@@ -46,21 +46,23 @@ impl Registry {
             small,
             what: format!("blob {} of {image}", blob.digest()),
         };
-        let response = self.ask(&question, host).await?;
-        let start = match response.status().as_u16() {
+        let answer = self.ask(&question, host).await?;
+        let who = question.who(host).redirected(answer.elsewhere.clone());
+        let invalid = |why| question.error(who.clone(), Problem::InvalidContent { why });
+        let start = match answer.status().as_u16() {
             206 => {
-                let given = response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
-                check_range(given.unwrap_or(""), from, blob.size()).map_err(|why| question.invalid(why))?;
+                let given = answer.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+                check_range(given.unwrap_or(""), from, blob.size()).map_err(invalid)?;
                 from
             }
             _ => 0,
         };
         // A longer body cannot be this blob. A shorter one is treated as a cut connection, when it ends.
-        if content_length(response.headers()).is_some_and(|length| length > blob.size().saturating_sub(start)) {
-            return Err(question.invalid(format!("it is longer than the {} bytes that its manifest says", blob.size())));
+        if content_length(answer.headers()).is_some_and(|length| length > blob.size().saturating_sub(start)) {
+            return Err(invalid(format!("it is longer than the {} bytes that its manifest says", blob.size())));
         }
         let mirror = host.mirror_of.is_some();
-        Ok(BlobBody { bytes: response.into_body(), start, host: host.authority.clone(), mirror })
+        Ok(BlobBody { bytes: answer.response.into_body(), start, who, mirror })
     }
 }
 

@@ -1,63 +1,229 @@
-//! What a registry did or did not do, each a sentence for somebody on call.
+//! What a registry did or did not do.
 //!
-//! Only names of registries, images and digests go in: never an address with its query (it may be signed), never a header.
+//! Each error is a sentence for somebody on call: the image, the host that failed, the cause and the next step. Only names of
+//! hosts, images and digests go in, and what a server says of itself: never an address with its query (it may be signed),
+//! never a header.
 
 use std::time::Duration;
 
+use super::party::Party;
+use super::refusal::Refusal;
 use crate::error::Kind;
 use crate::hosts;
+use crate::image::Bound;
 
-/// A failed conversation with a registry. `registry` is its name, `what` the image or blob it was about.
+/// Why a registry gave nothing that we can use.
 #[derive(Debug, Clone, thiserror::Error)]
-#[allow(missing_docs)] // The fields are the words of the messages above them.
 pub enum Error {
-    /// No connection, or it broke.
-    #[error("cannot get {what} from {registry}: {cause}; check the registry's name, the network and its certificate")]
-    Unreachable { registry: String, what: String, cause: String },
-    /// Connected, but silent.
-    #[error("{registry} sent nothing of {what} for {after:?}; check the registry and the network between")]
-    Stalled { registry: String, what: String, after: Duration },
-    /// The registry does not know it.
-    #[error("{registry} has no {what}; check the name, or push it")]
-    NotFound { registry: String, what: String },
-    /// The registry does not let us.
-    #[error(
-        "{registry} does not give us {what}: {why}; check that it exists and that the pull secret is for this registry"
-    )]
-    Unauthorized { registry: String, what: String, why: &'static str },
-    /// The registry wants us to slow down.
-    #[error("{registry} limits its rate for {what}{}; wait, or pull with an account that has a higher limit", after(.retry_after))]
-    RateLimited { registry: String, what: String, retry_after: Option<Duration> },
-    /// The registry failed.
-    #[error("{registry} answered {status} for {what}{}; look at the registry", after(.retry_after))]
-    Server { registry: String, what: String, status: u16, retry_after: Option<Duration> },
-    /// Over one of our bounds.
-    #[error("{what} from {registry} is over the bound of {bound}; this is not an image that Stoker takes")]
-    TooLarge { registry: String, what: String, bound: &'static str },
-    /// An answer that makes no sense or is refused.
-    #[error("{registry} gave a wrong answer for {what}: {why}; look at the registry, or at a proxy in between")]
-    InvalidContent { registry: String, what: String, why: String },
-    /// Bytes that are not what their digest says.
-    #[error(
-        "{what} from {registry} has the digest {actual}, which is not what was asked for; the copy there is corrupt, push it again"
-    )]
-    DigestMismatch { registry: String, what: String, actual: String },
-    /// Nothing for this machine.
-    #[error(
-        "{what} at {registry} is not there for {platform}, only for {offered}; build it for this platform, or leave these nodes out"
-    )]
-    PlatformMissing { registry: String, what: String, platform: String, offered: String },
+    /// A request failed.
+    #[error("{}", sentence(who, what, problem))]
+    Failed {
+        /// The host that failed.
+        who: Box<Party>,
+        /// The image, or the part of it, that was asked for.
+        what: String,
+        /// How it failed.
+        problem: Problem,
+    },
+    /// The node's settings for this registry are wrong.
+    #[error("cannot get {what}: {problem}")]
+    Hosts {
+        /// The image that was asked for.
+        what: String,
+        /// What is wrong.
+        problem: hosts::Error,
+    },
     /// Our own settings are wrong.
     #[error("cannot set up the registry client: {why}")]
-    Setup { why: String },
-    /// The node's settings for this registry are wrong.
-    #[error(transparent)]
-    Hosts(#[from] hosts::Error),
+    Setup {
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// How a request failed. `said` is the explanation in the server's answer.
+#[derive(Debug, Clone)]
+#[allow(missing_docs)] // The fields are words of the sentences below.
+pub enum Problem {
+    /// No connection, or it broke.
+    Unreachable { cause: String },
+    /// Connected, but silent.
+    Stalled { after: Duration },
+    /// The registry does not know it.
+    NotFound { said: Option<String> },
+    /// The registry does not let us.
+    Unauthorized { why: Refusal, said: Option<String> },
+    /// The registry wants us to slow down.
+    RateLimited { retry_after: Option<Duration>, said: Option<String> },
+    /// Any other status that is an error.
+    Server { status: u16, retry_after: Option<Duration>, said: Option<String> },
+    /// Over one of our bounds.
+    TooLarge(Bound),
+    /// An answer that makes no sense or is refused.
+    InvalidContent { why: String },
+    /// A manifest in the first format of all.
+    Schema1,
+    /// A digest that we cannot verify.
+    Algorithm { digest: String },
+    /// Bytes that are not what their digest says.
+    DigestMismatch { actual: String },
+    /// Nothing for this machine.
+    PlatformMissing { platform: String, offered: String },
+}
+
+fn sentence(who: &Party, what: &str, problem: &Problem) -> String {
+    let host = who.host();
+    match problem {
+        Problem::Unreachable { cause } => format!(
+            "cannot get {what} from {who}: {cause}; check the name and the certificate of {host}, and the network or \
+             proxy between this node and {host}"
+        ),
+        Problem::Stalled { after } => format!(
+            "{who} sent nothing of {what} for {after:?}; check {host}, and the network or proxy between this node and \
+             {host}"
+        ),
+        Problem::NotFound { said } => {
+            let step = match what.starts_with("image ") {
+                true => "check the name, or push it",
+                false => "a part of the image is missing there: push the image again",
+            };
+            format!("{who} has no {what}{}; {step}", quoted(said))
+        }
+        Problem::Unauthorized { why, said } => {
+            format!("{who} does not give us {what}: {why}{}; {}", quoted(said), why.next_step(who.registry()))
+        }
+        Problem::RateLimited { retry_after, said } => format!(
+            "{who} limits its rate for {what}{}{}; wait, or pull with an account that has a higher limit",
+            quoted(said),
+            after(retry_after)
+        ),
+        Problem::Server { status, retry_after, said } => {
+            format!("{who} answered {status} for {what}{}{}; {}", quoted(said), after(retry_after), look(who, *status))
+        }
+        Problem::TooLarge(bound) => format!("{what} from {who} is too large: {bound}"),
+        Problem::InvalidContent { why } => {
+            format!("{who} gave a wrong answer for {what}: {why}; look at {host}, or at a proxy in between")
+        }
+        Problem::Schema1 => format!(
+            "{who} has {what} only in the deprecated format of schema 1, which Stoker does not pull; push the image again \
+             with a current tool"
+        ),
+        Problem::Algorithm { digest } => format!(
+            "{what} from {who} names {digest}, and Stoker verifies sha256 digests only; push the image again with sha256 \
+             digests"
+        ),
+        Problem::DigestMismatch { actual } => format!(
+            "{what} from {who} has the digest {actual}, which is not the one that was asked for; push the image again if \
+             the copy there is corrupt, or look at a proxy in between"
+        ),
+        Problem::PlatformMissing { platform, offered } => format!(
+            "{who} has {what} for {offered} only, not for {platform}; build it for this platform, or leave these nodes out"
+        ),
+    }
+}
+
+fn quoted(said: &Option<String>) -> String {
+    said.as_ref().map(|said| format!(" (it says: {said})")).unwrap_or_default()
+}
+
+fn after(retry_after: &Option<Duration>) -> String {
+    let wait = |wait: &Duration| format!(" and asks to come back in {} s", wait.as_secs());
+    retry_after.as_ref().map(wait).unwrap_or_default()
+}
+
+/// Where to look after a status that is an error.
+fn look(who: &Party, status: u16) -> String {
+    let host = who.host();
+    match status {
+        _ if is_refusal(who, status) => format!(
+            "it refuses the address that {} signed: check their clocks, and whether {} may read its storage",
+            who.registry(),
+            who.registry()
+        ),
+        500.. => format!("look at the logs of {host}"),
+        _ => format!("look at {host}, or at a proxy in between"),
+    }
+}
+
+/// Whether a redirect target refused the signed address. For an expired signature Google's storage answers 400, others 403.
+fn is_refusal(who: &Party, status: u16) -> bool {
+    who.is_redirect_target() && matches!(status, 400 | 401 | 403)
 }
 
 impl Error {
     /// What sort of trouble this is.
     pub fn kind(&self) -> Kind {
+        match self {
+            Self::Failed { problem, .. } => problem.kind(),
+            Self::Setup { .. } | Self::Hosts { .. } => Kind::InvalidContent,
+        }
+    }
+
+    /// How long the registry asked us to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.problem()? {
+            Problem::RateLimited { retry_after, .. } | Problem::Server { retry_after, .. } => *retry_after,
+            _ => None,
+        }
+    }
+
+    /// Whether the same request may work later with nobody changing anything.
+    pub fn is_retryable(&self) -> bool {
+        match self.problem() {
+            Some(Problem::Unreachable { .. } | Problem::Stalled { .. } | Problem::RateLimited { .. }) => true,
+            Some(Problem::Server { status, .. }) => *status >= 500 || *status == 408 || self.is_refused_redirect(),
+            _ => false,
+        }
+    }
+
+    /// Whether a redirect target refused the signed address twice. Another request at once would not help.
+    pub(crate) fn is_refused_redirect(&self) -> bool {
+        matches!(self, Self::Failed { who, problem: Problem::Server { status, .. }, .. } if is_refusal(who, *status))
+    }
+
+    pub(crate) fn problem(&self) -> Option<&Problem> {
+        match self {
+            Self::Failed { problem, .. } => Some(problem),
+            Self::Setup { .. } | Self::Hosts { .. } => None,
+        }
+    }
+
+    /// The status of an answer that has no kind of its own.
+    pub(crate) fn status(&self) -> Option<u16> {
+        match self.problem()? {
+            Problem::Server { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// A short text that names the host and what it did, for progress reports.
+    pub(crate) fn brief(&self) -> String {
+        let Self::Failed { who, problem, .. } = self else { return self.to_string() };
+        let host = who.host();
+        match problem {
+            Problem::Unreachable { cause } => format!("{host}: {cause}"),
+            Problem::Stalled { .. } => format!("{host} sends nothing"),
+            Problem::NotFound { .. } => format!("{host} answered 404"),
+            Problem::Unauthorized { why, .. } => format!("{host}: {why}"),
+            Problem::RateLimited { .. } => format!("{host} answered 429"),
+            Problem::Server { status, .. } => format!("{host} answered {status}"),
+            Problem::InvalidContent { why } => format!("{host}: {why}"),
+            Problem::DigestMismatch { .. } => format!("{host} sent corrupt bytes"),
+            _ => self.to_string(),
+        }
+    }
+
+    /// The same error, with what other hosts of the registry did before.
+    pub(crate) fn besides(mut self, earlier: &[String]) -> Self {
+        if let Self::Failed { who, .. } = &mut self {
+            who.after(earlier);
+        }
+        self
+    }
+}
+
+impl Problem {
+    fn kind(&self) -> Kind {
         match self {
             Self::Unreachable { .. } => Kind::Unreachable,
             Self::Stalled { .. } => Kind::Stalled,
@@ -65,80 +231,10 @@ impl Error {
             Self::Unauthorized { .. } => Kind::Unauthorized,
             Self::RateLimited { .. } => Kind::RateLimited,
             Self::Server { .. } => Kind::Server,
-            Self::TooLarge { .. } => Kind::TooLarge,
-            Self::InvalidContent { .. } | Self::Setup { .. } | Self::Hosts(_) => Kind::InvalidContent,
+            Self::TooLarge(_) => Kind::TooLarge,
+            Self::InvalidContent { .. } | Self::Schema1 | Self::Algorithm { .. } => Kind::InvalidContent,
             Self::DigestMismatch { .. } => Kind::DigestMismatch,
             Self::PlatformMissing { .. } => Kind::PlatformMissing,
         }
-    }
-
-    /// How long the registry asked us to wait.
-    pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::RateLimited { retry_after, .. } | Self::Server { retry_after, .. } => *retry_after,
-            _ => None,
-        }
-    }
-
-    /// Whether the same request may work later with nobody changing anything.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } | Self::Stalled { .. } | Self::RateLimited { .. } => true,
-            Self::Server { status, .. } => *status >= 500 || *status == 408,
-            _ => false,
-        }
-    }
-
-    /// A short text that names the host and what it did, for progress reports.
-    pub(crate) fn brief(&self) -> String {
-        match self {
-            Self::Unreachable { registry, cause, .. } => format!("{registry}: {cause}"),
-            Self::Stalled { registry, .. } => format!("{registry} sends nothing"),
-            Self::NotFound { registry, .. } => format!("{registry} answered 404"),
-            Self::RateLimited { registry, .. } => format!("{registry} answered 429"),
-            Self::Server { registry, status, .. } => format!("{registry} answered {status}"),
-            other => other.to_string(),
-        }
-    }
-
-    /// The same, said by another than the registry.
-    pub(crate) fn told_by(mut self, who: String) -> Self {
-        if let Some(registry) = self.registry_mut() {
-            *registry = who;
-        }
-        self
-    }
-
-    /// The same, with what mirrors said before.
-    pub(crate) fn besides(mut self, refused: &[String]) -> Self {
-        if let Some(registry) = self.registry_mut()
-            && !refused.is_empty()
-        {
-            registry.push_str(&format!(" (after {})", refused.join(", ")));
-        }
-        self
-    }
-
-    fn registry_mut(&mut self) -> Option<&mut String> {
-        match self {
-            Self::Unreachable { registry, .. }
-            | Self::Stalled { registry, .. }
-            | Self::NotFound { registry, .. }
-            | Self::Unauthorized { registry, .. }
-            | Self::RateLimited { registry, .. }
-            | Self::Server { registry, .. }
-            | Self::TooLarge { registry, .. }
-            | Self::InvalidContent { registry, .. }
-            | Self::DigestMismatch { registry, .. }
-            | Self::PlatformMissing { registry, .. } => Some(registry),
-            Self::Setup { .. } | Self::Hosts(_) => None,
-        }
-    }
-}
-
-fn after(retry_after: &Option<Duration>) -> String {
-    match retry_after {
-        Some(wait) => format!(" and asks to come back in {} s", wait.as_secs()),
-        None => String::new(),
     }
 }

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, LOCATION, PROXY_AUTHORIZATION, RANGE, USER_AGENT,
 };
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -23,7 +23,8 @@ use tokio::time::timeout;
 use super::connect::Connect;
 use super::location::resolve;
 use super::silence::within;
-use super::{Error, Settings, tls};
+use super::tls::Unusable;
+use super::{Error, Settings, said, tls};
 use crate::hosts::Trust;
 use crate::proxy::{Proxy, Way};
 use crate::reference::is_loopback;
@@ -31,20 +32,48 @@ use crate::reference::is_loopback;
 const MOST_HOPS: usize = 5;
 /// What we read of an answer that we do not need, to keep the connection.
 const MOST_DISCARDED: usize = 64 * 1024;
+/// The longest wait for a body that is optional.
+const A_MOMENT: Duration = Duration::from_secs(1);
 /// What one read takes from a socket: much, or little where a limit counts each byte.
 const READ: usize = 256 * 1024;
 const SMALL_READ: usize = 16 * 1024;
 /// More sorts of hosts than this are not remembered: a client is cheap to make again.
 const MOST_CLIENTS: usize = 64;
 
-/// Why there is no answer; the caller knows what it was about.
+/// Why there is no answer, and which host failed. The caller knows what was asked for.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) struct Failure {
+    /// The host that failed, if it is the target of a redirect.
+    pub(crate) elsewhere: Option<String>,
+    pub(crate) why: Why,
+}
+
+#[derive(Debug)]
+pub(crate) enum Why {
     Unreachable(String),
     Stalled,
     Refused(String),
-    TooLarge,
-    Settings(Error),
+    /// Over the bound; with its Content-Length, if it has one.
+    TooLarge(Option<u64>),
+    Settings(Unusable),
+}
+
+/// The head of an answer, with its body still to come.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) response: Response<Incoming>,
+    /// The host that answered, if it is the target of a redirect. It got none of our credentials.
+    pub(crate) elsewhere: Option<String>,
+}
+
+impl Answer {
+    pub(crate) fn status(&self) -> StatusCode {
+        self.response.status()
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        self.response.headers()
+    }
 }
 
 /// What to ask, and as whom.
@@ -95,12 +124,12 @@ impl Http {
             extra_ca: settings.extra_ca.clone(),
         };
         // What is wrong with the settings is said now and not at the first pull.
-        http.connections(&Trust::default(), false)?;
+        http.connections(&Trust::default(), false).map_err(|unusable| unusable.for_image("any image"))?;
         Ok(http)
     }
 
     /// The connections to hosts of this sort.
-    fn connections(&self, trust: &Trust, small: bool) -> Result<Connections, Error> {
+    fn connections(&self, trust: &Trust, small: bool) -> Result<Connections, Unusable> {
         let key = (trust.fingerprint(), small);
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&key) {
@@ -128,15 +157,18 @@ impl Http {
     ///
     /// Credentials and headers go only to the address that was asked for: once a redirect leads to another scheme, host or port
     /// they are dropped, and stay dropped even if it leads back.
-    pub(crate) async fn send(&self, ask: Ask) -> Result<Response<Incoming>, Failure> {
+    pub(crate) async fn send(&self, ask: Ask) -> Result<Answer, Failure> {
         let origin = ask.uri.clone();
         let mut ask = ask;
+        let mut elsewhere = None;
         for _ in 0..=MOST_HOPS {
-            let response = self.send_once(&ask).await?;
+            let failed = |why| Failure { elsewhere: elsewhere.clone(), why };
+            let response = self.send_once(&ask).await.map_err(failed)?;
             let redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let Some(location) = response.headers().get(LOCATION).filter(|_| redirect) else {
-                return Ok(response);
+                return Ok(Answer { response, elsewhere });
             };
+            let refused = |why: &str| Failure { elsewhere: elsewhere.clone(), why: Why::Refused(why.to_owned()) };
             let next =
                 resolve(&ask.uri, location).ok_or_else(|| refused("it redirects to something that is no address"))?;
             if !may_lead_to(&origin, &next) {
@@ -151,13 +183,14 @@ impl Http {
             if !same_host(&origin, &next) {
                 ask.trust = ask.trust.abroad();
             }
+            self.discard(Answer { response, elsewhere }).await;
+            elsewhere = (!same_place(&origin, &next)).then(|| name(&next));
             ask.uri = next;
-            self.discard(response).await;
         }
-        Err(refused("it redirects more than 5 times"))
+        Err(Failure { elsewhere: None, why: Why::Refused("it redirects more than 5 times".to_owned()) })
     }
 
-    async fn send_once(&self, ask: &Ask) -> Result<Response<Incoming>, Failure> {
+    async fn send_once(&self, ask: &Ask) -> Result<Response<Incoming>, Why> {
         let mut request = Request::new(Empty::new());
         *request.method_mut() = ask.method.clone();
         *request.uri_mut() = ask.uri.clone();
@@ -183,30 +216,36 @@ impl Http {
         {
             headers.insert(PROXY_AUTHORIZATION, login);
         }
-        let connections = self.connections(&ask.trust, ask.small).map_err(Failure::Settings)?;
+        let connections = self.connections(&ask.trust, ask.small).map_err(Why::Settings)?;
         match within(self.stall, connections.request(request)).await {
             Some(Ok(response)) => Ok(response),
-            Some(Err(error)) => Err(Failure::Unreachable(chain(&error))),
-            None => Err(Failure::Stalled),
+            Some(Err(error)) => Err(Why::Unreachable(chain(&error))),
+            None => Err(Why::Stalled),
         }
     }
 
     /// Reads a body that must be small.
-    pub(crate) async fn read(&self, response: Response<Incoming>, most: usize) -> Result<Bytes, Failure> {
-        if content_length(response.headers()).is_some_and(|length| length > most as u64) {
-            return Err(Failure::TooLarge);
+    pub(crate) async fn read(&self, answer: Answer, most: usize) -> Result<Bytes, Failure> {
+        let Answer { response, elsewhere } = answer;
+        self.read_body(response, most).await.map_err(|why| Failure { elsewhere, why })
+    }
+
+    async fn read_body(&self, response: Response<Incoming>, most: usize) -> Result<Bytes, Why> {
+        let length = content_length(response.headers());
+        if length.is_some_and(|length| length > most as u64) {
+            return Err(Why::TooLarge(length));
         }
         let mut body = response.into_body();
         let mut bytes = BytesMut::new();
         loop {
-            let frame = within(self.stall, body.frame()).await.ok_or(Failure::Stalled)?;
+            let frame = within(self.stall, body.frame()).await.ok_or(Why::Stalled)?;
             match frame {
                 None => return Ok(bytes.freeze()),
-                Some(Err(error)) => return Err(Failure::Unreachable(chain(&error))),
+                Some(Err(error)) => return Err(Why::Unreachable(chain(&error))),
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
                         if bytes.len() + data.len() > most {
-                            return Err(Failure::TooLarge);
+                            return Err(Why::TooLarge(None));
                         }
                         bytes.extend_from_slice(&data);
                     }
@@ -216,14 +255,16 @@ impl Http {
     }
 
     /// Reads the rest of a short answer, so that its connection can be used again.
-    pub(crate) async fn discard(&self, response: Response<Incoming>) {
+    pub(crate) async fn discard(&self, answer: Answer) {
         // Whatever happens: at worst the connection is closed instead of kept.
-        let _ = timeout(Duration::from_secs(1), self.read(response, MOST_DISCARDED)).await;
+        let _ = timeout(A_MOMENT, self.read(answer, MOST_DISCARDED)).await;
     }
-}
 
-fn refused(why: &str) -> Failure {
-    Failure::Refused(why.to_owned())
+    /// The explanation in the body of an error answer, without these secrets. Waits for a moment only.
+    pub(crate) async fn explanation(&self, answer: Answer, secrets: &[&str]) -> Option<String> {
+        let body = timeout(A_MOMENT, self.read(answer, MOST_DISCARDED)).await.ok()?.ok()?;
+        said::explanation(&body, secrets)
+    }
 }
 
 /// The declared length of an answer, where it has one.
@@ -262,6 +303,11 @@ fn same_place(a: &Uri, b: &Uri) -> bool {
 /// Whether it is one host, on whatever port.
 pub(crate) fn same_host(a: &Uri, b: &Uri) -> bool {
     a.host().is_some_and(|host| b.host().is_some_and(|other| host.eq_ignore_ascii_case(other)))
+}
+
+/// Host and port as in the address.
+pub(crate) fn name(uri: &Uri) -> String {
+    uri.authority().map(|authority| authority.as_str().to_ascii_lowercase()).unwrap_or_default()
 }
 
 /// Scheme, host and port: all of an address that may be shown.

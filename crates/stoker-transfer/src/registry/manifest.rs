@@ -10,10 +10,10 @@ use oci_spec::image::{Descriptor, Digest, DigestAlgorithm, MediaType};
 use sha2::{Digest as _, Sha256};
 
 use super::http::content_length;
-use super::{Error, Question, Registry};
+use super::{Error, Party, Problem, Question, Refusal, Registry, Walk};
 use crate::hash::hex;
 use crate::hosts::{Host, Need};
-use crate::image::{self, Document, Image, Parsed};
+use crate::image::{self, Bad, Bound, Document, Image, Parsed};
 use crate::login::Login;
 use crate::platform::Platform;
 use crate::reference::{Address as _, Reference};
@@ -25,6 +25,9 @@ const MOST_INDEXES: usize = 2;
 
 const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+
+/// A document with its parsed form, and the host that it came from.
+type Found = (Document, Parsed, Box<Party>);
 
 /// What a HEAD told us, as far as it did.
 struct Told {
@@ -44,8 +47,34 @@ impl Registry {
                     walk.answered();
                     return Ok(descriptor);
                 }
-                Err(error) => walk.after(error).await?,
+                Err(error) => {
+                    let Err(error) = walk.after(error).await else { continue };
+                    return Ok(self.second_try(&walk, image, login, error).await?);
+                }
             }
+        }
+    }
+
+    /// Asks for the manifest after a HEAD has failed for good: only the answer to a GET has a body that explains the error,
+    /// and some registries answer GET alone. Does not send a refused password again, and does not bother a registry that
+    /// limits its rate.
+    async fn second_try(
+        &self,
+        walk: &Walk<'_>,
+        image: &Reference,
+        login: Option<&Login>,
+        error: Error,
+    ) -> Result<Descriptor, Error> {
+        match error.problem() {
+            Some(Problem::NotFound { .. } | Problem::Server { .. }) => {}
+            Some(Problem::Unauthorized { why: Refusal::Forbidden, .. }) => {}
+            _ => return Err(error),
+        }
+        let question = question(image, image.manifest_name(), login, Method::GET);
+        match self.document_at(walk.host(), &question, image.pinned().as_ref()).await {
+            Ok((document, ..)) => Ok(document.descriptor),
+            Err(other) if other.kind() == error.kind() => Err(walk.last(other)),
+            Err(_) => Err(error),
         }
     }
 
@@ -62,26 +91,30 @@ impl Registry {
         loop {
             let (digest, size) = next;
             let question = question(image, digest.as_ref(), login, Method::GET);
-            if *digest.algorithm() != DigestAlgorithm::Sha256 {
-                return Err(question.invalid(format!("{digest} is not a sha256 digest")).into());
-            }
-            let (document, parsed) = self.document(&question, &digest).await?;
+            let (document, parsed, who) = self.document(&question, &digest).await?;
+            let refuse = |bad| refuse(&question, who, bad);
             if size.is_some_and(|size| size != document.bytes.len() as u64) {
-                return Err(question.invalid("its length is not the one that the index says").into());
+                return Err(refuse(Bad::Content("its length is not the one that the index says".to_owned())).into());
             }
             documents.push(document);
             match parsed {
                 Parsed::Manifest(manifest) => {
-                    return Image::new(documents, *manifest).map_err(|bad| refuse(&question, bad).into());
+                    return Image::new(documents, *manifest).map_err(|bad| refuse(bad).into());
                 }
                 Parsed::Index(_) if documents.len() > MOST_INDEXES => {
-                    return Err(refuse(&question, image::Bad::Bound("2 indexes inside one another")).into());
+                    return Err(refuse(Bad::Bound(Bound::Depth)).into());
                 }
                 Parsed::Index(index) => {
-                    let chosen = image::choose(&index, platform).map_err(|bad| refuse(&question, bad))?;
-                    if chosen.size() > MOST_MANIFEST_BYTES as u64 {
-                        return Err(too_large(&question).into());
-                    }
+                    let chosen = match image::choose(&index, platform) {
+                        Ok(chosen) if chosen.size() > MOST_MANIFEST_BYTES as u64 => {
+                            return Err(refuse(too_large(chosen.size())).into());
+                        }
+                        Ok(chosen) if *chosen.digest().algorithm() != DigestAlgorithm::Sha256 => {
+                            return Err(refuse(Bad::Algorithm(chosen.digest().clone())).into());
+                        }
+                        Ok(chosen) => chosen,
+                        Err(bad) => return Err(refuse(bad).into()),
+                    };
                     next = (chosen.digest().clone(), Some(chosen.size()));
                 }
             }
@@ -90,29 +123,30 @@ impl Registry {
 
     async fn resolve_at(&self, host: &Host, image: &Reference, login: Option<&Login>) -> Result<Descriptor, Error> {
         let question = question(image, image.manifest_name(), login, Method::HEAD);
-        match self.ask(&question, host).await.map(|response| told(response.headers())) {
-            Ok(Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }) => {
+        let answer = self.ask(&question, host).await;
+        let who = |elsewhere| question.who(host).redirected(elsewhere);
+        match answer.map(|answer| (told(answer.headers()), who(answer.elsewhere))) {
+            Ok((Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }, who)) => {
                 if image.pinned().is_some_and(|asked| asked != digest) {
-                    let (registry, what) = question.names();
-                    return Err(Error::DigestMismatch { registry, what, actual: digest.to_string() });
+                    return Err(question.error(who, Problem::DigestMismatch { actual: digest.to_string() }));
                 }
                 if size > MOST_MANIFEST_BYTES as u64 {
-                    return Err(too_large(&question));
+                    return Err(refuse(&question, who, too_large(size)));
                 }
                 Ok(Descriptor::new(media_type, size, digest))
             }
             // A registry that answers a HEAD in part or not at all is asked for the thing itself.
-            Ok(_) | Err(Error::Server { status: 400 | 405 | 501, .. }) => {
+            Err(error) if !matches!(error.status(), Some(400 | 405 | 501)) => Err(error),
+            Ok(_) | Err(_) => {
                 let question = Question { method: Method::GET, ..question };
-                let (document, _) = self.document_at(host, &question, image.pinned().as_ref()).await?;
+                let (document, ..) = self.document_at(host, &question, image.pinned().as_ref()).await?;
                 Ok(document.descriptor)
             }
-            Err(error) => Err(error),
         }
     }
 
     /// Fetches, verifies and reads the document of this digest, from whoever has it.
-    async fn document(&self, question: &Question<'_>, digest: &Digest) -> Result<(Document, Parsed), Error> {
+    async fn document(&self, question: &Question<'_>, digest: &Digest) -> Result<Found, Error> {
         let mut walk = self.walk(question.image, Need::Pull).await?;
         loop {
             match self.document_at(walk.asked(), question, Some(digest)).await {
@@ -130,23 +164,26 @@ impl Registry {
         host: &Host,
         question: &Question<'_>,
         expected: Option<&Digest>,
-    ) -> Result<(Document, Parsed), Error> {
-        let response = self.ask(question, host).await?;
-        let told = told(response.headers());
-        let body = self.inner.http.read(response, MOST_MANIFEST_BYTES).await;
-        let bytes = body.map_err(|failure| self.failed(question, failure))?;
-        let digest = digest_of(&bytes).map_err(|why| question.invalid(why))?;
+    ) -> Result<Found, Error> {
+        let answer = self.ask(question, host).await?;
+        let told = told(answer.headers());
+        let who = question.who(host).redirected(answer.elsewhere.clone());
+        let body = self.inner.http.read(answer, MOST_MANIFEST_BYTES).await;
+        let bytes = body.map_err(|failure| self.failed(question, host, failure))?;
+        let digest = digest_of(&bytes).map_err(|why| question.invalid(host, why))?;
         // For a tag the server's own word counts: bytes that do not match it were changed on the way.
         if let Some(expected) = expected.or(told.digest.as_ref())
             && *expected != digest
         {
-            let (registry, what) = question.names();
-            return Err(Error::DigestMismatch { registry, what, actual: digest.to_string() });
+            return Err(question.error(who, Problem::DigestMismatch { actual: digest.to_string() }));
         }
-        let (media_type, parsed) =
-            image::parse(&bytes, told.media_type.as_ref()).map_err(|bad| refuse(question, bad))?;
-        let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest);
-        Ok((Document { descriptor, bytes }, parsed))
+        match image::parse(&bytes, told.media_type.as_ref()) {
+            Ok((media_type, parsed)) => {
+                let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest);
+                Ok((Document { descriptor, bytes }, parsed, who))
+            }
+            Err(bad) => Err(refuse(question, who, bad)),
+        }
     }
 }
 
@@ -173,17 +210,20 @@ fn digest_of(bytes: &Bytes) -> Result<Digest, String> {
     Digest::try_from(format!("sha256:{}", hex(Sha256::new_with_prefix(bytes)))).map_err(|error| error.to_string())
 }
 
-fn too_large(question: &Question<'_>) -> Error {
-    refuse(question, image::Bad::Bound("4 MiB for a manifest"))
+fn too_large(size: u64) -> Bad {
+    Bad::Bound(Bound::Manifest(Some(size)))
 }
 
-fn refuse(question: &Question<'_>, bad: image::Bad) -> Error {
-    let (registry, what) = question.names();
-    match bad {
-        image::Bad::Bound(bound) => Error::TooLarge { registry, what, bound },
-        image::Bad::Content(why) => Error::InvalidContent { registry, what, why },
-        image::Bad::Platform { platform, offered } => {
-            Error::PlatformMissing { registry, what, platform: platform.to_string(), offered }
+fn refuse(question: &Question<'_>, who: Box<Party>, bad: Bad) -> Error {
+    let problem = match bad {
+        Bad::Bound(bound) => Problem::TooLarge(bound),
+        Bad::Content(why) => Problem::InvalidContent { why },
+        Bad::Schema1 => Problem::Schema1,
+        Bad::Algorithm(digest) => {
+            let digest: String = digest.to_string().chars().take(20).collect();
+            Problem::Algorithm { digest: format!("{digest}…") }
         }
-    }
+        Bad::Platform { platform, offered } => Problem::PlatformMissing { platform: platform.to_string(), offered },
+    };
+    question.error(who, problem)
 }

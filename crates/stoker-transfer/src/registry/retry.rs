@@ -54,7 +54,7 @@ impl<'a> Backoff<'a> {
     /// How long to wait after this failure, or `None` if it is final.
     pub(crate) fn after(&mut self, error: &Error) -> Option<Duration> {
         self.failed = self.failed.saturating_add(1);
-        if !error.is_retryable() || self.failed >= self.retry.attempts {
+        if !error.is_retryable() || error.is_refused_redirect() || self.failed >= self.retry.attempts {
             return None;
         }
         match error.retry_after() {
@@ -93,9 +93,11 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::registry::{Party, Problem};
 
     fn broken(retry_after: Option<Duration>) -> Error {
-        Error::Server { registry: "r".into(), what: "w".into(), status: 503, retry_after }
+        let problem = Problem::Server { status: 503, retry_after, said: None };
+        Error::Failed { who: Party::new("r", "r"), what: "w".into(), problem }
     }
 
     #[test]

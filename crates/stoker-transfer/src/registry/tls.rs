@@ -17,9 +17,28 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use super::Error;
 use crate::hosts::{self, Pem, Trust};
 
+/// Settings that cannot be used.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// Those of the whole client.
+    Setup(String),
+    /// Those of one registry.
+    Host(hosts::Error),
+}
+
+impl Unusable {
+    /// The error for a request for this image.
+    pub(super) fn for_image(self, what: &str) -> Error {
+        match self {
+            Self::Setup(why) => Error::Setup { why },
+            Self::Host(problem) => Error::Hosts { what: what.to_owned(), problem },
+        }
+    }
+}
+
 /// The settings of TLS for a host with this trust; `extra_ca` is trusted with every host.
-pub(super) fn config(trust: &Trust, extra_ca: &[u8]) -> Result<ClientConfig, Error> {
-    let setup = |why: String| Error::Setup { why };
+pub(super) fn config(trust: &Trust, extra_ca: &[u8]) -> Result<ClientConfig, Unusable> {
+    let setup = Unusable::Setup;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
@@ -54,11 +73,11 @@ pub(super) fn config(trust: &Trust, extra_ca: &[u8]) -> Result<ClientConfig, Err
     })
 }
 
-fn unusable(pem: &Pem, role: &'static str, why: String) -> Error {
-    hosts::Error::Certificate { file: pem.file.clone(), role, why }.into()
+fn unusable(pem: &Pem, role: &'static str, why: String) -> Unusable {
+    Unusable::Host(hosts::Error::Certificate { file: pem.file.clone(), role, why })
 }
 
-fn certificates(pem: &Pem, role: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates(pem: &Pem, role: &'static str) -> Result<Vec<CertificateDer<'static>>, Unusable> {
     let found = CertificateDer::pem_slice_iter(&pem.bytes).collect::<Result<Vec<_>, _>>();
     let found = found.map_err(|e| unusable(pem, role, format!("it is not PEM ({e})")))?;
     if found.is_empty() {
@@ -67,7 +86,7 @@ fn certificates(pem: &Pem, role: &'static str) -> Result<Vec<CertificateDer<'sta
     Ok(found)
 }
 
-fn client(certificate: &Pem, key: &Pem, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, Error> {
+fn client(certificate: &Pem, key: &Pem, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, Unusable> {
     const ROLE: &str = "a client certificate";
     let chain = certificates(certificate, ROLE)?;
     // What is wrong is said without a word of the key itself.

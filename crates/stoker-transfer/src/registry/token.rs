@@ -13,9 +13,10 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::challenge::{Bearer, Challenge};
-use super::http::{Ask, Failure, Http, may_lead_to, place, same_host};
+use super::http::{Ask, Failure, Http, may_lead_to, name, place, same_host};
+use super::refusal::Refusal;
 use crate::hosts::Trust;
-use crate::login::{Login, sensitive};
+use crate::login::{self, Login, sensitive};
 
 /// A token's answer is a few kilobytes at most.
 const MOST_TOKEN_BYTES: usize = 64 * 1024;
@@ -27,15 +28,17 @@ const MOST_SLOTS: usize = 1024;
 const USUAL_LIFE: Duration = Duration::from_secs(60);
 const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// Why there is no proof to send.
+/// Why there are no credentials to send. `host` is the token server.
 #[derive(Debug)]
 pub(crate) enum Denied {
-    /// The registry, or its token server, does not want us.
-    Why(&'static str),
-    /// The token server did not answer as it should.
-    Failure(Failure),
+    /// The registry's challenge cannot be met.
+    Registry(Refusal),
+    /// The token server refused.
+    TokenServer { host: String, why: Refusal, said: Option<String> },
+    /// The token server did not answer.
+    Failure(String, Failure),
     /// The token server answered with this status.
-    Status(http::StatusCode, Option<Duration>),
+    Status { host: String, status: u16, retry_after: Option<Duration>, said: Option<String> },
 }
 
 /// Whose proof it is, and for what.
@@ -149,39 +152,46 @@ impl Asker<'_> {
         });
         match (bearer, self.login) {
             (Some(bearer), _) => self.token(bearer).await,
-            (None, _) if challenges.is_empty() => Err(Denied::Why("it asks for no kind of login that we know")),
-            (None, None) => Err(Denied::Why("it wants a login and there is none")),
+            (None, _) if challenges.is_empty() => Err(Denied::Registry(Refusal::UnknownScheme)),
+            (None, None) => Err(Denied::Registry(Refusal::NoLogin)),
             (None, Some(login)) => {
-                let header = login.basic().ok_or(Denied::Why("the login cannot be sent"))?;
+                let header = login.basic().ok_or(Denied::Registry(Refusal::Unsendable))?;
                 Ok(Grant { header, expires: None })
             }
         }
     }
 
     async fn token(&self, bearer: &Bearer) -> Result<Grant, Denied> {
-        let uri = self.token_uri(bearer).ok_or(Denied::Why("it names a token server that is no address"))?;
+        let uri = self.token_uri(bearer).ok_or(Denied::Registry(Refusal::TokenServer))?;
         // The token server gets the password: it must be as trustworthy as the way to the registry itself.
         if !may_lead_to(self.registry, &uri) {
-            return Err(Denied::Why("it names a token server without TLS, or on this machine"));
+            return Err(Denied::Registry(Refusal::UnsafeTokenServer));
         }
         let authorization = match self.login {
-            Some(login) => Some(login.basic().ok_or(Denied::Why("the login cannot be sent"))?),
+            Some(login) => Some(login.basic().ok_or(Denied::Registry(Refusal::Unsendable))?),
             None => None,
         };
         let trust = if same_host(self.registry, &uri) { self.trust.clone() } else { self.trust.abroad() };
         let accept = Some("application/json");
         let ask = Ask { accept, authorization, ..Ask::new(Method::GET, uri, trust) };
         tracing::debug!(server = place(&ask.uri), repository = self.repository, "asking for a token");
-        let response = self.http.send(ask).await.map_err(Denied::Failure)?;
-        let status = response.status();
-        if matches!(status.as_u16(), 400 | 401 | 403) {
-            return Err(Denied::Why("the token server refuses the login"));
-        }
+        let (host, sent) = (name(&ask.uri), ask.authorization.clone());
+        let answer = self.http.send(ask).await.map_err(|failure| Denied::Failure(host.clone(), failure))?;
+        let host = answer.elsewhere.clone().unwrap_or(host);
+        let status = answer.status();
         if !status.is_success() {
-            return Err(Denied::Status(status, super::retry::retry_after(response.headers())));
+            let retry_after = super::retry::retry_after(answer.headers());
+            let said = self.http.explanation(answer, &login::secrets(self.login, sent.as_ref())).await;
+            return Err(match (status.as_u16(), self.login) {
+                (400 | 401, Some(_)) => Denied::TokenServer { host, why: Refusal::Login, said },
+                (400 | 401, None) => Denied::TokenServer { host, why: Refusal::NoLogin, said },
+                (403, _) => Denied::TokenServer { host, why: Refusal::Forbidden, said },
+                (status, _) => Denied::Status { host, status, retry_after, said },
+            });
         }
-        let body = self.http.read(response, MOST_TOKEN_BYTES).await.map_err(Denied::Failure)?;
-        read_token(&body).ok_or(Denied::Why("the token server's answer holds no token"))
+        let body = self.http.read(answer, MOST_TOKEN_BYTES).await;
+        let body = body.map_err(|failure| Denied::Failure(host.clone(), failure))?;
+        read_token(&body).ok_or(Denied::TokenServer { host, why: Refusal::NoToken, said: None })
     }
 
     fn token_uri(&self, bearer: &Bearer) -> Option<Uri> {

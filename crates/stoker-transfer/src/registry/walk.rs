@@ -26,7 +26,8 @@ pub(crate) struct Walk<'a> {
 impl Registry {
     /// The hosts to ask for this, as the node's settings say now.
     pub(crate) async fn walk(&self, image: &Reference, need: Need) -> Result<Walk<'_>, Error> {
-        let hosts = self.inner.hosts.of(image, need).await?;
+        let hosts = self.inner.hosts.of(image, need).await;
+        let hosts = hosts.map_err(|problem| Error::Hosts { what: format!("image {image}"), problem })?;
         let backoff = Backoff::new(&self.inner.settings.retry);
         Ok(Walk { hosts, at: 0, backoff, fruitful: false, refused: Vec::new(), pulse: &self.pulse })
     }
@@ -54,6 +55,11 @@ impl Walk<'_> {
         self.pulse.ended();
     }
 
+    /// An error of the last host, with the errors of the hosts before it.
+    pub(crate) fn last(&self, error: Error) -> Error {
+        error.besides(&self.refused)
+    }
+
     /// Something new came from it: patience starts over.
     pub(crate) fn progressed(&mut self) {
         self.fruitful = true;
@@ -73,11 +79,6 @@ impl Walk<'_> {
     /// Goes on after a failure: to the same host after a wait where it had brought something, else to the next one, or
     /// after a wait to the first again. Gives the error back when it is final.
     pub(crate) async fn after(&mut self, error: Error) -> Result<(), Error> {
-        let host = self.host();
-        let error = match &host.mirror_of {
-            Some(registry) => error.told_by(format!("{registry} at {}", host.authority)),
-            None => error,
-        };
         self.pulse.failed(&error);
         let fruitful = std::mem::take(&mut self.fruitful);
         if fruitful && let Some(wait) = self.backoff.after(&error) {
@@ -86,7 +87,7 @@ impl Walk<'_> {
         }
         if !self.is_last() {
             tracing::debug!(%error, "asking the next host");
-            self.refused.push(format!("{}: {:?}", self.host().authority, error.kind()));
+            self.refused.push(error.brief());
             self.at += 1;
             return Ok(());
         }
@@ -98,7 +99,7 @@ impl Walk<'_> {
             }
             None => {
                 self.pulse.ended();
-                Err(error.besides(&self.refused))
+                Err(self.last(error))
             }
         }
     }

@@ -82,7 +82,7 @@ async fn an_index_may_hold_an_index_but_no_deeper() {
     assert_eq!(image(&bench, &two).await.unwrap().documents.len(), 3);
     let error = image(&bench, &three).await.unwrap_err();
     assert_eq!(error.kind(), Kind::TooLarge);
-    assert!(error.to_string().contains("2 indexes inside one another"), "{error}");
+    assert!(error.to_string().contains("more than 2 indexes inside one another"), "{error}");
     assert_eq!(size(&bench.pushed.manifest), 1, "the third level was never opened");
 }
 
@@ -93,7 +93,7 @@ async fn a_missing_tag_is_not_found() {
     let error = bench.client.resolve(&image, None).await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (Kind::NotFound, false));
     assert!(error.to_string().contains("team/app:nope"), "{error}");
-    assert_eq!(bench.registry.seen().len(), 1);
+    assert_eq!(bench.registry.seen().len(), 2, "the HEAD, and a GET that may say why");
 }
 
 #[tokio::test]
@@ -129,7 +129,8 @@ async fn an_oversized_manifest_is_refused_declared_or_not() {
         bench.registry.fault(On::Manifests, usize::MAX, Fault::Longer { by: 0, declared });
         let error = image(&bench, &bench.pushed.manifest).await.unwrap_err();
         assert_eq!((error.kind(), error.is_retryable()), (Kind::TooLarge, false));
-        assert!(error.to_string().contains("4 MiB for a manifest"), "{error}");
+        let has = if declared { "134217728 bytes, and the limit is 4 MiB" } else { "more than the limit of 4 MiB" };
+        assert!(error.to_string().contains(has), "{error}");
         assert_eq!(bench.registry.seen().len(), 1);
         let sent = bench.registry.body_bytes("/manifests/");
         assert!(sent < 96 << 20, "{sent}");
@@ -137,6 +138,41 @@ async fn an_oversized_manifest_is_refused_declared_or_not() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Heads, usize::MAX, Fault::Longer { by: 5 << 20, declared: true });
     assert_eq!(bench.client.resolve(&bench.image(), None).await.unwrap_err().kind(), Kind::TooLarge);
+}
+
+#[tokio::test]
+async fn a_manifest_of_schema_1_gets_its_own_advice() {
+    let bench = Bench::new().await;
+    let old = "application/vnd.docker.distribution.manifest.v1+prettyjws";
+    let text = r#"{"schemaVersion":1,"name":"team/old","tag":"v1","fsLayers":[],"history":[],"signatures":[]}"#;
+    let digest = bench.registry.put_manifest("team/app", Some("old"), old, text);
+    let tag: Reference = format!("{}/team/app:old", bench.registry.host()).parse().unwrap();
+    for error in [bench.client.resolve(&tag, None).await.unwrap_err(), image(&bench, &digest).await.unwrap_err()] {
+        assert_eq!((error.kind(), error.is_retryable()), (Kind::InvalidContent, false));
+        assert!(
+            error.to_string().contains("schema 1") && error.to_string().contains("push the image again"),
+            "{error}"
+        );
+        assert!(!error.to_string().contains("proxy"), "nobody in between did it: {error}");
+    }
+}
+
+#[tokio::test]
+async fn digests_other_than_sha256_get_their_own_advice() {
+    let bench = Bench::new().await;
+    let long = format!("sha512:{}", "ab".repeat(64));
+    let layers = format!(
+        r#"{{"schemaVersion":2,"config":{{"mediaType":"x","digest":"{}","size":1}},"layers":[{{"mediaType":"x","digest":"{long}","size":1}}]}}"#,
+        bench.pushed.config
+    );
+    let layers = bench.registry.put_manifest("team/app", None, MANIFEST, layers);
+    let index = bench.registry.put_index("team/app", "long", &[(&long, 7, MANIFEST, "linux/amd64")]);
+    for digest in [layers, index] {
+        let error = image(&bench, &digest).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (Kind::InvalidContent, false));
+        assert!(error.to_string().contains("sha256 digests only"), "{error}");
+        assert!(!error.to_string().contains("proxy"), "nobody in between did it: {error}");
+    }
 }
 
 #[tokio::test]

@@ -212,5 +212,5 @@ async fn when_all_fail_the_error_is_the_registrys_and_names_the_mirror() {
     let error = site.bench.client.resolve(&image, None).await.unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound);
     let (server, mirror) = (site.bench.registry.host(), site.mirror.host());
-    assert!(error.to_string().contains(&format!("reg.test at {server} (after {mirror}: Server)")), "{error}");
+    assert!(error.to_string().contains(&format!("reg.test at {server} (after {mirror} answered 503)")), "{error}");
 }

@@ -8,6 +8,7 @@ mod blobs;
 mod credentials;
 mod damage;
 mod documents;
+mod elsewhere;
 mod hosts;
 mod limits;
 mod parsing;
