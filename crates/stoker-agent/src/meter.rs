@@ -2,10 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jiff::{SignedDuration, Timestamp};
 use stoker_core::step::Failure;
 use stoker_core::{Bytes, Pin, Report};
-use stoker_transfer::Progress;
+use stoker_transfer::{Progress, Pulse, Trouble};
 use tokio::sync::Notify;
+
+use crate::pull::transfer_reason;
 
 /// Shared between one attempt and the loop.
 #[derive(Clone)]
@@ -23,6 +26,8 @@ struct State {
     present: u64,
     /// Blobs under way, each with whether its bytes over the wire are counted here.
     blobs: Vec<(Progress, bool)>,
+    /// Of its requests for tags and manifests.
+    pulse: Pulse,
     /// Why it does not go on just now.
     waits: Option<Failure>,
     /// What was told of the bytes that came.
@@ -111,6 +116,20 @@ impl Meter {
         self.news.notify_one();
     }
 
+    /// Where its requests for tags and manifests record their trouble.
+    pub(crate) fn pulse(&self) -> Pulse {
+        self.state().pulse.clone()
+    }
+
+    /// Why no byte comes at the moment: the longest trouble of all its transfers, if none of them moves.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let state = self.state();
+        let under_way = || state.blobs.iter().map(|(progress, _)| progress).filter(|blob| blob.have() < blob.size());
+        let moves = under_way().any(|blob| blob.trouble().is_none());
+        let troubles = under_way().filter_map(Progress::trouble).chain(state.pulse.trouble());
+        troubles.filter(|_| !moves).max_by_key(|trouble| trouble.lasts)
+    }
+
     /// The byte counts of this attempt.
     pub(crate) fn bytes(&self) -> Bytes {
         let state = self.state();
@@ -137,9 +156,22 @@ impl Meter {
     }
 
     /// Brings a report up to date; `earlier` is what earlier attempts received.
-    pub(crate) fn read(&self, report: &mut Report, earlier: Bytes) {
+    pub(crate) fn read(&self, report: &mut Report, earlier: Bytes, now: Timestamp) {
         report.bytes = self.bytes();
         report.bytes.upstream += earlier.upstream;
+        match self.trouble() {
+            Some(Trouble { lasts, kind, text }) => {
+                let began = now.checked_sub(SignedDuration::try_from(lasts).unwrap_or_default()).unwrap_or(now);
+                // The same stall, however long the clocks say that it lasts.
+                report.stalled = Some(report.stalled.map_or(began, |since| since.min(began)));
+                (report.reason, report.message) = (Some(transfer_reason(kind)), text);
+            }
+            None if report.stalled.take().is_some() => {
+                report.reason = None;
+                report.message.clear();
+            }
+            None => {}
+        }
         let state = self.state();
         match &state.waits {
             Some(failure) => {

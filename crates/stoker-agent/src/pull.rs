@@ -23,6 +23,7 @@ mod layout;
 mod uses;
 
 pub(crate) use self::enough::{enough, pinned};
+pub(crate) use self::failure::transfer_reason;
 use self::failure::{runtime_failure, transfer_failure};
 pub(crate) use self::uses::Uses;
 
@@ -95,8 +96,9 @@ impl Tools {
             retryable: false,
             pause: None,
         })?;
+        let tools = Self { registry: self.registry.watched(&meter.pulse()), ..self.clone() };
         loop {
-            match self.try_once(order, &reference, meter, pace).await {
+            match tools.try_once(order, &reference, meter, pace).await {
                 Err(failure) if failure.reason == Reason::RuntimeUnavailable => {
                     tracing::warn!(image = order.image, "{}; going on when it is back", failure.message);
                     meter.waits(failure);

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stoker_api::native::from_core::Saying;
-use stoker_core::model::{Key, Order, Report, after};
+use stoker_core::model::{Key, Order, Phase, Report, after};
 use stoker_core::pace::SIGN_OF_LIFE;
-use stoker_core::step::Task;
+use stoker_core::step::{Task, TaskState};
 
 /// What the API server has of this agent.
 #[derive(Default)]
@@ -43,26 +43,64 @@ impl Said {
             if report.ended() {
                 return None;
             }
+            // That it waits for its turn is told along with what others do.
+            if task.state == TaskState::Queued {
+                return Some(after(said.map_or(report.started, |said| said.updated), SIGN_OF_LIFE));
+            }
             let pace = orders.get(key).map_or(SIGN_OF_LIFE, |order| order.terms.progress);
-            let moved = said.is_none_or(|said| said.bytes != report.bytes);
+            let stalls = |report: &Report| report.stalled.is_some();
+            let moved = said.is_none_or(|said| said.bytes != report.bytes || stalls(said) != stalls(report));
             let last = said.map_or(report.started, |said| said.updated.max(report.started));
             Some(after(last, if moved { pace } else { SIGN_OF_LIFE.max(pace) }))
         });
         due.min()
     }
 
-    /// Everything that is new, and what is to be forgotten along with it.
-    pub(crate) fn saying(&self, tasks: &BTreeMap<Key, Task>) -> Saying {
+    /// Everything that is new, and what is to be forgotten along with it. `kept` are ended reports whose orders are gone.
+    pub(crate) fn saying(&self, tasks: &BTreeMap<Key, Task>, kept: &Kept) -> Saying {
         let new = tasks.iter().filter(|(key, task)| self.reports.get(key) != Some(&task.report));
         let new = new.map(|(key, task)| (*key, Some(task.report.clone())));
-        let gone = self.reports.keys().filter(|key| !tasks.contains_key(key)).map(|key| (*key, None));
+        let gone = self.reports.keys().filter(|key| !tasks.contains_key(key) && !kept.has(**key));
+        let gone = gone.map(|key| (*key, None));
         Saying { reports: new.chain(gone).collect(), agent: None, disk: None }
+    }
+}
+
+/// How many ended reports stay after their orders are gone, so that people can read how a job went.
+const KEPT: usize = 200;
+
+/// Ended reports whose orders are gone, the newest ones. The API server has them; here is only which.
+#[derive(Default)]
+pub(crate) struct Kept(BTreeMap<Key, Timestamp>);
+
+impl Kept {
+    /// Keeps a report that is an end, and forgets the oldest one where there are too many.
+    pub(crate) fn keep(&mut self, key: Key, report: &Report) {
+        if !matches!(report.phase, Phase::Succeeded | Phase::Failed) {
+            return;
+        }
+        self.0.insert(key, report.finished.unwrap_or(report.updated));
+        while self.0.len() > KEPT {
+            let oldest = self.0.iter().min_by_key(|(_, finished)| **finished).map(|(key, _)| *key);
+            oldest.map(|key| self.0.remove(&key));
+        }
+    }
+
+    fn has(&self, key: Key) -> bool {
+        self.0.contains_key(&key)
+    }
+
+    /// There is an order under this key again.
+    pub(crate) fn release(&mut self, key: Key) {
+        self.0.remove(&key);
     }
 }
 
 fn urgent(said: Option<&Report>, report: &Report) -> bool {
     let answered = report.pin.is_some() && said.is_none_or(|said| said.pin != report.pin);
+    // A stall is told at the pace of progress: a registry that stalls does so to the whole fleet.
     let failed = report.reason.is_some()
+        && report.stalled.is_none()
         && said.is_none_or(|said| (said.reason, said.attempt) != (report.reason, report.attempt));
     let ended = report.ended() && said.is_none_or(|said| (said.phase, said.asked) != (report.phase, report.asked));
     answered || failed || ended
@@ -91,15 +129,40 @@ mod tests {
         task.report.pin = Some(Pin { asked: at(0), digest: "sha256:a".into() });
         tasks.insert(key, task.clone());
         assert_eq!(said.due(&tasks, &orders, at(1)), Some(at(1)), "others wait for the answer");
-        said.acknowledge(&said.saying(&tasks));
+        said.acknowledge(&said.saying(&tasks, &Kept::default()));
         let done = succeed(&order(), &task, "sha256:a".into(), Bytes::default(), at(2));
         tasks.insert(key, done);
         assert_eq!(said.due(&tasks, &orders, at(2)), Some(at(2)), "an end is told at once");
-        said.acknowledge(&said.saying(&tasks));
+        said.acknowledge(&said.saying(&tasks, &Kept::default()));
         assert_eq!(said.due(&tasks, &orders, at(3)), None);
         tasks.clear();
         assert_eq!(said.due(&tasks, &orders, at(4)), None, "forgetting is no reason to write");
-        assert_eq!(said.saying(&tasks).reports, BTreeMap::from([(key, None)]), "but goes along with the next one");
+        assert_eq!(
+            said.saying(&tasks, &Kept::default()).reports,
+            BTreeMap::from([(key, None)]),
+            "but goes along with the next one"
+        );
+    }
+
+    #[test]
+    fn the_newest_ended_reports_stay_when_their_orders_are_gone() {
+        let mut said = Said::default();
+        let mut kept = Kept::default();
+        for n in 0..KEPT + 3 {
+            let key = Key::of(&n.to_string());
+            let begun = begin(&order(), 1, None, at(0));
+            let done = succeed(&order(), &begun, "sha256:a".into(), Bytes::default(), at(i64::try_from(n).unwrap()));
+            let tasks = BTreeMap::from([(key, done.clone())]);
+            said.acknowledge(&said.saying(&tasks, &kept));
+            kept.keep(key, &done.report);
+            kept.keep(Key::of("never ended"), &begun.report);
+        }
+        assert_eq!(kept.0.len(), KEPT);
+        let last = said.saying(&BTreeMap::new(), &kept);
+        assert_eq!(last.reports, BTreeMap::from([(Key::of("2"), None)]), "the others went along with earlier writes");
+        said.acknowledge(&last);
+        assert_eq!(said.reports.len(), KEPT);
+        assert!(said.reports.keys().all(|key| kept.has(*key)));
     }
 
     #[test]
@@ -108,7 +171,7 @@ mod tests {
         let orders = BTreeMap::from([(key, order())]);
         let tasks = BTreeMap::from([(key, begin(&order(), 1, None, at(0)))]);
         let mut said = Said::default();
-        said.acknowledge(&said.saying(&tasks));
+        said.acknowledge(&said.saying(&tasks, &Kept::default()));
         assert_eq!(said.due(&tasks, &orders, at(9)), Some(at(300)));
     }
 
@@ -120,12 +183,12 @@ mod tests {
         task.state = stoker_core::step::TaskState::Resting { until: at(3600) };
         let mut tasks = BTreeMap::from([(key, task.clone())]);
         let mut said = Said::default();
-        said.acknowledge(&said.saying(&tasks));
+        said.acknowledge(&said.saying(&tasks, &Kept::default()));
         assert_eq!(said.due(&tasks, &orders, at(301)), Some(at(300)));
         // The loop brings every task up to date before it writes.
         task.report.updated = at(301);
         tasks.insert(key, task);
-        said.acknowledge(&said.saying(&tasks));
+        said.acknowledge(&said.saying(&tasks, &Kept::default()));
         assert_eq!(said.due(&tasks, &orders, at(302)), Some(at(601)));
     }
 }

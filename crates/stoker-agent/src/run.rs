@@ -34,7 +34,7 @@ use crate::metrics::{self, Metrics, Share};
 use crate::node;
 use crate::pull::{Done, Tools};
 use crate::register::register;
-use crate::report::{Said, until};
+use crate::report::{Kept, Said, until};
 use crate::secrets::Secrets;
 use crate::sweep::{self, Broom, Keep};
 use crate::truth::{self, Seen};
@@ -135,6 +135,8 @@ struct Agent {
     attempts: JoinSet<Result<Done, Failure>>,
     news: Arc<Notify>,
     said: Said,
+    /// Reports that stay although their orders are gone.
+    kept: Kept,
     /// Whether its object was read, with what an earlier life of this agent had said there.
     adopted: bool,
     /// The first write says what agent this is.
@@ -201,6 +203,7 @@ impl Agent {
             attempts: JoinSet::new(),
             news: Arc::default(),
             said: Said::default(),
+            kept: Kept::default(),
             adopted: false,
             introduced: false,
             broom: Broom::default(),
@@ -239,6 +242,7 @@ impl Agent {
             let now = (self.settings.clock)();
             let step = step::step(&self.orders, &self.tasks, &able, now);
             step.actions.into_iter().for_each(|action| self.act(action, now));
+            step.queued.into_iter().for_each(|(key, behind)| self.queue(key, behind, now));
             if looking.is_none() && std::mem::take(&mut look_again) {
                 let questions = truth::questions(&self.orders, &self.tasks);
                 looking = Some(truth::look(self.settings.runtime.clone(), questions).boxed());
@@ -360,10 +364,14 @@ impl Agent {
             for (key, report) in reports.iter().filter(|(key, _)| orders.contains_key(key)) {
                 self.tasks.entry(*key).or_insert_with(|| step::adopt(report.clone(), now));
             }
+            for (key, report) in reports.iter().filter(|(key, report)| !orders.contains_key(key) && report.ended()) {
+                self.kept.keep(*key, report);
+            }
             self.said = Said { reports };
             self.broom.call();
         }
         self.orders = orders;
+        self.orders.keys().for_each(|key| self.kept.release(*key));
         for (key, running) in &self.running {
             running.pace.set(self.orders.get(key).and_then(|order| order.terms.pull.bandwidth));
         }
@@ -398,7 +406,7 @@ impl Agent {
 
     fn forget_all(&mut self) {
         self.orders.clear();
-        self.said = Said::default();
+        (self.said, self.kept) = (Said::default(), Kept::default());
         (self.adopted, self.introduced) = (false, false);
     }
 
@@ -420,7 +428,9 @@ impl Agent {
                 }
             }
             Action::Forget { key } => {
-                self.tasks.remove(&key);
+                if let Some(task) = self.tasks.remove(&key).filter(|task| task.state == TaskState::Ended) {
+                    self.kept.keep(key, &task.report);
+                }
                 self.broom.call();
                 if let Some(running) = self.running.remove(&key) {
                     self.broom.call_twice(now);
@@ -428,6 +438,16 @@ impl Agent {
                     running.abort.abort();
                 }
             }
+        }
+    }
+
+    /// An order waits for its turn.
+    fn queue(&mut self, key: Key, behind: usize, now: Timestamp) {
+        let Some(order) = self.orders.get(&key) else { return };
+        let queued = step::queue(order, behind, now);
+        let same = |task: &Task| (task.state, &task.report.message) == (queued.state, &queued.report.message);
+        if !self.tasks.get(&key).is_some_and(same) {
+            self.tasks.insert(key, queued);
         }
     }
 
@@ -450,11 +470,12 @@ impl Agent {
             let attempt =
                 tokio::time::timeout(order.terms.pull.timeout, tools.attempt(&order, &its_meter, &its_pace)).await;
             attempt.unwrap_or_else(|_| {
+                let last = its_meter.trouble().map(|trouble| format!("; last: {trouble}")).unwrap_or_default();
                 Err(Failure {
                     reason: Reason::Timeout,
                     message: format!(
                         "{}: not done after {} s, the longest that the job allows for one attempt; \
-                         the next one goes on where this one stopped",
+                         the next one goes on where this one stopped{last}",
                         order.image,
                         order.terms.pull.timeout.as_secs()
                     ),
@@ -529,7 +550,7 @@ impl Agent {
     fn read_meters(&mut self, now: Timestamp) {
         for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
             if let Some(running) = self.running.get(key) {
-                running.meter.read(&mut task.report, running.earlier);
+                running.meter.read(&mut task.report, running.earlier, now);
                 self.share.received(running.meter.received());
             }
             task.report.updated = now;
@@ -551,7 +572,7 @@ impl Agent {
         if !writing.is_empty() || self.write_due(now).is_none_or(|due| due > now) {
             return;
         }
-        let mut saying = self.said.saying(&self.tasks);
+        let mut saying = self.said.saying(&self.tasks, &self.kept);
         if !self.introduced {
             saying.agent = Some(AgentInfo {
                 version: env!("CARGO_PKG_VERSION").into(),

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde::de::DeserializeOwned;
+use stoker_core::rollup::FailedNode;
 use stoker_core::{Job, JobId, Outcome};
 
 use crate::native;
@@ -55,6 +56,8 @@ pub struct Summary {
     pub failed: u32,
     /// Whether it ended, for the object as it is now.
     pub ended: bool,
+    /// The first nodes that failed, where the status says why.
+    pub failures: Vec<FailedNode>,
     /// All this in a sentence.
     pub message: String,
 }

@@ -394,6 +394,8 @@ pub struct Report {
     pub reason: Option<Reason>,
     /// The same for a person, with the next step.
     pub message: String,
+    /// Since when no byte has come, in an attempt that goes on. `reason` and `message` say why.
+    pub stalled: Option<Timestamp>,
     /// When the agent began, by its clock.
     pub started: Timestamp,
     /// When it was over, by the agent's clock.

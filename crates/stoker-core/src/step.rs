@@ -34,6 +34,8 @@ pub enum TaskState {
         /// When.
         until: Timestamp,
     },
+    /// It waits for its turn.
+    Queued,
     /// The report is an end.
     Ended,
 }
@@ -87,6 +89,8 @@ impl Default for Able {
 pub struct Step {
     /// In this order.
     pub actions: Vec<Action>,
+    /// Orders that wait for their turn, each with how many others are before it.
+    pub queued: Vec<(Key, usize)>,
     /// The end of the earliest rest.
     pub wake: Option<Timestamp>,
 }
@@ -102,6 +106,7 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
     let at_work = |order: &Order| !order.hold && !order.ask.is_question();
     let running = orders.iter().filter(|(_, order)| at_work(order)).map(|(key, _)| key).filter(runs).count();
     let mut free = able.orders_at_once.saturating_sub(running);
+    let mut before = running;
     // First asked, first served; the key decides where that is the same.
     let wanted = orders.iter().filter(|(_, order)| !order.hold);
     let mut queue: Vec<(Timestamp, Key)> = wanted.map(|(&key, order)| (order.asked, key)).collect();
@@ -113,7 +118,7 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
             Some(task) => match task.state {
                 TaskState::Running => continue,
                 TaskState::Ended if task.report.asked >= asked => continue,
-                TaskState::Ended => 1,
+                TaskState::Ended | TaskState::Queued => 1,
                 TaskState::Resting { until } if until <= now => task.report.attempt.saturating_add(1),
                 TaskState::Resting { until } => {
                     step.wake = Some(step.wake.map_or(until, |wake| wake.min(until)));
@@ -130,7 +135,13 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
             step.actions.push(Action::Start { key, attempt });
         } else if free > 0 {
             free -= 1;
+            before += 1;
             step.actions.push(Action::Start { key, attempt });
+        } else {
+            if attempt == 1 {
+                step.queued.push((key, before));
+            }
+            before += 1;
         }
     }
     step
@@ -149,9 +160,17 @@ pub struct Failure {
     pub pause: Option<Duration>,
 }
 
+/// The task of an order that waits for its turn behind this many others.
+pub fn queue(order: &Order, behind: usize, now: Timestamp) -> Task {
+    let images = if behind == 1 { "1 other image".into() } else { format!("{behind} other images") };
+    let report =
+        Report { attempt: 0, message: format!("behind {images} on this node"), ..begin(order, 1, None, now).report };
+    Task { report, state: TaskState::Queued }
+}
+
 /// The task at the beginning of an attempt. What earlier attempts learned stays.
 pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timestamp) -> Task {
-    let earlier = earlier.filter(|report| attempt > 1 || report.phase == Phase::Pulling);
+    let earlier = earlier.filter(|report| attempt > 1 || (report.phase == Phase::Pulling && report.attempt > 0));
     let report = Report {
         asked: order.asked,
         jobs: order.jobs.clone(),
@@ -162,6 +181,7 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
         attempt,
         reason: earlier.and_then(|report| report.reason),
         message: earlier.map(|report| report.message.clone()).unwrap_or_default(),
+        stalled: None,
         started: earlier.map_or(now, |report| report.started),
         finished: None,
         updated: now,
@@ -188,6 +208,7 @@ pub fn succeed(order: &Order, task: &Task, digest: String, bytes: Bytes, now: Ti
         bytes,
         reason: None,
         message: String::new(),
+        stalled: None,
         finished: Some(now),
         updated: now,
         ..task.report.clone()
@@ -216,6 +237,7 @@ pub fn fail(order: &Order, task: &Task, failure: Failure, salt: u64, now: Timest
         asked: task.report.asked.min(order.asked),
         reason: Some(failure.reason),
         message: failure.message,
+        stalled: None,
         updated: now,
         ..task.report.clone()
     };
@@ -335,8 +357,11 @@ mod tests {
         let first = next(&orders, &BTreeMap::new(), 9);
         let started: Vec<Key> = orders_started(&first);
         assert_eq!(started, [key(1), key(2), key(3)], "first asked, first served, three at once");
+        assert_eq!(first.queued, [(key(4), 3), (key(5), 4)]);
+        let queued = queue(&orders[&key(4)], 3, at(9));
+        assert_eq!((queued.report.message.as_str(), queued.report.attempt), ("behind 3 other images on this node", 0));
         let tasks: BTreeMap<Key, Task> = started.iter().map(|k| (*k, begin(&orders[k], 1, None, at(9)))).collect();
-        assert_eq!(next(&orders, &tasks, 9), Step::default());
+        assert_eq!(next(&orders, &tasks, 9).actions, []);
         let mut fewer = orders.clone();
         fewer.remove(&key(2));
         let after = next(&fewer, &tasks, 9);

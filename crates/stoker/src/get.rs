@@ -115,11 +115,12 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
         }
         world => world.map_err(jobs::explain)?,
     };
-    let rows = why::rows(&mut world, &job.id(), clock::system()());
+    let now = clock::system()();
+    let rows = why::all_rows(&mut world, job, &summary, now);
+    if summary.ended && rows.len() < usize::try_from(summary.desired).unwrap_or(usize::MAX) {
+        outln!("It has ended; of {} nodes the reports of {} are still kept.", summary.desired, rows.len());
+    }
     if rows.is_empty() {
-        if summary.ended && summary.desired > 0 {
-            outln!("It has ended; what each node did is no longer kept.");
-        }
         return Ok(());
     }
     let mut header = vec!["NODE", "STATE", "IMAGE", "DIGEST", "DONE", "SIZE", "WHY"];
@@ -128,6 +129,12 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
     }
     let mut lines = Vec::new();
     for row in &rows {
+        if row.images.is_empty() {
+            let mut line = vec![row.node.clone(), why::word(&row.state).into()];
+            line.resize(header.len() - 1, "-".into());
+            line.push(why::sentence(row, now));
+            lines.push(line);
+        }
         for (number, image) in row.images.iter().enumerate() {
             let first = number == 0;
             let bytes = image.report.as_ref().map(|report| report.bytes).unwrap_or_default();
@@ -145,7 +152,7 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
                 line.extend([human::bytes(bytes.upstream), attempt.to_string()]);
             }
             let sentence = match &image.report {
-                _ if first && row.state != State::Succeeded => why::sentence(row),
+                _ if first && row.state != State::Succeeded => why::sentence(row, now),
                 // What a person should know although all is well.
                 Some(report) if report.phase == Phase::Succeeded => report.message.clone(),
                 _ => String::new(),

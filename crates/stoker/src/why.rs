@@ -1,16 +1,19 @@
 //! `stoker why`: what each node is waiting for. Computed from the cluster's objects with the controller's own rules.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use anyhow::bail;
 use jiff::Timestamp;
+use stoker_api::Summary;
 use stoker_controller::snapshot;
 use stoker_core::human;
 use stoker_core::world::State;
-use stoker_core::{JobId, Reason, Waiting, World};
+use stoker_core::{JobId, Reason, Report, Waiting, World};
 
 use crate::cli::{Cluster, Why};
 use crate::connect::connect;
+use crate::jobs::Job;
 use crate::out::{out, outln};
 use crate::{clock, jobs, table};
 
@@ -50,23 +53,47 @@ pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<Row> {
     views.collect()
 }
 
+/// The same, and of an ended job also the failures that its own status describes, where reports of nodes are not kept.
+pub(crate) fn all_rows(world: &mut World, job: &Job, summary: &Summary, now: Timestamp) -> Vec<Row> {
+    let mut rows = rows(world, &job.id(), now);
+    if summary.ended {
+        let known: BTreeSet<String> = rows.iter().map(|row| row.node.clone()).collect();
+        let others = summary.failures.iter().filter(|failed| !known.contains(&*failed.node));
+        rows.extend(others.map(|failed| Row {
+            node: failed.node.to_string(),
+            state: State::Failed(failed.reason, failed.message.clone()),
+            images: Vec::new(),
+        }));
+        rows.sort_by(|a, b| a.node.cmp(&b.node));
+    }
+    rows
+}
+
 /// A state in a sentence.
-pub(crate) fn sentence(row: &Row) -> String {
+pub(crate) fn sentence(row: &Row, now: Timestamp) -> String {
     match &row.state {
         State::Succeeded => "has every image".into(),
         State::Waiting(waiting) => format!("{}: {waiting}", waiting.reason()),
         State::Failed(reason, message) => format!("{reason}: {message}"),
         State::Pulling => {
             let busy = row.images.iter().filter(|image| image.report.as_ref().is_none_or(|report| !report.ended()));
-            let parts: Vec<String> = busy.map(pulling).collect();
+            let parts: Vec<String> = busy.map(|image| pulling(image, now)).collect();
             parts.join("; ")
         }
     }
 }
 
-fn pulling(image: &ImageRow) -> String {
+fn pulling(image: &ImageRow, now: Timestamp) -> String {
     match &image.report {
         None => format!("{}: ordered, the agent has not reported yet", image.image),
+        // It has not begun: it waits for its turn.
+        Some(report) if report.attempt == 0 => format!("{}: {}", image.image, report.message),
+        Some(Report { stalled: Some(since), bytes, message, .. }) => {
+            let seconds = now.duration_since(*since).as_secs().max(0);
+            let (done, total) = (human::bytes(bytes.done), human::bytes(bytes.total));
+            let progress = if bytes.total == 0 { String::new() } else { format!("{done} of {total}, ") };
+            format!("{}: {progress}stalled {seconds} s, retrying: {message}", image.image)
+        }
         // No attempt has failed for it: the one that runs goes on.
         Some(report) if report.reason == Some(Reason::RuntimeUnavailable) => {
             format!("{}: waiting for the runtime, {}: {}", image.image, Reason::RuntimeUnavailable, report.message)
@@ -76,7 +103,7 @@ fn pulling(image: &ImageRow) -> String {
             format!("attempt {} failed with {reason}, trying again: {}", report.attempt, report.message)
         }
         Some(report) if report.digest.is_none() => format!("{}: asking the registry for its digest", image.image),
-        Some(report) if report.bytes.total == 0 => format!("{}: the digest is known, beginning to fetch", image.image),
+        Some(report) if report.bytes.total == 0 => format!("{}: asking the registry for its manifest", image.image),
         Some(report) => {
             let (done, total) = (human::bytes(report.bytes.done), human::bytes(report.bytes.total));
             format!("{}: {done} of {total}", image.image)
@@ -99,18 +126,22 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
     let job = jobs::find(&connection, &args.name).await?;
     let summary = (job.dialect.summary)(&job.object);
     let mut world = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
-    let rows = rows(&mut world, &job.id(), clock::system()());
+    let now = clock::system()();
+    let rows = all_rows(&mut world, &job, &summary, now);
     let asked: Vec<&Row> = rows.iter().filter(|row| args.node.as_ref().is_none_or(|node| *node == row.node)).collect();
     if let Some(node) = &args.node
         && asked.is_empty()
     {
+        let name = job.name();
         match summary.ended {
-            true => outln!("{} has ended: {}. What node {node} did is no longer kept.", job.name(), summary.message),
-            false => bail!(
-                "{} does not want its images on node {node}; `stoker get {}` shows its nodes",
-                job.name(),
-                job.name()
+            _ if !world.has_node(node) => {
+                bail!("there is no node {node}, and {name} does not name one; `stoker get nodes` lists them")
+            }
+            true => outln!(
+                "{name} has ended: {}. Node {node} is not among its failures, and its own report is no longer kept.",
+                summary.message
             ),
+            false => bail!("{name} does not want its images on node {node}; `stoker get {name}` shows its nodes"),
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -122,7 +153,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
         return Ok(ExitCode::SUCCESS);
     }
     let lines: Vec<Vec<String>> =
-        open.iter().map(|row| vec![row.node.clone(), word(&row.state).into(), sentence(row)]).collect();
+        open.iter().map(|row| vec![row.node.clone(), word(&row.state).into(), sentence(row, now)]).collect();
     out!("{}", table::render(&["NODE", "STATE", "WHY"], &lines));
     Ok(ExitCode::SUCCESS)
 }

@@ -43,9 +43,9 @@ pub(super) fn keeps_changing(image: &str, blob: &Digest, times: u32) -> Failure 
     }
 }
 
-/// An error on the way from the registry.
-pub(super) fn transfer_failure(problem: stoker_transfer::Error) -> Failure {
-    let reason = match problem.kind() {
+/// The public word for trouble on the way from the registry.
+pub(crate) fn transfer_reason(kind: Kind) -> Reason {
+    match kind {
         Kind::InvalidReference => Reason::InvalidReference,
         Kind::NotFound => Reason::NotFound,
         Kind::Unauthorized => Reason::Unauthorized,
@@ -59,7 +59,12 @@ pub(super) fn transfer_failure(problem: stoker_transfer::Error) -> Failure {
         Kind::Server => Reason::RegistryError,
         Kind::NoSpace => Reason::NoSpace,
         Kind::Disk => Reason::StoreError,
-    };
+    }
+}
+
+/// An error on the way from the registry.
+pub(super) fn transfer_failure(problem: stoker_transfer::Error) -> Failure {
+    let reason = transfer_reason(problem.kind());
     let (retryable, pause) = (problem.is_retryable(), problem.retry_after());
     Failure { reason, message: problem.to_string(), retryable, pause }
 }

@@ -213,6 +213,7 @@ fn wire_report(report: &Report) -> Value {
         attempt: report.attempt,
         reason: report.reason.map(|reason| reason.to_string()),
         message: Some(report.message.clone()).filter(|message| !message.is_empty()),
+        stalled: report.stalled,
         started: report.started,
         finished: report.finished,
         updated: report.updated,

@@ -198,6 +198,10 @@ pub struct WireReport {
     /// Why it failed, in a sentence.
     #[serde(default)]
     pub message: Option<String>,
+    /// Since when no byte has come, in an attempt that goes on.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub stalled: Option<Timestamp>,
     /// When it began.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub started: Timestamp,

@@ -10,6 +10,7 @@ use stoker_core::model::{
     self, Ask, Completion, CopyName, Empty, Job, JobId, Key, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
 };
 use stoker_core::reason::Reason;
+use stoker_core::rollup::FailedNode;
 
 use super::{
     CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireAsk, WireBytes, WireOrder,
@@ -79,8 +80,14 @@ pub fn summary(object: &DynamicObject) -> Summary {
         pulling: status.pulling,
         failed: status.failed,
         ended: current && status.completion_time.is_some(),
+        failures: status.failed_nodes.iter().map(failed_node).collect(),
         message: status.message,
     }
+}
+
+fn failed_node(failed: &super::FailedNode) -> FailedNode {
+    let reason = failed.reason.parse().unwrap_or(Reason::Unknown);
+    FailedNode { node: failed.node.as_str().into(), reason, message: failed.message.clone() }
 }
 
 pub(crate) fn policy(policy: PullPolicy) -> model::Policy {
@@ -192,6 +199,7 @@ pub fn reports(object: &DynamicObject) -> (BTreeMap<Key, Report>, Vec<String>) {
             // A newer agent may have reasons that this version does not know.
             reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),
             message: wire.message.unwrap_or_default(),
+            stalled: wire.stalled,
             started: wire.started,
             finished: wire.finished,
             updated: wire.updated,

@@ -277,7 +277,7 @@ impl World {
         waited_for.map(String::as_str).filter(|name| !self.known(name))
     }
 
-    fn known(&self, name: &str) -> bool {
+    pub(super) fn known(&self, name: &str) -> bool {
         self.by_name.get(name).and_then(|&at| self.slots.get(at)).is_some_and(|slot| slot.node.is_some())
     }
 

@@ -108,12 +108,13 @@ pub(super) fn entry(job: &Job, image: usize, slot: &Slot, known: Known<'_>) -> (
 fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>) -> (Entry, Option<Timestamp>) {
     let (now, since) = (known.now, job.since(known.now));
     let (order, report) = (slot.orders.get(&key), slot.report(key));
-    let question = order.is_some_and(|order| order.ask.is_question());
+    // A report outlives its order so that people can read it; what a job counts is kept up to date by an order.
+    let Some(order) = order else { return (Entry::Open, None) };
+    let question = order.ask.is_question();
     let resolved = known.digests.get(image) == Some(&true);
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
     // of the places that the job's parallelism allows.
-    let running = order.filter(|order| !order.hold && !answered(order, report) && order.jobs.contains(&job.id));
-    if let Some(order) = running {
+    if !order.hold && !answered(order, report) && order.jobs.contains(&job.id) {
         let silent = silent_from(order, report, slot, now);
         return match now < silent {
             // Another node was quicker to learn the digest.
@@ -125,7 +126,7 @@ fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>)
         };
     }
     // What another job was content with may not be enough: a node that had the tag has not asked the registry.
-    let enough = order.is_none_or(|order| order.terms.pull.policy >= job.pull.policy);
+    let enough = order.terms.pull.policy >= job.pull.policy;
     match report.filter(|report| report.asked >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
         Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => (Entry::Open, None),
@@ -136,10 +137,10 @@ fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>)
                 Completion::Once { .. } => None,
                 Completion::Continuous { .. } => Some(after(report.asked, ASK_FAILED_AGAIN)),
             };
-            let mended = order.is_some_and(|order| mended(job, image, order, report, known.secrets));
+            let mended = mended(job, image, order, report, known.secrets);
             // Somebody took away what was there: a job that still runs wants it back.
             let removed = report.reason == Some(Reason::Removed);
-            match (job.ended.is_none() && (mended || removed)) || again.is_some_and(|again| again <= now) {
+            match mended || removed || again.is_some_and(|again| again <= now) {
                 true => (Entry::Open, None),
                 false => (Entry::Failed(report.reason.unwrap_or(Reason::Unknown)), again),
             }
@@ -150,12 +151,10 @@ fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>)
 }
 
 /// Whether this failure says nothing about a pull: the node only looked, or cannot answer such a question. The order may be
-/// gone since, or be one for another job by now.
-fn is_no_answer(order: Option<&Held>, report: &Report) -> bool {
-    let unable = |order: &Held| {
-        report.reason == Some(Reason::Unsupported) && (order.ask.is_question() || report.asked < order.asked)
-    };
-    report.reason == Some(Reason::Unresolved) || order.is_some_and(unable)
+/// one for another job by now.
+fn is_no_answer(order: &Held, report: &Report) -> bool {
+    let unable = order.ask.is_question() || report.asked < order.asked;
+    report.reason == Some(Reason::Unresolved) || report.reason == Some(Reason::Unsupported) && unable
 }
 
 /// What a node may be asked about an image, for a job that counts from `since`.

@@ -2,10 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::refresh::digests_known;
-use super::seat::{self, Failure, Known, Seat, Standing, Wait};
+use super::seat::{self, Failure, Seat, Standing, Wait};
 use super::{Slot, World};
-use crate::model::{Bytes, Job, JobId, NodeName, Report};
+use crate::model::{Bytes, Job, JobId, Key, NodeName, Phase, Report};
 use crate::reason::{Reason, Waiting};
 use crate::rollup::{Count, Tally};
 use crate::select::selects;
@@ -37,32 +36,27 @@ pub struct NodeView<'a> {
 }
 
 impl World {
-    /// Every node of a job by name, as of the last plan. Of an ended job those whose reports are still there.
+    /// Every node of a job by name, as of the last plan. Of an ended job those whose reports about it are still there.
     pub fn nodes(&self, id: &JobId, now: Timestamp) -> Vec<NodeView<'_>> {
         let Some(state) = self.jobs.get(id) else { return Vec::new() };
         let job = &state.job;
         let mut views: Vec<NodeView<'_>> = Vec::new();
-        let digests = digests_known(&self.demand, job, now);
-        let known = Known { digests: &digests, secrets: &self.secrets, now };
         for (name, &at) in &self.by_name {
             let Some(slot) = self.slots.get(at) else { continue };
-            let seat = match job.ended {
-                Some(_) => seat::seat(job, slot, known),
-                None => state.seats.get(at).copied().unwrap_or_default(),
+            if job.ended.is_some() {
+                views.extend(self.last_seen(job, name, slot, now));
+                continue;
+            }
+            let seat = state.seats.get(at).copied().unwrap_or_default();
+            let state = match &job.unreadable {
+                None => self.state(job, slot, &seat, now),
+                Some(problem) => slot.node.as_ref().is_some_and(|node| selects(job, node)).then(|| {
+                    let problem = problem.clone();
+                    State::Waiting(Waiting::StatusUnreadable { problem })
+                }),
             };
-            let images = images(job, slot, now);
-            if let Some(problem) = &job.unreadable {
-                if slot.node.as_ref().is_some_and(|node| selects(job, node)) {
-                    let state = State::Waiting(Waiting::StatusUnreadable { problem: problem.clone() });
-                    views.push(NodeView { node: name.clone(), state, bytes: seat.bytes, images });
-                }
-                continue;
-            }
-            let over = matches!(seat.standing, Standing::Succeeded | Standing::Failed(_));
-            if job.ended.is_some() && (!over || images.iter().all(|(_, report)| report.is_none())) {
-                continue;
-            }
-            if let Some(state) = self.state(job, slot, &seat, now) {
+            if let Some(state) = state {
+                let images = images(job, slot, now);
                 views.push(NodeView { node: name.clone(), state, bytes: seat.bytes, images });
             }
         }
@@ -76,6 +70,35 @@ impl World {
         }
         views.sort_by(|a, b| a.node.cmp(&b.node));
         views
+    }
+
+    /// How an ended job went on a node, as far as the node's reports about it are kept.
+    fn last_seen<'a>(&'a self, job: &'a Job, name: &NodeName, slot: &'a Slot, now: Timestamp) -> Option<NodeView<'a>> {
+        let since = job.since(now);
+        let own = |key: Key| {
+            slot.report(key).filter(|report| report.asked >= since && report.ended() && report.jobs.contains(&job.id))
+        };
+        let done = |report: &&Report| matches!(report.phase, Phase::Succeeded | Phase::Failed);
+        let images = job.images.iter().map(|image| {
+            let key = image.reference.as_ref().ok().map(|reference| reference.key());
+            let report = key.and_then(|key| own(key).or_else(|| own(key.question())).filter(done));
+            (image.written.as_str(), report)
+        });
+        let images: Vec<(&str, Option<&Report>)> = images.collect();
+        let failed = images.iter().position(|(_, report)| report.is_some_and(|report| report.phase == Phase::Failed));
+        let state = match failed {
+            Some(image) => {
+                let reason = images.get(image)?.1?.reason.unwrap_or(Reason::Unknown);
+                let failure = Failure { image, reason };
+                let message = &images.get(image)?.1?.message;
+                State::Failed(self.failure_reason(job, failure), self.explain_secrets(job, failure, message))
+            }
+            None if images.iter().all(|(_, report)| report.is_some()) => State::Succeeded,
+            None => return None,
+        };
+        let mut bytes = Bytes::default();
+        images.iter().filter_map(|(_, report)| *report).for_each(|report| bytes += report.bytes);
+        Some(NodeView { node: name.clone(), state, bytes, images })
     }
 
     fn state(&self, job: &Job, slot: &Slot, seat: &Seat, now: Timestamp) -> Option<State> {
@@ -134,6 +157,11 @@ fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Opt
 pub(super) const UNKNOWN_NODE: &str = "no node of this name joined before the job's deadline";
 
 impl World {
+    /// Whether there is a node of this name.
+    pub fn has_node(&self, name: &str) -> bool {
+        self.known(name)
+    }
+
     /// What a person reads about a failed node.
     fn message(&self, job: &Job, failure: Failure, slot: &Slot, now: Timestamp) -> String {
         let image = job.images.get(failure.image);

@@ -110,6 +110,7 @@ pub(crate) fn pulling(asked: Timestamp, now: Timestamp) -> Report {
         attempt: 1,
         reason: None,
         message: String::new(),
+        stalled: None,
         started: now,
         finished: None,
         updated: now,

@@ -96,6 +96,7 @@ impl Fleet {
             attempt: 1,
             reason: failed.then_some(Reason::Unreachable),
             message: if failed { "the registry cannot be reached: no route to host".into() } else { String::new() },
+            stalled: None,
             started: self.began,
             finished: (place != Place::Active).then_some(self.began),
             updated: self.began,

@@ -77,6 +77,8 @@ pub fn summary(object: &DynamicObject) -> Summary {
         pulling: count(status.active),
         failed: count(status.failed),
         ended,
+        // Their status has names only.
+        failures: Vec::new(),
         message: status.message,
     }
 }
