@@ -27,13 +27,14 @@ const WALLS: &[(&str, &[&str])] = &[
             "thiserror",
         ],
     ),
-    // Bytes; knows no Kubernetes. Of core it takes what a reference is.
+    // Bytes; knows no Kubernetes. Of core it takes what a reference is. flate2 undoes what proxies do to answers.
     (
         "stoker-transfer",
         &[
             "axum",
             "base64",
             "bytes",
+            "flate2",
             "futures",
             "http",
             "http-body",

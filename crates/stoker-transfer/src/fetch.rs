@@ -79,6 +79,7 @@ impl Fetch<'_> {
             Ok(walk) => walk,
             Err(error) => return Ok(Some((writer, error))),
         };
+        let mut packing = None;
         let mut from = Party::new(source.image.registry(), &walk.host().authority);
         loop {
             // Hashing and syncing what arrived is no silence of the host.
@@ -97,7 +98,7 @@ impl Fetch<'_> {
                 }
             }
             let before = writer.length();
-            let (back, end) = self.attempt(source, &walk, writer).await?;
+            let (back, end) = self.attempt(source, &walk, writer, &mut packing).await?;
             writer = back;
             let error = match end {
                 End::Whole(who) => {
@@ -122,12 +123,25 @@ impl Fetch<'_> {
     }
 
     /// Asks the host whose turn it is for what is missing, and writes what comes.
-    async fn attempt(&self, source: &Source, walk: &Walk<'_>, writer: Writer) -> Result<(Writer, End), Error> {
+    /// `packing` is a host that compresses the blob, so that a range of its answer is no range of the blob: it is asked for
+    /// all of it, and the bytes that the file has already are skipped.
+    async fn attempt(
+        &self,
+        source: &Source,
+        walk: &Walk<'_>,
+        writer: Writer,
+        packing: &mut Option<String>,
+    ) -> Result<(Writer, End), Error> {
         let registry = &self.spool.registry;
         let limited = self.core.paces().next().is_some();
         let blob = &self.core.descriptor;
-        match registry.open_blob(walk.asked(), source, blob, writer.length(), limited).await {
-            Ok(body) => pump::pump(self.core, &source.image, writer, body, registry.settings()).await,
+        let host = walk.asked();
+        let from = if packing.as_ref() == Some(&host.authority) { 0 } else { writer.length() };
+        match registry.open_blob(host, source, blob, from, limited).await {
+            Ok(body) => {
+                *packing = body.packed.then(|| host.authority.clone());
+                pump::pump(self.core, &source.image, writer, body, registry.settings()).await
+            }
             Err(error) => Ok((writer, End::Failed(error))),
         }
     }

@@ -17,6 +17,7 @@ use crate::pulse::Pulse;
 use crate::reference::Reference;
 
 mod blob;
+mod body;
 mod challenge;
 mod connect;
 mod error;
@@ -33,8 +34,8 @@ mod token;
 mod walk;
 
 pub(crate) use self::blob::BlobBody;
+pub(crate) use self::body::{Broken, Piece};
 pub use self::error::{Error, Problem};
-pub(crate) use self::http::chain;
 use self::http::{Answer, Ask, Failure, Http, Why};
 pub use self::party::Party;
 pub use self::refusal::Refusal;
@@ -156,17 +157,17 @@ impl Registry {
         let (mut renewed, mut refreshed) = (0, false);
         loop {
             let stranger = answer.elsewhere.is_some();
-            match answer.status().as_u16() {
+            match answer.status.as_u16() {
                 // The signed address may have expired: the registry signs another one.
                 400 | 401 | 403 if stranger && !refreshed => {
                     refreshed = true;
-                    http.discard(answer).await;
+                    http.discard(&mut answer).await;
                 }
                 // Only the registry itself may name the token server that gets our password.
                 401 if !stranger && renewed < slot.renewals() => {
                     renewed += 1;
-                    let challenges = challenge::challenges(answer.headers());
-                    http.discard(answer).await;
+                    let challenges = challenge::challenges(&answer.headers);
+                    http.discard(&mut answer).await;
                     let asker = Asker { http, registry: &uri, trust: &host.trust, repository, login: question.login };
                     let header = slot
                         .renew(ask.authorization.as_ref(), &challenges, &asker)
@@ -194,18 +195,18 @@ impl Registry {
         &self,
         question: &Question<'_>,
         host: &Host,
-        answer: Answer,
+        mut answer: Answer,
         authorization: Option<&HeaderValue>,
     ) -> Result<Answer, Error> {
-        let status = answer.status();
-        if matches!(status.as_u16(), 200 | 206) {
+        let status = answer.status.as_u16();
+        if matches!(status, 200 | 206) {
             return Ok(answer);
         }
-        let retry_after = retry::retry_after(answer.headers());
+        let retry_after = retry::retry_after(&answer.headers);
         let who = question.who(host).redirected(answer.elsewhere.clone());
         let secrets = login::secrets(question.login, authorization);
-        let said = self.inner.http.explanation(answer, &secrets).await;
-        let problem = match status.as_u16() {
+        let said = self.inner.http.explanation(&mut answer, &secrets).await;
+        let problem = match status {
             401 if !who.is_redirect_target() => Problem::Unauthorized { why: Refusal::Login, said },
             403 if !who.is_redirect_target() => Problem::Unauthorized { why: Refusal::Forbidden, said },
             404 => Problem::NotFound { said },

@@ -2,9 +2,13 @@
 //!
 //! A request comes in; an answer as a value goes out, with where its body is cut or held.
 
+use std::io::Write as _;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::json;
 
 use super::fault::{Auth, Fault, draw};
@@ -16,6 +20,8 @@ pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: Bytes,
+    /// What comes before the next answer, as if somebody had forgotten it.
+    pub(super) tail: Bytes,
     /// Whether a Content-Length is sent; else the body goes in chunks.
     pub(super) declared: bool,
     /// Whether it is the answer to a HEAD: lengths are told, nothing is sent.
@@ -81,6 +87,9 @@ fn find(store: &Store, request: &Seen, faults: &[Fault], ignore_range: bool) -> 
             *byte ^= 0xff;
         }
     }
+    if faults.iter().any(|fault| matches!(fault, Fault::Gzip)) {
+        bytes = gzip(&bytes);
+    }
     let size = bytes.len();
     let from =
         request.range.as_ref().and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
@@ -107,6 +116,13 @@ fn spoil(answer: &mut Answer, fault: &Fault, request: &Seen) {
             *answer = Answer { head: answer.head, ..Answer::new(*status, "application/json", body.clone()) };
         }
         Fault::Header(name, value) => answer.set(name, value.clone()),
+        Fault::Gzip => {
+            // A blob was compressed before its range was taken.
+            if answer.status >= 400 || !request.path.contains("/blobs/") {
+                answer.body = gzip(&answer.body).into();
+            }
+            answer.set("Content-Encoding", "gzip");
+        }
         // Only a real body is spoiled: a 401 in between is not the thing.
         _ if answer.status >= 400 => {}
         Fault::CutAfter(bytes) => answer.cut_after = Some(*bytes),
@@ -122,6 +138,9 @@ fn spoil(answer: &mut Answer, fault: &Fault, request: &Seen) {
             answer.body = body.into();
             answer.declared = *declared;
         }
+        Fault::LateTail(by) => {
+            answer.tail = answer.body.split_off(answer.body.len().saturating_sub(*by as usize));
+        }
         Fault::ShorterBy(by) => answer.body.truncate(answer.body.len().saturating_sub(*by as usize)),
         Fault::WrongContentRange => {
             let last = answer.body.len();
@@ -135,6 +154,13 @@ fn spoil(answer: &mut Answer, fault: &Fault, request: &Seen) {
         Fault::Serve(body) => answer.body = body.clone(),
         Fault::SayNothing => *answer = Answer { status: 200, declared: true, head: answer.head, ..Answer::default() },
     }
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    // A vector takes everything.
+    let _ = encoder.write_all(bytes);
+    encoder.finish().unwrap_or_default()
 }
 
 fn redirect(answer: &mut Answer, location: String) {

@@ -49,6 +49,10 @@ pub enum Fault {
     ShorterBy(u64),
     /// A 206 whose Content-Range begins one byte later than it should.
     WrongContentRange,
+    /// Compressed on the way, whatever the client accepts; a range is one of the compressed bytes.
+    Gzip,
+    /// Content-Length and body lack the last bytes, this many; they come before the next answer on the same connection.
+    LateTail(u64),
     /// Another digest in Docker-Content-Digest; empty: none.
     SayDigest(String),
     /// Another body.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -16,14 +17,19 @@ const LONGEST_HEAD: u64 = 64 * 1024;
 pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, connection: usize) {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
+    let mut forgotten = Bytes::new();
     while let Some(mut request) = head(&mut read).await {
         request.connection = connection;
         let answer = answer(&shared, &request);
+        let late = std::mem::replace(&mut forgotten, answer.tail.clone());
         request.status = answer.status;
         let number = shared.note(|store| {
             store.seen.push(request);
             store.seen.len() - 1
         });
+        if write.write_all(&late).await.is_err() {
+            return;
+        }
         match send(&mut write, &shared, number, answer).await {
             Ok(true) => {}
             // Closed as a working server would: what was written arrives, then comes the end.

@@ -8,15 +8,13 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
-use http_body_util::BodyExt;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::Error;
 use crate::reference::Reference;
-use crate::registry::{self, BlobBody, Party, Problem, Settings, chain, passed};
+use crate::registry::{self, BlobBody, Broken, Party, Piece, Problem, Settings, passed};
 use crate::spool::{self, Core, Writer};
 
 /// A buffer is written as soon as the disk is free; the wire waits when one has grown to this.
@@ -93,17 +91,21 @@ pub(super) async fn pump(
                     deadline = Instant::now() + settings.stall_timeout;
                 }
             }
-            frame = bytes.frame(), if reading => {
+            piece = bytes.next(), if reading => {
                 deadline = Instant::now() + settings.stall_timeout;
-                let step = match frame {
+                let step = match piece {
                     None => wire.over(None),
-                    Some(Err(error)) => wire.over(Some(chain(&error))),
-                    Some(Ok(frame)) => frame.into_data().map_or(ControlFlow::Continue(()), |data| {
-                        held = pay(core, data.len());
-                        wire.take(data)
-                    }),
+                    Some(Err(Broken::Cut(cause))) => wire.over(Some(cause)),
+                    Some(Err(Broken::Packed(why))) => ControlFlow::Break(wire.failed(Problem::InvalidContent { why })),
+                    Some(Ok(piece)) => {
+                        held = pay(core, piece.wire);
+                        wire.take(piece)
+                    }
                 };
                 if let ControlFlow::Break(how) = step {
+                    if let End::Failed(_) = how {
+                        bytes.spoiled();
+                    }
                     end = Some(how);
                 }
             }
@@ -121,7 +123,7 @@ pub(super) async fn pump(
 /// the middle of a body holds from the next bytes on; all that share it pay before they read more.
 fn pay(core: &Core, bytes: usize) -> Option<BoxFuture<'static, ()>> {
     let tickets: Vec<_> = core.paces().map(|pace| (pace.ask(bytes), pace)).collect();
-    if tickets.is_empty() {
+    if bytes == 0 || tickets.is_empty() {
         return None;
     }
     let wait = async move {
@@ -177,13 +179,13 @@ struct Wire<'a> {
 }
 
 impl Wire<'_> {
-    fn take(&mut self, data: Bytes) -> ControlFlow<End> {
-        let length = data.len() as u64;
+    fn take(&mut self, piece: Piece) -> ControlFlow<End> {
+        let (data, length, wire) = (&piece.bytes, piece.bytes.len() as u64, piece.wire as u64);
         if self.mirror {
-            self.core.mirrored.fetch_add(length, Ordering::Relaxed);
+            self.core.mirrored.fetch_add(wire, Ordering::Relaxed);
         }
         // In this order: who reads this one first never finds too few of a mirror.
-        self.core.upstream.fetch_add(length, Ordering::Release);
+        self.core.upstream.fetch_add(wire, Ordering::Release);
         if length > self.left {
             let why = format!("it is longer than the {} bytes that its manifest says", self.core.descriptor.size());
             return ControlFlow::Break(self.failed(Problem::InvalidContent { why }));

@@ -3,12 +3,12 @@
 //! A descriptor and an offset come in; a stream that is known to start where it says goes out. It asks once: whoever
 //! writes the bytes down knows best whether another try is worth it.
 
-use ::http::Method;
 use ::http::header::CONTENT_RANGE;
-use hyper::body::Incoming;
+use ::http::{Method, StatusCode};
 use oci_spec::image::Descriptor;
 
-use super::http::content_length;
+use super::body::{Body, is_packed};
+use super::http::{Answer, content_length};
 use super::{Error, Party, Problem, Question, Registry};
 use crate::hosts::Host;
 use crate::spool::Source;
@@ -16,9 +16,11 @@ use crate::spool::Source;
 /// Bytes to come, and the place of the first of them in the blob.
 #[derive(Debug)]
 pub(crate) struct BlobBody {
-    pub(crate) bytes: Incoming,
+    pub(crate) bytes: Body,
     /// The offset that was asked for, or 0 where the server does not do ranges.
     pub(crate) start: u64,
+    /// Whether a proxy compressed them, so that a range of them is no range of the blob.
+    pub(crate) packed: bool,
     /// Who sends them.
     pub(crate) who: Box<Party>,
     /// Whether they come from another host than the registry itself.
@@ -36,7 +38,7 @@ impl Registry {
         small: bool,
     ) -> Result<BlobBody, Error> {
         let image = &source.image;
-        let question = Question {
+        let mut question = Question {
             image,
             login: source.login.as_ref(),
             method: Method::GET,
@@ -46,23 +48,56 @@ impl Registry {
             small,
             what: format!("blob {} of {image}", blob.digest()),
         };
-        let answer = self.ask(&question, host).await?;
-        let who = question.who(host).redirected(answer.elsewhere.clone());
-        let invalid = |why| question.error(who.clone(), Problem::InvalidContent { why });
-        let start = match answer.status().as_u16() {
-            206 => {
-                let given = answer.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
-                check_range(given.unwrap_or(""), from, blob.size()).map_err(invalid)?;
-                from
-            }
-            _ => 0,
-        };
-        // A longer body cannot be this blob. A shorter one is treated as a cut connection, when it ends.
-        if content_length(answer.headers()).is_some_and(|length| length > blob.size().saturating_sub(start)) {
-            return Err(invalid(format!("it is longer than the {} bytes that its manifest says", blob.size())));
+        let mut answer = self.ask(&question, host).await?;
+        let mut part = Part::of(&answer, from, blob.size());
+        if part.packed && answer.status == StatusCode::PARTIAL_CONTENT {
+            // A range of the compressed bytes is no range of the blob: ask for all of it.
+            question.from = 0;
+            answer = self.ask(&question, host).await?;
+            part = Part::of(&answer, 0, blob.size());
         }
-        let mirror = host.mirror_of.is_some();
-        Ok(BlobBody { bytes: answer.response.into_body(), start, who, mirror })
+        let who = question.who(host).redirected(answer.elsewhere);
+        let start = match part.start {
+            Ok(start) => start,
+            Err(why) => return Err(question.error(who, Problem::InvalidContent { why })),
+        };
+        let bytes = if part.packed { answer.body } else { answer.body.plain() };
+        Ok(BlobBody { bytes, start, packed: part.packed, who, mirror: host.mirror_of.is_some() })
+    }
+}
+
+/// Which part of a blob an answer has.
+struct Part {
+    /// The offset of its first byte, or why it is no part of the blob.
+    start: Result<u64, String>,
+    /// Whether a proxy compressed the bytes. `Content-Encoding` alone does not say so: some object stores set it for layers
+    /// that are compressed themselves, and give the layer as it is. Then the length is that of the blob.
+    packed: bool,
+}
+
+impl Part {
+    fn of(answer: &Answer, from: u64, size: u64) -> Self {
+        let labelled = is_packed(&answer.headers);
+        let length = content_length(&answer.headers);
+        if answer.status == StatusCode::PARTIAL_CONTENT {
+            let given = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+            let start = check_range(given.unwrap_or(""), from, size).map(|()| from);
+            let packed = labelled && start.is_err();
+            return Self { start: start.and_then(|start| fits(start, length, size)), packed };
+        }
+        let packed = labelled && length != Some(size);
+        // The length of the compressed bytes says nothing about the blob.
+        Self { start: fits(0, length.filter(|_| !packed), size), packed }
+    }
+}
+
+/// A longer body cannot be this blob. A shorter one is treated as a cut connection, when it ends.
+fn fits(start: u64, length: Option<u64>, size: u64) -> Result<u64, String> {
+    match length {
+        Some(length) if length > size.saturating_sub(start) => {
+            Err(format!("it is longer than the {size} bytes that its manifest says"))
+        }
+        _ => Ok(start),
     }
 }
 

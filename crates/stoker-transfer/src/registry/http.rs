@@ -13,13 +13,15 @@ use http::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, LOCATION, PROXY_AUTHORIZATION, RANGE, USER_AGENT,
 };
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
+use super::body::{Body, Broken, is_packed};
 use super::connect::Connect;
 use super::location::resolve;
 use super::silence::within;
@@ -61,18 +63,18 @@ pub(crate) enum Why {
 /// The head of an answer, with its body still to come.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) response: Response<Incoming>,
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Body,
     /// The host that answered, if it is the target of a redirect. It got none of our credentials.
     pub(crate) elsewhere: Option<String>,
 }
 
 impl Answer {
-    pub(crate) fn status(&self) -> StatusCode {
-        self.response.status()
-    }
-
-    pub(crate) fn headers(&self) -> &HeaderMap {
-        self.response.headers()
+    fn new(response: Response<Incoming>, connection: CaptureConnection) -> Self {
+        let (head, incoming) = response.into_parts();
+        let body = Body::new(&head.headers, incoming, connection);
+        Self { status: head.status, headers: head.headers, body, elsewhere: None }
     }
 }
 
@@ -163,10 +165,10 @@ impl Http {
         let mut elsewhere = None;
         for _ in 0..=MOST_HOPS {
             let failed = |why| Failure { elsewhere: elsewhere.clone(), why };
-            let response = self.send_once(&ask).await.map_err(failed)?;
-            let redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
-            let Some(location) = response.headers().get(LOCATION).filter(|_| redirect) else {
-                return Ok(Answer { response, elsewhere });
+            let mut answer = self.send_once(&ask).await.map_err(failed)?;
+            let redirect = matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308);
+            let Some(location) = answer.headers.get(LOCATION).filter(|_| redirect) else {
+                return Ok(Answer { elsewhere, ..answer });
             };
             let refused = |why: &str| Failure { elsewhere: elsewhere.clone(), why: Why::Refused(why.to_owned()) };
             let next =
@@ -183,21 +185,21 @@ impl Http {
             if !same_host(&origin, &next) {
                 ask.trust = ask.trust.abroad();
             }
-            self.discard(Answer { response, elsewhere }).await;
+            self.discard(&mut answer).await;
             elsewhere = (!same_place(&origin, &next)).then(|| name(&next));
             ask.uri = next;
         }
         Err(Failure { elsewhere: None, why: Why::Refused("it redirects more than 5 times".to_owned()) })
     }
 
-    async fn send_once(&self, ask: &Ask) -> Result<Response<Incoming>, Why> {
+    async fn send_once(&self, ask: &Ask) -> Result<Answer, Why> {
         let mut request = Request::new(Empty::new());
         *request.method_mut() = ask.method.clone();
         *request.uri_mut() = ask.uri.clone();
         let headers = request.headers_mut();
         *headers = ask.headers.clone();
         headers.entry(USER_AGENT).or_insert_with(|| self.user_agent.clone());
-        // A digest is of the bytes as stored: nobody may compress them on the way.
+        // A digest is of the bytes as stored, and a range is one of them. Some proxies compress all the same: see `body`.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         if let Some(accept) = ask.accept {
             headers.insert(ACCEPT, HeaderValue::from_static(accept));
@@ -217,51 +219,44 @@ impl Http {
             headers.insert(PROXY_AUTHORIZATION, login);
         }
         let connections = self.connections(&ask.trust, ask.small).map_err(Why::Settings)?;
+        let connection = capture_connection(&mut request);
         match within(self.stall, connections.request(request)).await {
-            Some(Ok(response)) => Ok(response),
+            Some(Ok(response)) => Ok(Answer::new(response, connection)),
             Some(Err(error)) => Err(Why::Unreachable(chain(&error))),
             None => Err(Why::Stalled),
         }
     }
 
     /// Reads a body that must be small.
-    pub(crate) async fn read(&self, answer: Answer, most: usize) -> Result<Bytes, Failure> {
-        let Answer { response, elsewhere } = answer;
-        self.read_body(response, most).await.map_err(|why| Failure { elsewhere, why })
+    pub(crate) async fn read(&self, answer: &mut Answer, most: usize) -> Result<Bytes, Failure> {
+        self.read_body(answer, most).await.map_err(|why| Failure { elsewhere: answer.elsewhere.clone(), why })
     }
 
-    async fn read_body(&self, response: Response<Incoming>, most: usize) -> Result<Bytes, Why> {
-        let length = content_length(response.headers());
+    async fn read_body(&self, answer: &mut Answer, most: usize) -> Result<Bytes, Why> {
+        let length = content_length(&answer.headers);
         if length.is_some_and(|length| length > most as u64) {
-            return Err(Why::TooLarge(length));
+            return Err(Why::TooLarge(length.filter(|_| !is_packed(&answer.headers))));
         }
-        let mut body = response.into_body();
         let mut bytes = BytesMut::new();
         loop {
-            let frame = within(self.stall, body.frame()).await.ok_or(Why::Stalled)?;
-            match frame {
+            match within(self.stall, answer.body.next()).await.ok_or(Why::Stalled)? {
                 None => return Ok(bytes.freeze()),
-                Some(Err(error)) => return Err(Why::Unreachable(chain(&error))),
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        if bytes.len() + data.len() > most {
-                            return Err(Why::TooLarge(None));
-                        }
-                        bytes.extend_from_slice(&data);
-                    }
-                }
+                Some(Err(Broken::Cut(cause))) => return Err(Why::Unreachable(cause)),
+                Some(Err(Broken::Packed(why))) => return Err(Why::Refused(why)),
+                Some(Ok(piece)) if bytes.len() + piece.bytes.len() > most => return Err(Why::TooLarge(None)),
+                Some(Ok(piece)) => bytes.extend_from_slice(&piece.bytes),
             }
         }
     }
 
     /// Reads the rest of a short answer, so that its connection can be used again.
-    pub(crate) async fn discard(&self, answer: Answer) {
+    pub(crate) async fn discard(&self, answer: &mut Answer) {
         // Whatever happens: at worst the connection is closed instead of kept.
         let _ = timeout(A_MOMENT, self.read(answer, MOST_DISCARDED)).await;
     }
 
     /// The explanation in the body of an error answer, without these secrets. Waits for a moment only.
-    pub(crate) async fn explanation(&self, answer: Answer, secrets: &[&str]) -> Option<String> {
+    pub(crate) async fn explanation(&self, answer: &mut Answer, secrets: &[&str]) -> Option<String> {
         let body = timeout(A_MOMENT, self.read(answer, MOST_DISCARDED)).await.ok()?.ok()?;
         said::explanation(&body, secrets)
     }

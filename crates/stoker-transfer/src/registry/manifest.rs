@@ -9,6 +9,7 @@ use bytes::Bytes;
 use oci_spec::image::{Descriptor, Digest, DigestAlgorithm, MediaType};
 use sha2::{Digest as _, Sha256};
 
+use super::body::is_packed;
 use super::http::content_length;
 use super::{Error, Party, Problem, Question, Refusal, Registry, Walk};
 use crate::hash::hex;
@@ -125,7 +126,7 @@ impl Registry {
         let question = question(image, image.manifest_name(), login, Method::HEAD);
         let answer = self.ask(&question, host).await;
         let who = |elsewhere| question.who(host).redirected(elsewhere);
-        match answer.map(|answer| (told(answer.headers()), who(answer.elsewhere))) {
+        match answer.map(|answer| (told(&answer.headers), who(answer.elsewhere))) {
             Ok((Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }, who)) => {
                 if image.pinned().is_some_and(|asked| asked != digest) {
                     return Err(question.error(who, Problem::DigestMismatch { actual: digest.to_string() }));
@@ -165,16 +166,17 @@ impl Registry {
         question: &Question<'_>,
         expected: Option<&Digest>,
     ) -> Result<Found, Error> {
-        let answer = self.ask(question, host).await?;
-        let told = told(answer.headers());
+        let mut answer = self.ask(question, host).await?;
+        let told = told(&answer.headers);
         let who = question.who(host).redirected(answer.elsewhere.clone());
-        let body = self.inner.http.read(answer, MOST_MANIFEST_BYTES).await;
+        let body = self.inner.http.read(&mut answer, MOST_MANIFEST_BYTES).await;
         let bytes = body.map_err(|failure| self.failed(question, host, failure))?;
         let digest = digest_of(&bytes).map_err(|why| question.invalid(host, why))?;
         // For a tag the server's own word counts: bytes that do not match it were changed on the way.
         if let Some(expected) = expected.or(told.digest.as_ref())
             && *expected != digest
         {
+            answer.body.spoiled();
             return Err(question.error(who, Problem::DigestMismatch { actual: digest.to_string() }));
         }
         match image::parse(&bytes, told.media_type.as_ref()) {
@@ -182,7 +184,10 @@ impl Registry {
                 let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest);
                 Ok((Document { descriptor, bytes }, parsed, who))
             }
-            Err(bad) => Err(refuse(question, who, bad)),
+            Err(bad) => {
+                answer.body.spoiled();
+                Err(refuse(question, who, bad))
+            }
         }
     }
 }
@@ -202,7 +207,8 @@ fn told(headers: &HeaderMap) -> Told {
     Told {
         digest: digest.filter(|digest| *digest.algorithm() == DigestAlgorithm::Sha256),
         media_type: media_type.map(MediaType::from).filter(|media_type| image::shape(media_type).is_some()),
-        size: content_length(headers),
+        // Where the answer to a GET would be compressed, this is not the length of the manifest.
+        size: content_length(headers).filter(|_| !is_packed(headers)),
     }
 }
 

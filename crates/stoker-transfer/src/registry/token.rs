@@ -176,12 +176,12 @@ impl Asker<'_> {
         let ask = Ask { accept, authorization, ..Ask::new(Method::GET, uri, trust) };
         tracing::debug!(server = place(&ask.uri), repository = self.repository, "asking for a token");
         let (host, sent) = (name(&ask.uri), ask.authorization.clone());
-        let answer = self.http.send(ask).await.map_err(|failure| Denied::Failure(host.clone(), failure))?;
+        let mut answer = self.http.send(ask).await.map_err(|failure| Denied::Failure(host.clone(), failure))?;
         let host = answer.elsewhere.clone().unwrap_or(host);
-        let status = answer.status();
+        let status = answer.status;
         if !status.is_success() {
-            let retry_after = super::retry::retry_after(answer.headers());
-            let said = self.http.explanation(answer, &login::secrets(self.login, sent.as_ref())).await;
+            let retry_after = super::retry::retry_after(&answer.headers);
+            let said = self.http.explanation(&mut answer, &login::secrets(self.login, sent.as_ref())).await;
             return Err(match (status.as_u16(), self.login) {
                 (400 | 401, Some(_)) => Denied::TokenServer { host, why: Refusal::Login, said },
                 (400 | 401, None) => Denied::TokenServer { host, why: Refusal::NoLogin, said },
@@ -189,9 +189,12 @@ impl Asker<'_> {
                 (status, _) => Denied::Status { host, status, retry_after, said },
             });
         }
-        let body = self.http.read(answer, MOST_TOKEN_BYTES).await;
+        let body = self.http.read(&mut answer, MOST_TOKEN_BYTES).await;
         let body = body.map_err(|failure| Denied::Failure(host.clone(), failure))?;
-        read_token(&body).ok_or(Denied::TokenServer { host, why: Refusal::NoToken, said: None })
+        read_token(&body).ok_or_else(|| {
+            answer.body.spoiled();
+            Denied::TokenServer { host, why: Refusal::NoToken, said: None }
+        })
     }
 
     fn token_uri(&self, bearer: &Bearer) -> Option<Uri> {
