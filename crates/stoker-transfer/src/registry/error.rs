@@ -113,8 +113,8 @@ fn sentence(who: &Party, what: &str, problem: &Problem) -> String {
              digests"
         ),
         Problem::DigestMismatch { actual } => format!(
-            "{what} from {who} has the digest {actual}, which is not the one that was asked for; push the image again if \
-             the copy there is corrupt, or look at a proxy in between"
+            "{what} from {who} has the digest {actual}, which is not the one that was asked for, twice in a row; push the \
+             image again if the copy there is corrupt, or look at a proxy in between"
         ),
         Problem::PlatformMissing { platform, offered } => format!(
             "{who} has {what} for {offered} only, not for {platform}; build it for this platform, or leave these nodes out"

@@ -5,6 +5,7 @@
 //! are asked again. It asks nobody itself.
 
 use super::{Backoff, Error, Registry};
+use crate::error::Kind;
 use crate::hosts::{Host, Need};
 use crate::pulse::Pulse;
 use crate::reference::Reference;
@@ -20,6 +21,8 @@ pub(crate) struct Walk<'a> {
     fruitful: bool,
     /// What mirrors said in this round, for the one who reads the error in the end.
     refused: Vec<String>,
+    /// Whether the last host was asked again for bytes that were not those of their digest.
+    again: bool,
     pulse: &'a Pulse,
 }
 
@@ -29,7 +32,7 @@ impl Registry {
         let hosts = self.inner.hosts.of(image, need).await;
         let hosts = hosts.map_err(|problem| Error::Hosts { what: format!("image {image}"), problem })?;
         let backoff = Backoff::new(&self.inner.settings.retry);
-        Ok(Walk { hosts, at: 0, backoff, fruitful: false, refused: Vec::new(), pulse: &self.pulse })
+        Ok(Walk { hosts, at: 0, backoff, fruitful: false, refused: Vec::new(), again: false, pulse: &self.pulse })
     }
 }
 
@@ -89,6 +92,11 @@ impl Walk<'_> {
             tracing::debug!(%error, "asking the next host");
             self.refused.push(error.brief());
             self.at += 1;
+            return Ok(());
+        }
+        // A proxy or a bad line may have damaged the bytes on their way; bytes that are wrong twice are so at the host.
+        if error.kind() == Kind::DigestMismatch && !std::mem::replace(&mut self.again, true) {
+            tracing::debug!(%error, "asking again");
             return Ok(());
         }
         match self.backoff.after(&error) {

@@ -46,7 +46,8 @@ impl Error {
 
     /// Whether the same may work later with nobody changing anything.
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Restarted { .. } | Self::Stopped)
+        // A disk that our own half of an image fills is not kept full for the sake of another try.
+        self.kind() != Kind::NoSpace
     }
 }
 
@@ -61,6 +62,6 @@ mod tests {
         assert_eq!((full.kind(), full.is_retryable()), (Kind::NoSpace, false));
         assert!(full.to_string().contains("/spool/x"), "{full}");
         let other = Error::disk(Path::new("/spool/x"), "write", &io::Error::from(io::ErrorKind::PermissionDenied));
-        assert_eq!(other.kind(), Kind::Disk);
+        assert_eq!((other.kind(), other.is_retryable()), (Kind::Disk, true));
     }
 }

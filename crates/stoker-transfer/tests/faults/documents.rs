@@ -105,7 +105,7 @@ async fn a_wrong_digest_is_found_out() {
     assert_eq!(image(&bench, root.digest().as_ref()).await.unwrap_err().kind(), Kind::NotFound);
 
     // Other bytes under the right digest.
-    bench.registry.fault(On::Manifests, 1, Fault::Serve(Bytes::from_static(b"{\"schemaVersion\":2,\"layers\":[]}")));
+    bench.registry.fault(On::Manifests, 2, Fault::Serve(Bytes::from_static(b"{\"schemaVersion\":2,\"layers\":[]}")));
     let error = image(&bench, &bench.pushed.manifest).await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (Kind::DigestMismatch, false));
 
@@ -115,8 +115,22 @@ async fn a_wrong_digest_is_found_out() {
 
     // A tag whose bytes do not match the server's own header.
     bench.registry.fault(On::Heads, usize::MAX, Fault::Status(405, None));
-    bench.registry.fault(On::Manifests, 1, Fault::SayDigest(digest(b"else")));
+    bench.registry.fault(On::Manifests, 2, Fault::SayDigest(digest(b"else")));
     assert_eq!(bench.client.resolve(&bench.image(), None).await.unwrap_err().kind(), Kind::DigestMismatch);
+}
+
+#[tokio::test]
+async fn a_manifest_that_is_corrupt_once_is_fetched_again() {
+    let bench = Bench::new().await;
+    bench.registry.fault(On::Manifests, 1, Fault::Serve(Bytes::from_static(b"{}")));
+    assert_eq!(image(&bench, &bench.pushed.manifest).await.unwrap().documents[0].bytes, bench.pushed.bytes);
+    assert_eq!(bench.registry.seen().len(), 2);
+
+    bench.registry.fault(On::Manifests, usize::MAX, Fault::Serve(Bytes::from_static(b"{}")));
+    let error = image(&bench, &bench.pushed.manifest).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (Kind::DigestMismatch, false));
+    assert!(error.to_string().contains("twice in a row"), "{error}");
+    assert_eq!(bench.registry.seen().len(), 4);
 }
 
 #[tokio::test]

@@ -122,7 +122,6 @@ async fn a_connection_whose_answer_was_too_short_is_not_used_again() {
 
     let bench = Bench::new().await;
     bench.registry.fault(On::Manifests, 1, Fault::LateTail(10));
-    assert_eq!(image(&bench).await.unwrap_err().kind(), Kind::DigestMismatch);
     image(&bench).await.unwrap();
     let connections: Vec<_> = bench.registry.seen().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [0, 1]);
