@@ -207,7 +207,7 @@ fn parse_digest(text: &str) -> Result<String, &'static str> {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     match text.split_once(':') {
         Some(("sha256", digits)) if digits.len() == 64 && digits.bytes().all(hex) => Ok(text.to_owned()),
-        Some(("sha384" | "sha512", _)) => Err("only sha256 digests are supported"),
+        Some(("sha384" | "sha512", _)) => Err("only sha256 digests are supported, name that one or a tag"),
         _ => Err("the digest is not sha256: and 64 lowercase hexadecimal characters"),
     }
 }

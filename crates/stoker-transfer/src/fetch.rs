@@ -28,7 +28,10 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn drive(core: Arc<Core>, spool: Arc<Inner>, seat: Arc<Seat<()>>) {
     // Should this be dropped or break in the middle, nobody may wait forever.
     let ended = Ended(core);
-    let outcome = Fetch { core: &ended.0, spool: &spool }.run(seat).await;
+    let outcome = Fetch { core: &ended.0, spool: &spool }.run(seat).await.map_err(|error| match error {
+        Error::Spool(problem) => ended.0.disk_failed(problem),
+        other => other,
+    });
     if let Err(error) = &outcome {
         tracing::debug!(blob = %ended.0.descriptor.digest(), %error, "fetch failed");
     }
@@ -43,7 +46,7 @@ impl Drop for Ended {
         self.0.state.send_if_modified(|state| {
             let unknown = state.outcome.is_none();
             if unknown {
-                state.outcome = Some(Err(spool::Error::Stopped.into()));
+                state.outcome = Some(Err(self.0.disk_failed(spool::Error::Stopped)));
             }
             unknown
         });
@@ -86,7 +89,6 @@ impl Fetch<'_> {
             self.core.pulse.rests();
             if writer.length() == self.core.descriptor.size() {
                 let Checked::Bad(bad, actual) = self.check(writer).await? else { return Ok(None) };
-                tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
                 writer = self.restart(bad).await?;
                 if std::mem::take(&mut chances.inherited) {
                     continue;
@@ -96,6 +98,7 @@ impl Fetch<'_> {
                     let problem = Problem::DigestMismatch { actual: format!("sha256:{actual}") };
                     return Err(failed(self.core, &source.image, &from, problem).into());
                 }
+                tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
             }
             let before = writer.length();
             let (back, end) = self.attempt(source, &walk, writer, &mut packing).await?;
@@ -211,9 +214,9 @@ impl Fetch<'_> {
     }
 }
 
-/// An error about this blob.
+/// An error about this blob of this image.
 fn failed(core: &Core, image: &Reference, who: &Party, problem: Problem) -> registry::Error {
-    let what = format!("blob {} of {image}", core.descriptor.digest());
+    let what = core.what(image);
     registry::Error::Failed { who: Box::new(who.clone()), what, problem }
 }
 

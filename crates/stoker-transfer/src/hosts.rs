@@ -30,16 +30,16 @@ pub enum Error {
     #[error("cannot read {}, which says how to reach a registry: {cause}; check the file and who may read it", .file.display())]
     Unreadable { file: PathBuf, cause: String },
     /// Not TOML.
-    #[error("{} is not TOML (line {line}: {cause}); images of this registry wait until it is put right", .file.display())]
+    #[error("{} is not TOML (line {line}: {cause}); put it right and start the job again", .file.display())]
     Syntax { file: PathBuf, line: usize, cause: String },
     /// A field that cannot be what it is.
-    #[error("{field} in {} {why}; images of this registry wait until it is put right", .file.display())]
+    #[error("{field} in {} {why}; put it right and start the job again", .file.display())]
     Field { file: PathBuf, field: String, why: String },
     /// A certificate or key that is none.
-    #[error("{} cannot be used as {role}: {why}; images of this registry wait until it is put right", .file.display())]
+    #[error("{} cannot be used as {role}: {why}; put it right and start the job again", .file.display())]
     Certificate { file: PathBuf, role: &'static str, why: String },
     /// Nobody is left to ask.
-    #[error("{} lets no host {need} {registry}; add this capability to one", .file.display())]
+    #[error("{} lets no host {need} {registry}; add this capability to one of its hosts and start the job again", .file.display())]
     Nobody { file: PathBuf, registry: String, need: &'static str },
 }
 

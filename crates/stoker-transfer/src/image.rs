@@ -89,12 +89,12 @@ pub enum Bound {
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Manifest(Some(bytes)) => write!(f, "its manifest has {bytes} bytes, and the limit is 4 MiB"),
-            Self::Manifest(None) => f.write_str("its manifest has more than the limit of 4 MiB"),
-            Self::Token => f.write_str("the token has more than the limit of 64 KiB"),
+            Self::Manifest(Some(bytes)) => write!(f, "it has {bytes} bytes, and the limit for a manifest is 4 MiB"),
+            Self::Manifest(None) => f.write_str("it has more than 4 MiB, which is the limit for a manifest"),
+            Self::Token => f.write_str("it has more than 64 KiB, which is the limit"),
             Self::Layers(count) => write!(f, "it has {count} layers, and the limit is 500"),
-            Self::Entries(count) => write!(f, "its index has {count} entries, and the limit is 1000"),
-            Self::Depth => f.write_str("there are more than 2 indexes inside one another"),
+            Self::Entries(count) => write!(f, "it has {count} entries, and the limit for an index is 1000"),
+            Self::Depth => f.write_str("it has more than 2 indexes inside one another"),
         }?;
         f.write_str(match self {
             Self::Manifest(_) => "; push the image with a smaller manifest: fewer layers, platforms or annotations",

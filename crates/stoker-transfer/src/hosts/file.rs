@@ -107,8 +107,8 @@ impl Fields<'_> {
             None => None,
             Some(text) => {
                 let bad = || match self.place.is_empty() {
-                    true => self.wrong("server", "is no address (https://name:port, without a user)"),
-                    false => self.wrong("the address", "is none (https://name:port, without a user)"),
+                    true => self.wrong("server", "is no address (write https://name:port, without a user)"),
+                    false => self.wrong("the name", "is no address (write https://name:port, without a user)"),
                 };
                 Some(address(text, override_path).ok_or_else(bad)?)
             }

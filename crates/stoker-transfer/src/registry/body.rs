@@ -4,7 +4,8 @@
 //! answer is gzip. The memory for one piece is bounded, however well it was compressed; the length of the whole is bounded
 //! by the caller. A connection whose body did not end as promised is not used again.
 
-use std::io::Write as _;
+use std::error::Error as _;
+use std::io::{self, Write as _};
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use flate2::write::MultiGzDecoder;
@@ -14,7 +15,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper_util::client::legacy::connect::CaptureConnection;
 
-use super::http::chain;
+use super::http::causes;
 
 /// The compressed bytes of one step. Gzip compresses 1000:1 at most, so one step gives about 4 MiB at most.
 const STEP: usize = 4 * 1024;
@@ -101,7 +102,7 @@ impl Body {
             }
             let data = match self.incoming.frame().await {
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                Some(Err(error)) => return Some(Err(Broken::Cut(chain(&error)))),
+                Some(Err(error)) => return Some(Err(Broken::Cut(cut(&error)))),
                 None => return self.end(),
             };
             let wire = data.len();
@@ -188,7 +189,16 @@ impl Gunzip {
     }
 }
 
-fn broken(problem: std::io::Error) -> String {
+/// Why the body broke off.
+fn cut(error: &hyper::Error) -> String {
+    let io = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    match io.map(io::Error::kind) {
+        Some(io::ErrorKind::UnexpectedEof) => "the connection ended in the middle of the answer".to_owned(),
+        _ => causes(error),
+    }
+}
+
+fn broken(problem: io::Error) -> String {
     format!("it is labelled gzip and cannot be decompressed ({problem})")
 }
 

@@ -19,6 +19,7 @@ use rustls::ClientConfig;
 use tokio::net::TcpStream;
 use tower::Service;
 
+use super::http::{chain, name};
 use crate::proxy::{Proxy, Way};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -61,19 +62,25 @@ impl Service<Uri> for Connect {
                 async move { Ok(stream(MaybeHttpsStream::Http(connecting.await?), false)) }.boxed()
             }
             Way::Through(proxy, login) if to.scheme_str() == Some("https") => {
+                let named = name(&proxy);
                 let mut tunnel = Tunnel::new(proxy, self.to_proxy.clone());
                 if let Some(login) = login {
                     tunnel = tunnel.with_auth(login);
                 }
                 async move {
-                    let io = tunnel.call(to).await.map_err(|e| format!("the proxy: {e}"))?;
+                    let io = tunnel.call(to).await.map_err(|e| format!("the proxy {named}: {}", chain(&e)))?;
                     Ok(stream(io, false))
                 }
                 .boxed()
             }
             Way::Through(proxy, _) => {
+                let named = name(&proxy);
                 let connecting = self.to_proxy.call(proxy);
-                async move { Ok(stream(connecting.await.map_err(|e| format!("the proxy: {e}"))?, true)) }.boxed()
+                async move {
+                    let io = connecting.await.map_err(|e| format!("the proxy {named}: {}", chain(&*e)))?;
+                    Ok(stream(io, true))
+                }
+                .boxed()
             }
             Way::Nowhere(variable) => {
                 let why = format!("{variable} is not the address of an http or https proxy");

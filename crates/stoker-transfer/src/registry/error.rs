@@ -34,7 +34,7 @@ pub enum Error {
         problem: hosts::Error,
     },
     /// Our own settings are wrong.
-    #[error("cannot set up the registry client: {why}")]
+    #[error("cannot set up the registry client: {why}; correct the settings of this process")]
     Setup {
         /// What is wrong.
         why: String,
@@ -74,18 +74,16 @@ pub enum Problem {
 fn sentence(who: &Party, what: &str, problem: &Problem) -> String {
     let host = who.host();
     match problem {
-        Problem::Unreachable { cause } => format!(
-            "cannot get {what} from {who}: {cause}; check the name and the certificate of {host}, and the network or \
-             proxy between this node and {host}"
-        ),
+        Problem::Unreachable { cause } => format!("cannot get {what} from {who}: {cause}; {}", reach(host, cause)),
         Problem::Stalled { after } => format!(
-            "{who} sent nothing of {what} for {after:?}; check {host}, and the network or proxy between this node and \
-             {host}"
+            "{who} sent nothing of {what} for {} s; check {host}, and the network or proxy between this node and it",
+            after.as_secs()
         ),
         Problem::NotFound { said } => {
-            let step = match what.starts_with("image ") {
-                true => "check the name, or push it",
-                false => "a part of the image is missing there: push the image again",
+            let step = match what.split(' ').next() {
+                Some("image") => "check the name, or push it",
+                Some("manifest") => "push the image again, or start the job again if its tag has moved since",
+                _ => "a part of the image is missing there: push the image again",
             };
             format!("{who} has no {what}{}; {step}", quoted(said))
         }
@@ -100,7 +98,8 @@ fn sentence(who: &Party, what: &str, problem: &Problem) -> String {
         Problem::Server { status, retry_after, said } => {
             format!("{who} answered {status} for {what}{}{}; {}", quoted(said), after(retry_after), look(who, *status))
         }
-        Problem::TooLarge(bound) => format!("{what} from {who} is too large: {bound}"),
+        Problem::TooLarge(Bound::Token) => format!("{who} sent a token for {what} that is too large: {}", Bound::Token),
+        Problem::TooLarge(bound) => format!("{who} has {what}, which is too large: {bound}"),
         Problem::InvalidContent { why } => {
             format!("{who} gave a wrong answer for {what}: {why}; look at {host}, or at a proxy in between")
         }
@@ -120,6 +119,17 @@ fn sentence(who: &Party, what: &str, problem: &Problem) -> String {
             "{who} has {what} for {offered} only, not for {platform}; build it for this platform, or leave these nodes out"
         ),
     }
+}
+
+/// What to check where a host cannot be reached. The causes are texts of our own connector and of rustls.
+fn reach(host: &str, cause: &str) -> String {
+    if cause.contains("proxy") {
+        return "check the proxy, and HTTPS_PROXY, HTTP_PROXY and NO_PROXY of the agent".to_owned();
+    }
+    if cause.contains("certificate") {
+        return format!("check the certificate of {host}, or give the node its CA in hosts.toml");
+    }
+    format!("check that {host} is up, and the network or proxy between this node and it")
 }
 
 fn quoted(said: &Option<String>) -> String {

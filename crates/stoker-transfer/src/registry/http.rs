@@ -171,8 +171,8 @@ impl Http {
                 return Ok(Answer { elsewhere, ..answer });
             };
             let refused = |why: &str| Failure { elsewhere: elsewhere.clone(), why: Why::Refused(why.to_owned()) };
-            let next =
-                resolve(&ask.uri, location).ok_or_else(|| refused("it redirects to something that is no address"))?;
+            let next = resolve(&ask.uri, location)
+                .ok_or_else(|| refused("it redirects to something that is no http or https address"))?;
             if !may_lead_to(&origin, &next) {
                 return Err(refused(&format!(
                     "it redirects to {}, which is plain HTTP or this machine itself",
@@ -222,7 +222,7 @@ impl Http {
         let connection = capture_connection(&mut request);
         match within(self.stall, connections.request(request)).await {
             Some(Ok(response)) => Ok(Answer::new(response, connection)),
-            Some(Err(error)) => Err(Why::Unreachable(chain(&error))),
+            Some(Err(error)) => Err(Why::Unreachable(causes(&error))),
             None => Err(Why::Stalled),
         }
     }
@@ -265,6 +265,11 @@ impl Http {
 /// The declared length of an answer, where it has one.
 pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// The causes of an error of the HTTP client in one line, without the outermost, which only says that it is one.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    chain(error.source().unwrap_or(error))
 }
 
 /// All the causes of an error in one line. (hyper's and rustls' errors name no addresses.)

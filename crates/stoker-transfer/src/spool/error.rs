@@ -19,8 +19,11 @@ pub enum Error {
     #[error("another process writes {}; give each process a spool directory of its own", .path.display())]
     Busy { path: PathBuf },
     /// Bytes that a follower already has were wrong.
-    #[error("the bytes of {blob} that were read so far turned out corrupt; read it again from the start")]
+    #[error("the bytes of {blob} that came so far turned out corrupt; it is fetched again from the start")]
     Restarted { blob: String },
+    /// One of the others, with the blob and the image that it kept from coming.
+    #[error("cannot fetch {what}: {problem}")]
+    Fetch { what: String, problem: Box<Error> },
     /// The process is going down, or a part of it broke.
     #[error("the fetch was stopped before it was done; what is there is kept, start it again")]
     Stopped,
@@ -41,6 +44,7 @@ impl Error {
             Self::NoSpace { .. } => Kind::NoSpace,
             Self::Disk { .. } | Self::Busy { .. } | Self::Stopped => Kind::Disk,
             Self::Restarted { .. } => Kind::DigestMismatch,
+            Self::Fetch { problem, .. } => problem.kind(),
         }
     }
 

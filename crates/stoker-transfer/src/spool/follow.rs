@@ -42,8 +42,7 @@ impl Follower {
                 return Err(error);
             }
             if self.seen.is_some_and(|seen| seen != state.epoch) {
-                let blob = self.growing.core().descriptor.digest().to_string();
-                return Err(super::Error::Restarted { blob }.into());
+                return Err(super::Error::Restarted { blob: self.growing.core().named() }.into());
             }
             let readable = self.readable(&state);
             if self.at >= readable {
@@ -55,12 +54,12 @@ impl Follower {
                 continue;
             }
             if bytes.is_empty() {
-                return Err(super::Error::Disk {
-                    path: self.growing.core().path.clone(),
+                let core = self.growing.core();
+                return Err(core.disk_failed(super::Error::Disk {
+                    path: core.path.clone(),
                     action: "read to the end of",
                     cause: "it became shorter".to_owned(),
-                }
-                .into());
+                }));
             }
             self.at += bytes.len() as u64;
             self.seen = Some(state.epoch);
@@ -101,8 +100,9 @@ impl Follower {
             bytes.truncate(read);
             Ok((file, Bytes::from(bytes)))
         };
-        let (file, bytes) =
-            on_disk(work).await?.map_err(|e| super::Error::disk(&self.growing.core().path, "read", &e))?;
+        let core = self.growing.core();
+        let failed = |e: std::io::Error| core.disk_failed(super::Error::disk(&core.path, "read", &e));
+        let (file, bytes) = on_disk(work).await?.map_err(failed)?;
         self.file = Some(file);
         Ok(bytes)
     }

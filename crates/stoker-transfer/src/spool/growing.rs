@@ -16,6 +16,7 @@ use super::{Source, check, follow};
 use crate::Error;
 use crate::limit::Pace;
 use crate::pulse::{Pulse, Trouble};
+use crate::reference::Reference;
 
 /// What everyone who waits for a blob may know of it.
 #[derive(Debug, Clone, Default)]
@@ -98,6 +99,21 @@ impl Core {
     pub(crate) fn paces(&self) -> impl Iterator<Item = Arc<Pace>> {
         let own = self.with_source(|source| source.pace.clone()).flatten();
         std::iter::once(self.pace.clone()).chain(own).filter(|pace| pace.limit().is_some())
+    }
+
+    /// The blob of this image, for error messages.
+    pub(crate) fn what(&self, image: &Reference) -> String {
+        format!("blob {} of {image}", self.descriptor.digest())
+    }
+
+    /// An error of the disk, with what it is about.
+    pub(crate) fn disk_failed(&self, problem: super::Error) -> Error {
+        super::Error::Fetch { what: self.named(), problem: Box::new(problem) }.into()
+    }
+
+    /// The blob, with the image that it was first wanted for.
+    pub(crate) fn named(&self) -> String {
+        self.what(&self.first.image)
     }
 
     pub(crate) fn is_running(&self) -> bool {

@@ -11,6 +11,7 @@ mod documents;
 mod elsewhere;
 mod hosts;
 mod limits;
+mod messages;
 mod packed;
 mod parsing;
 mod providers;
