@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 use stoker_testbed::registry::{Fault, On, Registry, noise};
 
@@ -24,10 +25,13 @@ fn blob(up: &Up, digest: &str) -> PathBuf {
     up.images("node-1").join("blobs/sha256").join(&digest["sha256:".len()..])
 }
 
-/// The only report of the node.
+/// The report of the node's only pull; what it was asked about the digest is another one.
 async fn report(up: &Up) -> Value {
-    let object = up.wait("NodePreheat", "node-1", |object| object.data.pointer("/status/reports").is_some()).await;
-    object.data["status"]["reports"].as_object().unwrap().values().next().unwrap().clone()
+    let find = |object: &DynamicObject| {
+        let reports = object.data.pointer("/status/reports").and_then(Value::as_object);
+        reports.and_then(|reports| reports.values().find(|report| report["phase"] == "Succeeded").cloned())
+    };
+    find(&up.wait("NodePreheat", "node-1", |object| find(object).is_some()).await).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
