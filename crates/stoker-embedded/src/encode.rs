@@ -21,10 +21,21 @@ pub(crate) struct Encoder {
 }
 
 impl Encoder {
+    /// Whether the client gets objects exactly as they are stored.
+    pub(crate) fn takes_stored_form(&self) -> bool {
+        matches!(self.form, Form::Plain | Form::Discovery(_)) && self.serves_stored_version()
+    }
+
+    fn serves_stored_version(&self) -> bool {
+        self.served.version().storage && self.served.kind.table == self.served.kind.id()
+    }
+
     /// The object in its plain form.
     fn plain(&self, object: &Object) -> Bytes {
-        let stored = self.served.version().storage && self.served.kind.table == self.served.kind.id();
-        if stored { object.json() } else { Bytes::from(present(&self.served, &object.value).to_string()) }
+        match self.serves_stored_version() {
+            true => object.json(),
+            false => Bytes::from(present(&self.served, &object.value).to_string()),
+        }
     }
 
     /// One object as the answer to a get or a write.

@@ -37,9 +37,18 @@ impl Object {
         Self { value, revision, json: OnceLock::new() }
     }
 
-    /// The JSON of the stored form; every list and watch shares these bytes.
+    /// An object of the past, from its JSON.
+    pub(crate) fn parse(json: &Bytes) -> Option<Self> {
+        let value: Value = serde_json::from_slice(json).ok()?;
+        let revision = text(&value, "resourceVersion").parse().ok()?;
+        Some(Self { value, revision, json: OnceLock::from(json.clone()) })
+    }
+
+    /// The JSON of the stored form; every list, watch and history shares these bytes.
     pub(crate) fn json(&self) -> Bytes {
-        self.json.get_or_init(|| Bytes::from(self.value.to_string())).clone()
+        // They are kept as long as the object, so without the room that the text left while it grew.
+        let text = || Bytes::from(self.value.to_string().into_boxed_str().into_boxed_bytes());
+        self.json.get_or_init(text).clone()
     }
 
     pub(crate) fn key(&self) -> Key {

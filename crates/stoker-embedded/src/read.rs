@@ -1,7 +1,7 @@
 //! Get and list. In: a target, selectors, a page. Out: objects of one moment. It never writes.
 
 use crate::kind::Served;
-use crate::object::{Object, meta, text};
+use crate::object::{Key, Object, meta, text};
 use crate::refusal::{Cause, Refusal};
 use crate::request::Query;
 use crate::store::{Snapshot, Store, Unknown};
@@ -16,22 +16,53 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Filter {
     labels: crate::select::Labels,
+    /// What must have this value, or must not.
+    names: Vec<(Name, String, bool)>,
     fields: Vec<(JsonPath, String, bool)>,
+}
+
+/// What every object has, and its key says.
+#[derive(Debug, Clone, Copy)]
+enum Name {
+    Own,
+    Namespace,
 }
 
 impl Filter {
     pub(crate) fn new(query: &Query, served: &Served) -> Result<Self, Refusal> {
-        let mut fields = Vec::new();
+        let (mut names, mut fields) = (Vec::new(), Vec::new());
         for term in &query.fields.0 {
             let label = term.field.as_str();
-            let path = match label {
-                "metadata.name" | "metadata.namespace" => JsonPath::parse(label).ok(),
-                _ => served.version().fields.iter().find(|f| f.label == label).map(|f| f.path.clone()),
+            let name = match label {
+                "metadata.name" => Some(Name::Own),
+                "metadata.namespace" => Some(Name::Namespace),
+                _ => None,
             };
-            let unknown = || Refusal::bad_request(format!("field label not supported: {label}"));
-            fields.push((path.ok_or_else(unknown)?, term.value.clone(), term.equal));
+            if let Some(name) = name {
+                names.push((name, term.value.clone(), term.equal));
+                continue;
+            }
+            let field = served.version().fields.iter().find(|field| field.label == label);
+            let field = field.ok_or_else(|| Refusal::bad_request(format!("field label not supported: {label}")))?;
+            fields.push((field.path.clone(), term.value.clone(), term.equal));
         }
-        Ok(Self { labels: query.labels.clone(), fields })
+        Ok(Self { labels: query.labels.clone(), names, fields })
+    }
+
+    /// Whether nothing but the key of an object decides.
+    pub(crate) fn of_names_alone(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether the names of an object are those that are wanted.
+    pub(crate) fn fits_key(&self, key: &Key) -> bool {
+        self.names.iter().all(|(name, wanted, equal)| {
+            let found = match name {
+                Name::Own => &key.name,
+                Name::Namespace => &key.namespace,
+            };
+            (found == wanted) == *equal
+        })
     }
 
     pub(crate) fn matches(&self, object: &Object) -> bool {
@@ -39,7 +70,9 @@ impl Filter {
             let found = path.find(&object.value).first().map(|v| plain(v)).unwrap_or_default();
             (found == *wanted) == *equal
         };
-        (self.labels.is_empty() || self.labels.matches(meta(&object.value, "labels"))) && self.fields.iter().all(fits)
+        (self.names.is_empty() || self.fits_key(&object.key()))
+            && (self.labels.is_empty() || self.labels.matches(meta(&object.value, "labels")))
+            && self.fields.iter().all(fits)
     }
 }
 

@@ -78,8 +78,9 @@ const ROW: Row = Row {
 
 const APP: Row = Row { group: "apps", generation: true, status: StatusUse::Dropped, categories: &["all"], ..ROW };
 
-/// A real server drops events by age; a bound on their number needs no clock and holds in a storm of them too.
-const EVENTS_KEPT: usize = 5000;
+/// A real server drops Events after an hour. A bound on their number needs no clock and holds in a storm of them too; Events of
+/// objects that are gone stay until newer ones take their place. In memory an Event takes about 6 KiB.
+const EVENTS_KEPT: usize = 1000;
 
 const EVENT_COLUMNS: &[(&str, &str, i64, &str)] = &[
     ("Last Seen", "date", 0, ".lastTimestamp"),

@@ -4,6 +4,7 @@
 //! any kind: what may be written is decided before.
 
 mod head;
+mod history;
 mod state;
 mod watchers;
 mod writer;
@@ -12,34 +13,21 @@ use crate::journal::{Contents, Failure, Journal, JournalError};
 use crate::kind::{Catalog, Kind};
 use crate::object::{Key, Object};
 use futures::future::Either;
+pub(crate) use history::Event;
 use serde_json::Value;
 pub(crate) use state::Era;
-use state::{Change, Mode, State};
+use state::{Change, Made, Mode, State};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 pub(crate) use watchers::{Scope, Start, Subscription};
 
-/// Events kept per table; a watch that starts before them gets 410. Also the queue of one watcher.
-pub(crate) const HISTORY: usize = 4096;
-
 /// Where an object is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) table: String,
     pub(crate) key: Key,
-}
-
-/// One change that happened.
-#[derive(Debug)]
-pub(crate) struct Event {
-    pub(crate) revision: u64,
-    pub(crate) key: Key,
-    /// The state after; for a removal the last state, with the removal's revision.
-    pub(crate) object: Arc<Object>,
-    pub(crate) removed: bool,
-    pub(crate) before: Option<Arc<Object>>,
 }
 
 /// A change to make.
@@ -224,9 +212,7 @@ impl Store {
         let (value, removed) = commit.next.resolve(before.as_deref()).ok_or(Lost::Changed)?;
         let object = Arc::new(Object::seal(value, revision));
         state.head.advance(&commit.place, before.as_ref(), &object, removed);
-        let Place { table, key } = commit.place;
-        let event = Event { revision, key, object: object.clone(), removed, before };
-        self.submit(state, Change::Object(table, Arc::new(event)));
+        self.submit(state, Change::Object(Made { place: commit.place, object: object.clone(), removed, before }));
         Ok(object)
     }
 
@@ -273,15 +259,11 @@ impl Store {
         if revision > state.revision {
             return Err(Unknown::TooNew(state.revision));
         }
-        if revision < table.floor {
-            return Err(Unknown::TooOld(table.floor));
-        }
         let inside = |key: &Key| namespace.is_none_or(|n| key.namespace == n);
-        let newer = table.history.iter().rev().take_while(|e| e.revision > revision);
-        // Undo what came after, newest first.
-        let mut undone: BTreeMap<Key, Option<Arc<Object>>> = BTreeMap::new();
-        for event in newer {
-            undone.insert(event.key.clone(), event.before.clone());
+        // Of each object that changed since, the first change says how it was.
+        let mut undone: BTreeMap<&Key, &Event> = BTreeMap::new();
+        for event in table.history.after(revision)? {
+            undone.entry(&event.key).or_insert(event);
         }
         let from = Key::new(namespace.unwrap_or_default(), "");
         let present = table.objects.range(from..).take_while(|(key, _)| inside(key));
@@ -290,10 +272,10 @@ impl Store {
         }
         let mut objects: BTreeMap<Key, Arc<Object>> =
             present.map(|(key, object)| (key.clone(), object.clone())).collect();
-        for (key, before) in undone.into_iter().filter(|(key, _)| inside(key)) {
-            match before {
-                Some(object) => objects.insert(key, object),
-                None => objects.remove(&key),
+        for (key, event) in undone.into_iter().filter(|(key, _)| inside(key)) {
+            match event.before() {
+                Some(object) => objects.insert(key.clone(), object),
+                None => objects.remove(key),
             };
         }
         Ok(Snapshot { revision, objects: objects.into_values().collect() })

@@ -1,5 +1,6 @@
 //! Watches. In: a subscription. Out: a stream of JSON lines, each event serialised once for all who watch it in its stored
-//! form. A watcher that is too slow, a cancelled server and the client's time-out end the stream; no task runs behind it.
+//! form, and parsed only for those who select by content or want another form. A watcher that is too slow, a cancelled server and
+//! the client's time-out end the stream; no task runs behind it.
 
 use crate::encode::Encoder;
 use crate::object::Object;
@@ -123,22 +124,34 @@ impl Watch {
 
     /// An object that begins to match appears, one that ceases to match disappears.
     fn tell(&mut self, event: &Event) {
-        let was = event.before.as_ref().is_some_and(|before| self.filter.matches(before));
-        let is = !event.removed && self.filter.matches(&event.object);
+        let (before, was, is) = match self.filter.of_names_alone() {
+            true => {
+                let fits = self.filter.fits_key(&event.key);
+                (None, fits && event.existed(), fits && !event.removed)
+            }
+            false => {
+                let fits = |object: &Arc<Object>| self.filter.matches(object);
+                let before = event.before();
+                let was = before.as_ref().is_some_and(fits);
+                let is = !event.removed && event.after().as_ref().is_some_and(fits);
+                (before, was, is)
+            }
+        };
         let kind = match (was, is) {
             (false, true) => "ADDED",
             (true, true) => "MODIFIED",
             (true, false) => "DELETED",
             (false, false) => return,
         };
-        let encoded = match (&event.before, event.removed, is) {
+        let encoded = match before {
             // It left the selection: the client gets the last state it may see, with this event's version.
-            (Some(before), false, false) => {
-                self.encoder.event(&Arc::new(Object::seal(before.value.clone(), event.revision)))
+            Some(before) if !event.removed && !is => {
+                Some(self.encoder.event(&Arc::new(Object::seal(before.value.clone(), event.revision))))
             }
-            _ => self.encoder.event(&event.object),
+            _ if self.encoder.takes_stored_form() => Some(event.json()),
+            _ => event.after().map(|after| self.encoder.event(&after)),
         };
-        self.ready.push_back(line(kind, &encoded));
+        self.ready.extend(encoded.map(|encoded| line(kind, &encoded)));
     }
 
     fn bookmark(&mut self, revision: u64, annotations: Value) {
@@ -154,7 +167,7 @@ impl Watch {
     /// A bookmark may only name a revision when everything up to it was sent.
     fn catch_up_and_mark(&mut self) {
         let revision = self.store.revision();
-        while let Ok(event) = self.subscription.queue.try_recv() {
+        while let Some(event) = self.subscription.queue.try_recv() {
             self.tell(&event);
         }
         if self.bookmarks {
@@ -195,7 +208,7 @@ impl Watch {
     /// Lines that are ready together go together, up to a sensible size.
     fn joined(&mut self, first: Bytes) -> Bytes {
         const ENOUGH: usize = 64 * 1024;
-        while let Ok(event) = self.subscription.queue.try_recv() {
+        while let Some(event) = self.subscription.queue.try_recv() {
             self.tell(&event);
             if self.ready.len() >= 64 {
                 break;

@@ -2,7 +2,7 @@
 //! changes as they are made. Out: the objects, kinds and dependents as they will be. It never waits for the journal.
 
 use super::state::State;
-use super::{Commit, Event, Lost, Place, Store};
+use super::{Commit, Lost, Place, Store};
 use crate::kind::Catalog;
 use crate::object::{Key, Object, meta};
 use serde_json::Value;
@@ -34,10 +34,9 @@ impl Head {
     }
 
     /// A change is durable: unless a newer one stands over it, readers see the same now.
-    pub(super) fn landed(&mut self, table: &str, event: &Event) {
-        let place = Place { table: table.to_owned(), key: event.key.clone() };
-        if self.changed.get(&place).is_some_and(|(revision, _)| *revision == event.revision) {
-            self.changed.remove(&place);
+    pub(super) fn landed(&mut self, place: &Place, revision: u64) {
+        if self.changed.get(place).is_some_and(|(newest, _)| *newest == revision) {
+            self.changed.remove(place);
         }
     }
 

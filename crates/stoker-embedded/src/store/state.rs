@@ -1,14 +1,15 @@
 //! What readers and watchers see, and what waits to become that. In: changes in order. Out: tables with their history; events to
 //! watchers. Everything here happens under the store's lock.
 
+use super::Place;
 use super::head::Head;
+use super::history::{Event, History};
 use super::watchers::Watchers;
-use super::{Event, HISTORY, Place};
 use crate::journal::{Contents, Failure};
 use crate::kind::{Catalog, Kind};
 use crate::object::{Key, Object};
 use serde_json::json;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -33,10 +34,19 @@ pub(super) enum Mode {
 /// One change, of objects or of the kinds they are of.
 #[derive(Debug)]
 pub(super) enum Change {
-    /// An object of this table.
-    Object(String, Arc<Event>),
+    Object(Made),
     Define(Arc<Kind>),
     Undefine(String),
+}
+
+/// One change of an object.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) place: Place,
+    /// The state after; for a removal the last state, with the removal's revision.
+    pub(super) object: Arc<Object>,
+    pub(super) removed: bool,
+    pub(super) before: Option<Arc<Object>>,
 }
 
 /// Changes that will be written together, and who waits for them.
@@ -69,9 +79,7 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) objects: BTreeMap<Key, Arc<Object>>,
-    pub(super) history: VecDeque<Arc<Event>>,
-    /// The history is complete after this revision.
-    pub(super) floor: u64,
+    pub(super) history: History,
     pub(super) watchers: Watchers,
 }
 
@@ -100,11 +108,11 @@ impl State {
     pub(super) fn apply(&mut self, changes: Vec<Change>) {
         for change in changes {
             match change {
-                Change::Object(table, event) => {
-                    self.revision = event.revision;
-                    self.head.landed(&table, &event);
-                    if let Some(table) = self.tables.get_mut(&table) {
-                        table.apply(event);
+                Change::Object(made) => {
+                    self.revision = made.object.revision;
+                    self.head.landed(&made.place, made.object.revision);
+                    if let Some(table) = self.tables.get_mut(&made.place.table) {
+                        table.apply(made);
                     }
                 }
                 Change::Define(kind) => self.define(kind),
@@ -150,21 +158,18 @@ impl State {
 
 impl Table {
     fn new(floor: u64) -> Self {
-        Self { objects: BTreeMap::new(), history: VecDeque::new(), floor, watchers: Watchers::default() }
+        Self { objects: BTreeMap::new(), history: History::new(floor), watchers: Watchers::default() }
     }
 
-    fn apply(&mut self, event: Arc<Event>) {
-        match event.removed {
-            true => drop(self.objects.remove(&event.key)),
-            false => drop(self.objects.insert(event.key.clone(), event.object.clone())),
+    fn apply(&mut self, made: Made) {
+        let Made { place: Place { key, .. }, object, removed, before } = made;
+        let event = Arc::new(Event::new(key.clone(), &object, removed, before.as_deref()));
+        match removed {
+            true => drop(self.objects.remove(&key)),
+            false => drop(self.objects.insert(key, object)),
         }
         self.watchers.publish(&event);
-        self.history.push_back(event);
-        if self.history.len() > HISTORY
-            && let Some(oldest) = self.history.pop_front()
-        {
-            self.floor = oldest.revision;
-        }
+        self.history.push(event);
     }
 
     /// Rewrites what is stored without a new revision: new defaults of a changed definition show up on read.

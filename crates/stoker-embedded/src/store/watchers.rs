@@ -1,12 +1,18 @@
-//! Who watches a table. In: events, one after another. Out: each watcher's bounded queue. A writer never waits for a watcher:
-//! one whose queue is full is dropped, and its watch ends. A watcher of one name is not even woken for the others.
+//! Who watches a table. In: events, one after another. Out: each watcher's queue, bounded in events and in bytes. A writer never
+//! waits for a watcher: one whose queue is full is dropped, and its watch ends. A watcher of one name is not even woken for the
+//! others.
 
+use super::history::{Event, HISTORY};
 use super::state::Table;
-use super::{Event, HISTORY, Store, Unknown};
+use super::{Store, Unknown};
 use crate::object::{Key, Object};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Bytes of events that one watcher has not read, at most; a single event may be larger.
+const QUEUE_BYTES: usize = 8 << 20;
 
 /// Which objects a watcher wants to hear of.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +42,7 @@ pub(crate) struct Subscription {
     pub(crate) revision: u64,
     pub(crate) state: Vec<Arc<Object>>,
     pub(crate) missed: Vec<Arc<Event>>,
-    pub(crate) queue: Receiver<Arc<Event>>,
+    pub(crate) queue: Queue,
     store: Arc<Store>,
     table: String,
     name: Option<String>,
@@ -52,11 +58,49 @@ impl Drop for Subscription {
     }
 }
 
+/// The events that a watcher has not read.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    events: Receiver<Arc<Event>>,
+    /// Bytes of them, together with the watcher's other end.
+    unread: Arc<AtomicUsize>,
+}
+
+impl Queue {
+    /// The next event; `None` when the watcher was dropped.
+    pub(crate) async fn recv(&mut self) -> Option<Arc<Event>> {
+        let event = self.events.recv().await?;
+        Some(self.read(event))
+    }
+
+    /// The next event, if there is one.
+    pub(crate) fn try_recv(&mut self) -> Option<Arc<Event>> {
+        let event = self.events.try_recv().ok()?;
+        Some(self.read(event))
+    }
+
+    fn read(&self, event: Arc<Event>) -> Arc<Event> {
+        self.unread.fetch_sub(event.weight(), Ordering::Relaxed);
+        event
+    }
+}
+
 #[derive(Debug)]
 struct Watcher {
     id: u64,
     scope: Scope,
-    sender: Sender<Arc<Event>>,
+    events: Sender<Arc<Event>>,
+    unread: Arc<AtomicUsize>,
+}
+
+impl Watcher {
+    /// Queues an event; `false` where the watcher has too much to read already.
+    fn tell(&self, event: &Arc<Event>) -> bool {
+        let weight = event.weight();
+        // Before it is sent: the reader subtracts what it reads.
+        let unread = self.unread.fetch_add(weight, Ordering::Relaxed);
+        (unread == 0 || unread + weight <= QUEUE_BYTES) && self.events.try_send(event.clone()).is_ok()
+    }
 }
 
 /// The watchers of one table.
@@ -70,23 +114,25 @@ pub(super) struct Watchers {
 impl Watchers {
     pub(super) fn publish(&mut self, event: &Arc<Event>) {
         let key = &event.key;
-        let tell = |watcher: &Watcher| !watcher.scope.covers(key) || watcher.sender.try_send(event.clone()).is_ok();
+        let tell = |watcher: &Watcher| !watcher.scope.covers(key) || watcher.tell(event);
         self.wide.retain(tell);
         if let Some(watchers) = self.named.get_mut(&key.name) {
             watchers.retain(tell);
         }
     }
 
-    fn add(&mut self, scope: Scope) -> (u64, Receiver<Arc<Event>>) {
+    fn add(&mut self, scope: Scope) -> (u64, Queue) {
         // The queue grows with what is in it; the bound is a bound, not a reservation.
-        let (sender, queue) = channel(HISTORY);
+        let (sender, receiver) = channel(HISTORY);
+        let unread = Arc::new(AtomicUsize::new(0));
+        let queue = Queue { events: receiver, unread: unread.clone() };
         let id = self.next;
         self.next += 1;
         let list = match &scope.name {
             Some(name) => self.named.entry(name.clone()).or_default(),
             None => &mut self.wide,
         };
-        list.push(Watcher { id, scope, sender });
+        list.push(Watcher { id, scope, events: sender, unread });
         (id, queue)
     }
 
@@ -132,11 +178,8 @@ impl Store {
         match start {
             Start::State => state = found.covered(&scope),
             Start::After(after) if after > revision => return Err(Unknown::TooNew(revision)),
-            Start::After(after) if after < found.floor => return Err(Unknown::TooOld(found.floor)),
             Start::After(after) => {
-                let from = found.history.partition_point(|event| event.revision <= after);
-                let newer = found.history.range(from..).filter(|e| scope.covers(&e.key));
-                missed.extend(newer.cloned());
+                missed.extend(found.history.after(after)?.filter(|event| scope.covers(&event.key)).cloned());
             }
         }
         let name = scope.name.clone();

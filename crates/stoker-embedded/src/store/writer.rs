@@ -1,8 +1,8 @@
 //! The thread that writes the journal. In: the changes that came while it was writing the last ones. Out: all of them durable by
 //! one fsync, then seen by readers and watchers, then acknowledged; or none of them. It ends with the store.
 
+use super::Shared;
 use super::state::{Batch, Change, Mode, State, Waiting};
-use super::{Place, Shared};
 use crate::journal::{Failure, Journal, Row};
 use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -77,12 +77,9 @@ fn rows(changes: &[Change]) -> (Vec<Row>, u64) {
     let mut rows = Vec::with_capacity(changes.len());
     let mut revision = 0;
     for change in changes {
-        if let Change::Object(table, event) = change {
-            revision = event.revision;
-            rows.push(Row {
-                place: Place { table: table.clone(), key: event.key.clone() },
-                after: (!event.removed).then(|| event.object.clone()),
-            });
+        if let Change::Object(made) = change {
+            revision = made.object.revision;
+            rows.push(Row { place: made.place.clone(), after: (!made.removed).then(|| made.object.clone()) });
         }
     }
     (rows, revision)

@@ -45,62 +45,70 @@ async fn bookmarks_come_and_the_timeout_ends() {
     }
 }
 
+/// More changes than are remembered: by their number, and by their size.
+const TOO_MANY: [(usize, usize); 2] = [(6000, 1), (100, 64 << 10)];
+
+/// A ConfigMap with a number in it, and so many bytes besides.
+fn map(name: &str, number: usize, filler: usize) -> ConfigMap {
+    let data = json!({"number": number.to_string(), "filler": "x".repeat(filler)});
+    serde_json::from_value(json!({"metadata": {"name": name}, "data": data})).unwrap()
+}
+
+async fn change(maps: &Api<ConfigMap>, numbers: std::ops::Range<usize>, filler: usize) {
+    for number in numbers {
+        maps.replace("m", &PostParams::default(), &map("m", number, filler)).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn history_has_an_end() {
-    let client = client();
-    let maps: Api<ConfigMap> = Api::default_namespaced(client);
-    let map = |data: usize| -> ConfigMap {
-        serde_json::from_value(json!({"metadata": {"name": "m"}, "data": {"k": data.to_string()}})).unwrap()
-    };
-    let first = maps.create(&PostParams::default(), &map(0)).await.unwrap().resource_version().unwrap();
-    for data in 1..5000 {
-        maps.replace("m", &PostParams::default(), &map(data)).await.unwrap();
+    for (count, filler) in TOO_MANY {
+        let maps: Api<ConfigMap> = Api::default_namespaced(client());
+        let first =
+            maps.create(&PostParams::default(), &map("m", 0, filler)).await.unwrap().resource_version().unwrap();
+        change(&maps, 1..count, filler).await;
+        let mut stream = pin!(maps.watch(&WatchParams::default(), &first).await.unwrap());
+        match stream.next().await.unwrap().unwrap() {
+            WatchEvent::Error(status) => assert_eq!((status.code, status.reason.as_str()), (410, "Expired")),
+            other => panic!("{other:?}"),
+        }
+        assert!(stream.next().await.is_none());
     }
-    let mut stream = pin!(maps.watch(&WatchParams::default(), &first).await.unwrap());
-    match stream.next().await.unwrap().unwrap() {
-        WatchEvent::Error(status) => assert_eq!((status.code, status.reason.as_str()), (410, "Expired")),
-        other => panic!("{other:?}"),
-    }
-    assert!(stream.next().await.is_none());
 }
 
 #[tokio::test]
 async fn a_watcher_that_does_not_read_is_cut_off() {
-    let client = client();
-    let maps: Api<ConfigMap> = Api::default_namespaced(client);
-    let mut stream = pin!(maps.watch(&WatchParams::default(), "0").await.unwrap());
-    let map = |data: usize| -> ConfigMap {
-        serde_json::from_value(json!({"metadata": {"name": "m"}, "data": {"k": data.to_string()}})).unwrap()
-    };
-    maps.create(&PostParams::default(), &map(0)).await.unwrap();
-    for data in 1..6000 {
-        maps.replace("m", &PostParams::default(), &map(data)).await.unwrap();
+    for (count, filler) in TOO_MANY {
+        let maps: Api<ConfigMap> = Api::default_namespaced(client());
+        let mut stream = pin!(maps.watch(&WatchParams::default(), "0").await.unwrap());
+        maps.create(&PostParams::default(), &map("m", 0, filler)).await.unwrap();
+        change(&maps, 1..count, filler).await;
+        let mut last = None;
+        while let Some(event) = stream.try_next().await.unwrap() {
+            last = Some(event);
+        }
+        assert!(matches!(last, Some(WatchEvent::Error(status)) if status.code == 410));
     }
-    let mut last = None;
-    while let Some(event) = stream.try_next().await.unwrap() {
-        last = Some(event);
-    }
-    assert!(matches!(last, Some(WatchEvent::Error(status)) if status.code == 410));
 }
 
 /// kube's watcher is cut off in the same way, says so once, lists again and goes on with nothing missed.
 #[tokio::test]
 async fn kube_recovers_from_a_410() {
-    let client = client();
-    let maps: Api<ConfigMap> = Api::default_namespaced(client);
-    let map = |name: &str, data: usize| -> ConfigMap {
-        serde_json::from_value(json!({"metadata": {"name": name}, "data": {"k": data.to_string()}})).unwrap()
-    };
-    maps.create(&PostParams::default(), &map("m", 0)).await.unwrap();
-    maps.create(&PostParams::default(), &map("gone", 0)).await.unwrap();
+    for (count, filler) in TOO_MANY {
+        recovers(count, filler).await;
+    }
+}
+
+async fn recovers(count: usize, filler: usize) {
+    let maps: Api<ConfigMap> = Api::default_namespaced(client());
+    maps.create(&PostParams::default(), &map("m", 0, filler)).await.unwrap();
+    maps.create(&PostParams::default(), &map("gone", 0, filler)).await.unwrap();
     let mut stream = pin!(watcher::watcher(maps.clone(), watcher::Config::default()));
     while !matches!(stream.next().await.unwrap().unwrap(), Event::InitDone) {}
     // The watch is under way, and then nobody reads it.
-    maps.replace("m", &PostParams::default(), &map("m", 1)).await.unwrap();
+    change(&maps, 1..2, filler).await;
     assert!(matches!(stream.next().await.unwrap().unwrap(), Event::Apply(_)));
-    for data in 2..6000 {
-        maps.replace("m", &PostParams::default(), &map("m", data)).await.unwrap();
-    }
+    change(&maps, 2..count, filler).await;
     maps.delete("gone", &DeleteParams::default()).await.unwrap();
     let mut errors = 0;
     let mut listed = Vec::new();
@@ -112,16 +120,36 @@ async fn kube_recovers_from_a_410() {
             }
             Err(other) => panic!("{other}"),
             Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitApply(map)) => listed.push((map.name_any(), map.data.unwrap()["k"].clone())),
+            Ok(Event::InitApply(map)) => listed.push((map.name_any(), map.data.unwrap()["number"].clone())),
             Ok(Event::InitDone) => break,
             Ok(Event::Apply(_) | Event::Delete(_)) => {}
         }
     }
-    assert_eq!((errors, listed), (1, vec![("m".to_owned(), "5999".to_owned())]));
-    maps.create(&PostParams::default(), &map("after", 0)).await.unwrap();
+    assert_eq!((errors, listed), (1, vec![("m".to_owned(), (count - 1).to_string())]));
+    maps.create(&PostParams::default(), &map("after", 0, 1)).await.unwrap();
     match stream.next().await.unwrap().unwrap() {
         Event::Apply(map) => assert_eq!(map.name_any(), "after"),
         other => panic!("{other:?}"),
+    }
+}
+
+/// One change that is larger than everything that is remembered still reaches whoever watches.
+#[tokio::test]
+async fn a_large_object_is_told_of() {
+    let maps: Api<ConfigMap> = Api::default_namespaced(client());
+    let mut stream = pin!(maps.watch(&WatchParams::default(), "0").await.unwrap());
+    assert!(matches!(stream.next().await.unwrap().unwrap(), WatchEvent::Bookmark(_)));
+    for number in 0..3 {
+        match number {
+            0 => drop(maps.create(&PostParams::default(), &map("m", 0, 5 << 19)).await.unwrap()),
+            number => change(&maps, number..number + 1, 5 << 19).await,
+        }
+        match stream.next().await.unwrap().unwrap() {
+            WatchEvent::Added(map) | WatchEvent::Modified(map) => {
+                assert_eq!(map.data.unwrap()["number"], number.to_string());
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod install;
 mod jobs;
 mod kinds;
 mod lasting;
+mod memory;
 mod metrics;
 mod mistakes;
 mod pages;
