@@ -43,7 +43,7 @@ pub(crate) struct System {
     pub(crate) addr: SocketAddr,
     /// Where metrics are served, with the port that was really taken.
     pub(crate) metrics: Option<SocketAddr>,
-    /// Written when everything is ready.
+    /// Whole at any time. The first start writes it when everything is ready, a later one when the API has its port.
     pub(crate) kubeconfig: PathBuf,
     /// Names and image stores of the nodes.
     pub(crate) nodes: Vec<(String, Runtime)>,
@@ -60,8 +60,6 @@ impl System {
         std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
         let data = std::path::absolute(&data)?;
         let lock = lock(&data)?;
-        // Whoever waits for it must not find the one of an earlier run.
-        let _ = std::fs::remove_file(data.join("kubeconfig"));
         let crds: Result<_, _> = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd)).collect();
         let journal = Some(data.join("journal"));
         let settings = embedded::Settings { journal, ..embedded::Settings::new(crds?, clock.clone()) };
@@ -82,6 +80,10 @@ impl System {
             _lock: lock,
         };
         let kubeconfig = server.kubeconfig();
+        // The one of an earlier run may name another port, where nobody answers any more. The first one comes at the end.
+        if system.kubeconfig.exists() {
+            replace_private(&system.kubeconfig, &kubeconfig)?;
+        }
         let cancel = system.cancel.clone();
         system.tasks.spawn(async move { Ok(server.run(cancel).await?) });
         if let Some(metrics) = metrics {
@@ -120,7 +122,7 @@ impl System {
         }
         let names: Vec<String> = system.nodes.iter().map(|(name, _)| name.clone()).collect();
         system.run_until(ready(&client, &names)).await??;
-        write_private(&system.kubeconfig, &kubeconfig)?;
+        replace_private(&system.kubeconfig, &kubeconfig)?;
         Ok(system)
     }
 
@@ -196,16 +198,23 @@ fn unwritable(data: &Path) -> String {
     format!("the data directory {} cannot be written; check --data and its permissions", data.display())
 }
 
-/// Readable by its owner only, and never half-written.
-fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
+/// Makes a file that its owner alone may read have this text. Readers find the whole of the old or of the new text at any time,
+/// also after a power cut.
+fn replace_private(file: &Path, text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let part = file.with_extension("part");
-    let _ = std::fs::remove_file(&part);
     let write = || {
+        // What an earlier run left here may be readable by others.
+        match std::fs::remove_file(&part) {
+            Err(problem) if problem.kind() != std::io::ErrorKind::NotFound => return Err(problem),
+            _ => {}
+        }
         let mut out = File::options().create_new(true).write(true).mode(0o600).open(&part)?;
         out.write_all(text.as_bytes())?;
-        std::fs::rename(&part, file)
+        out.sync_all()?;
+        std::fs::rename(&part, file)?;
+        File::open(file.parent().unwrap_or(Path::new(".")))?.sync_all()
     };
     write().with_context(|| format!("cannot write {}", file.display()))
 }

@@ -1,9 +1,11 @@
 //! What survives a kill at any moment: objects, bytes, the kubeconfig.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -88,6 +90,36 @@ async fn twenty_kills_in_the_middle_of_a_pull_lose_nothing() {
     }
     let sent = registry.body_bytes("blobs");
     println!("{sent} bytes left the registry for an image of {SIZE}, with {KILLS} kills");
+}
+
+/// Whoever reads the kubeconfig while `up` is killed and started again finds a whole one, and at last the one of this run.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubeconfig_is_whole_at_any_time() {
+    let mut up = Up::start(1);
+    let (file, enough) = (up.kubeconfig().to_owned(), Arc::new(AtomicBool::new(false)));
+    let reader = std::thread::spawn({
+        let enough = enough.clone();
+        move || {
+            let mut reads = 0;
+            while !enough.load(Ordering::Relaxed) {
+                let text = std::fs::read_to_string(&file).expect("it is there");
+                let config: Value = serde_saphyr::from_str(&text).expect("it is YAML");
+                assert!(config.pointer("/users/0/user/token").is_some(), "half of it: {text}");
+                reads += 1;
+            }
+            reads
+        }
+    });
+    // Every one has another port.
+    for _ in 0..3 {
+        up.kill_and_restart();
+        up.run(&["get"]).await.exits(0);
+    }
+    enough.store(true, Ordering::Relaxed);
+    assert!(reader.join().unwrap() > 0);
+    let mode = std::fs::metadata(up.kubeconfig()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "it holds a token");
+    assert!(!up.data().join("kubeconfig.part").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
