@@ -84,6 +84,7 @@ impl FromStr for Reference {
 }
 
 fn parse(text: &str) -> Result<Reference, &'static str> {
+    check_scheme(text)?;
     let (name, digest) = match text.split_once('@') {
         Some((name, digest)) => (name, Some(parse_digest(digest)?)),
         None => (text, None),
@@ -119,6 +120,18 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
         name += &format!("@{digest}");
     }
     Ok(Reference { key: Key::of(&name), name, registry, repository, tag, digest })
+}
+
+/// People copy addresses from browsers and other tools; a reference has no scheme.
+fn check_scheme(text: &str) -> Result<(), &'static str> {
+    let Some((scheme, _)) = text.split_once("://") else { return Ok(()) };
+    Err(match scheme.to_ascii_lowercase().as_str() {
+        "https" => "leave out https://",
+        "http" => "leave out http://",
+        "docker" => "leave out docker://",
+        "oci" => "leave out oci://",
+        _ => "leave out everything up to ://",
+    })
 }
 
 /// The first part is a registry only if it cannot be a repository: that is how "team/app" means the Hub.
@@ -273,6 +286,17 @@ mod tests {
         ] {
             let error = text.parse::<Reference>().unwrap_err();
             assert!(error.to_string().len() < 500, "{error}");
+        }
+        for (text, advice) in [
+            ("https://registry.example/shop/web:v1", "leave out https://;"),
+            ("HTTPS://registry.example/shop/web:v1", "leave out https://;"),
+            ("http://127.0.0.1:5000/web", "leave out http://;"),
+            ("docker://registry.example/web", "leave out docker://;"),
+            ("oci://registry.example/web", "leave out oci://;"),
+            ("s3://bucket/web", "leave out everything up to ://;"),
+        ] {
+            let said = text.parse::<Reference>().unwrap_err().to_string();
+            assert!(said.contains(advice) && said.contains(text), "{said}");
         }
         let sha512 = format!("a@sha512:{}", "0".repeat(128));
         assert!(sha512.parse::<Reference>().unwrap_err().to_string().contains("only sha256"));
