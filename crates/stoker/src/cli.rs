@@ -1,5 +1,7 @@
 //! The command line: what a user may say, with the help that they read first.
 
+mod values;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -8,6 +10,8 @@ use stoker_api::labels::{self, LabelSelector};
 use stoker_api::{Amount, Span};
 use stoker_core::Reference;
 use stoker_runtime::{Otherwise, Wish};
+
+pub(crate) use values::WrongInput;
 
 use crate::install;
 
@@ -23,7 +27,7 @@ use crate::install;
         stoker up --data ./stoker                    the whole system, no Kubernetes needed\n  \
         stoker pull registry.example/shop/web:v42    onto all nodes of the current cluster\n  \
         stoker why web                               what each node is waiting for\n\n\
-        Exit codes: 0 done, 1 it failed, 2 wrong usage, 130 interrupted."
+        Exit codes: 0 done, 1 it failed, 2 wrong input, 130 interrupted."
 )]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -44,7 +48,7 @@ pub(crate) struct Cluster {
     #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
     pub(crate) context: Option<String>,
     /// The namespace of jobs [default: that of the context]
-    #[arg(short, long, global = true, value_name = "NAME", help_heading = "Cluster")]
+    #[arg(short, long, global = true, value_name = "NAME", value_parser = values::namespace, help_heading = "Cluster")]
     pub(crate) namespace: Option<String>,
 }
 
@@ -83,7 +87,7 @@ pub(crate) struct Logs {
     #[arg(long, global = true, value_enum, default_value_t, env = "STOKER_LOG_FORMAT", help_heading = "Logs")]
     pub(crate) log_format: LogFormat,
     /// What is logged: error, warn, info, debug, or a tracing filter [default: depends on the command]
-    #[arg(long, global = true, value_name = "LEVEL", env = "STOKER_LOG", help_heading = "Logs")]
+    #[arg(long, global = true, value_name = "LEVEL", env = "STOKER_LOG", value_parser = values::log, help_heading = "Logs")]
     pub(crate) log: Option<String>,
 }
 
@@ -214,18 +218,18 @@ pub(crate) struct NodeArgs {
     stoker pull registry.example/shop/web:v42 --secret regcred")]
 pub(crate) struct Pull {
     /// registry/repository:tag or registry/repository@sha256:…
-    #[arg(required = true, value_name = "IMAGE")]
+    #[arg(required = true, value_name = "IMAGE", value_parser = values::image)]
     pub(crate) images: Vec<String>,
     /// Only this node; may be given more than once
-    #[arg(long = "node", value_name = "NAME")]
+    #[arg(long = "node", value_name = "NAME", value_parser = values::name)]
     pub(crate) nodes: Vec<String>,
     /// Only nodes with these labels, e.g. pool=edge,zone in (a,b)
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = labels::parse)]
     pub(crate) selector: Option<LabelSelector>,
     /// A Secret of the namespace with a login for the registry; may be given more than once
-    #[arg(long = "secret", value_name = "NAME")]
+    #[arg(long = "secret", value_name = "NAME", value_parser = values::name)]
     pub(crate) secrets: Vec<String>,
-    /// How many nodes pull at one time
+    /// How many nodes pull at one time; 0 makes a Preheat that waits until it is given more
     #[arg(
         long,
         value_name = "N",
@@ -237,11 +241,11 @@ pub(crate) struct Pull {
     /// The most bytes a second that a node receives for it, e.g. 20Mi
     #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>)]
     pub(crate) bandwidth: Option<Amount>,
-    /// Give up on nodes that are not done by then, e.g. 30m
-    #[arg(long, value_name = "TIME", value_parser = str::parse::<Span>)]
+    /// Give up on nodes that are not done by then, e.g. 30m; at least 1s
+    #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) timeout: Option<Span>,
     /// The name of the Preheat; without it one is made up, and the Preheat is deleted an hour after its end
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::name)]
     pub(crate) name: Option<String>,
     /// Do not follow it
     #[arg(long)]
@@ -254,7 +258,7 @@ pub(crate) struct Pull {
     Examples:\n  stoker get\n  stoker get web\n  stoker get nodes\n  stoker get imagepulljob/base -o yaml")]
 pub(crate) struct Get {
     /// A job, or `nodes`; without it all jobs
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = values::job)]
     pub(crate) name: Option<String>,
     /// How it is printed
     #[arg(short, long, value_enum, default_value_t)]
@@ -287,8 +291,10 @@ pub(crate) enum Output {
     Examples:\n  stoker why web\n  stoker why web shop-17\n  stoker why imagepulljob/base")]
 pub(crate) struct Why {
     /// A Preheat, or kind/name
+    #[arg(value_parser = values::job)]
     pub(crate) name: String,
     /// Only this node
+    #[arg(value_parser = values::name)]
     pub(crate) node: Option<String>,
 }
 
@@ -298,7 +304,7 @@ pub(crate) struct Why {
     Examples:\n  stoker delete web\n  stoker delete web cart imagepulljob/base")]
 pub(crate) struct Delete {
     /// A Preheat, or kind/name
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required = true, value_name = "NAME", value_parser = values::job)]
     pub(crate) names: Vec<String>,
 }
 
@@ -324,7 +330,7 @@ pub(crate) struct Controller {
     Example:\n  stoker agent --node shop-17 --data /var/lib/stoker")]
 pub(crate) struct Agent {
     /// The name of the Node that this agent serves
-    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = values::name)]
     pub(crate) node: String,
     /// Where images are while they come; with --runtime layout also where they go
     #[arg(long, value_name = "DIR")]
@@ -357,7 +363,7 @@ pub(crate) struct Install {
     #[arg(long, value_name = "REFERENCE", default_value = install::NO_IMAGE)]
     pub(crate) image: Reference,
     /// A Secret of Stoker's namespace with the login for that image
-    #[arg(long, value_name = "NAME", value_parser = install::secret)]
+    #[arg(long, value_name = "NAME", value_parser = values::name)]
     pub(crate) image_pull_secret: Option<String>,
     /// APIs of other projects to serve, with their CRDs, e.g. kruise [default: none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
@@ -412,7 +418,7 @@ pub(crate) struct Uninstall {
     #[arg(long, short)]
     pub(crate) yes: bool,
     /// Give up on an object that is not gone after this
-    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = str::parse::<Span>)]
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = values::time)]
     pub(crate) timeout: Span,
 }
 

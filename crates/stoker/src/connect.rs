@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::cli::Cluster;
+use crate::cli::{Cluster, WrongInput};
 
 /// A client of the cluster, and the namespace that commands mean.
 pub(crate) struct Connection {
@@ -24,8 +24,16 @@ fn of_environment() -> Option<OsString> {
     std::env::var_os("KUBECONFIG").filter(|files| !files.is_empty())
 }
 
-/// Reads the kubeconfig; does not yet speak to the API server.
+/// Reads the kubeconfig; does not yet speak to the API server. One that was named and cannot be used is wrong input.
 pub(crate) async fn connect(cluster: &Cluster) -> anyhow::Result<Connection> {
+    let connection = read(cluster).await;
+    connection.map_err(|problem| match is_named(cluster) {
+        true => WrongInput(format!("{problem:#}")).into(),
+        false => problem,
+    })
+}
+
+async fn read(cluster: &Cluster) -> anyhow::Result<Connection> {
     let options = KubeConfigOptions { context: cluster.context.clone(), cluster: None, user: None };
     let config = match &cluster.kubeconfig {
         Some(file) => {

@@ -17,7 +17,7 @@ use stoker_controller::snapshot;
 use stoker_core::world::State;
 use stoker_core::{Phase, human};
 
-use crate::cli::{Cluster, Get, Output};
+use crate::cli::{Cluster, Get, Output, WrongInput};
 use crate::connect::{Connection, connect};
 use crate::jobs::{self, Job};
 use crate::out::{out, outln};
@@ -25,12 +25,13 @@ use crate::{clock, table, why};
 
 /// Prints what the user asked for.
 pub(crate) async fn run(cluster: &Cluster, args: Get) -> anyhow::Result<ExitCode> {
+    let of_nodes = matches!(args.name.as_deref(), Some("nodes" | "node"));
+    if of_nodes && args.watch {
+        bail!(WrongInput("nodes cannot be watched here; use `kubectl get nodepreheats -w`".into()));
+    }
     let connection = connect(cluster).await?;
     match args.name.as_deref() {
-        Some("nodes" | "node") if args.watch => {
-            bail!("nodes cannot be watched here; use `kubectl get nodepreheats -w`")
-        }
-        Some("nodes" | "node") => nodes(&connection.client, args.output).await?,
+        _ if of_nodes => nodes(&connection.client, args.output).await?,
         name if args.watch => return watch(&connection, name, &args).await,
         None => {
             let namespace = (!args.all_namespaces).then_some(connection.namespace.as_str());

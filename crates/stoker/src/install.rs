@@ -18,7 +18,6 @@ mod tests;
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use kube::config::Kubeconfig;
 
 use crate::cli::{Cluster, Crds, Install};
@@ -34,9 +33,6 @@ pub(crate) const NO_IMAGE: &str = concat!("stoker.invalid/stoker:v", env!("CARGO
 /// Prints the manifests.
 pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<ExitCode> {
     let namespace = cluster.namespace.as_deref().unwrap_or(stoker_api::NAMESPACE);
-    if let Some(problem) = not_a_name(namespace) {
-        bail!("--namespace {namespace}: {problem}");
-    }
     let mut documents = manifests::all(namespace, &args)?;
     if !args.offline {
         let seen = look(cluster, namespace, &args).await?;
@@ -77,31 +73,12 @@ fn has_context() -> bool {
     Kubeconfig::read().is_ok_and(|file| file.current_context.is_some_and(|context| !context.is_empty()))
 }
 
-/// Why this cannot be a namespace, if it cannot. It is also put into expressions of the policy.
-fn not_a_name(text: &str) -> Option<&'static str> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let good =
-        (1..=63).contains(&text.len()) && text.bytes().all(plain) && !text.starts_with('-') && !text.ends_with('-');
-    (!good).then_some(
-        "a namespace has up to 63 lower-case letters, digits and dashes, and begins and ends with none of the latter",
-    )
-}
-
 /// `stoker crds`: our own, and those of the dialects that were asked for.
 pub(crate) fn crds(args: &Crds) -> anyhow::Result<ExitCode> {
     for (name, crd) in manifests::files(&args.dialects) {
         outln!("---\n# {name}.yaml\n{}", serde_saphyr::to_string(&crd)?.trim_end());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// A Secret by its name on the command line.
-pub(crate) fn secret(text: &str) -> Result<String, String> {
-    let good = text.len() <= 253 && text.split('.').all(|part| not_a_name(part).is_none());
-    match good {
-        true => Ok(text.into()),
-        false => Err("give the name of a Secret: lower-case letters, digits, dashes and dots".into()),
-    }
 }
 
 /// A dialect by its name on the command line.

@@ -6,16 +6,9 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{LogFormat, Logs};
 
-/// Starts logging; a filter that cannot be read is said and the default taken.
+/// Starts logging. That the filter can be read was checked with the rest of the command line.
 pub(crate) fn start(logs: &Logs, default: &str) {
-    let filter = logs.log.as_deref().and_then(|filter| match EnvFilter::try_new(filter) {
-        Ok(filter) => Some(filter),
-        Err(problem) => {
-            eprintln!("warning: --log {filter}: {problem}; using {default}");
-            None
-        }
-    });
-    let filter = filter.unwrap_or_else(|| EnvFilter::new(default));
+    let filter = EnvFilter::new(logs.log.as_deref().unwrap_or(default));
     let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     match logs.log_format {

@@ -1,4 +1,4 @@
-//! The one binary. Exit codes: 0 done, 1 it failed, 2 wrong usage, 130 interrupted.
+//! The one binary. Exit codes: 0 done, 1 it failed, 2 wrong input, 130 interrupted.
 
 mod cli;
 mod clock;
@@ -25,7 +25,7 @@ mod why;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
-use cli::{Cli, Command};
+use cli::{Cli, Command, WrongInput};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -41,7 +41,10 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|problem| {
         eprintln!("error: {problem:#}");
-        ExitCode::FAILURE
+        match problem.is::<WrongInput>() {
+            true => ExitCode::from(2),
+            false => ExitCode::FAILURE,
+        }
     })
 }
 

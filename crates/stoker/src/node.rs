@@ -6,11 +6,12 @@ use anyhow::Context as _;
 use kube::Client;
 use stoker_agent::Limits;
 use stoker_core::Clock;
+use stoker_runtime::choose::Error;
 use stoker_runtime::{Choice, Containerd, Otherwise, Runtime, Wish, choose, containerd};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::{Platform, Proxy, Registry, Settings, Spool, SpoolSettings};
 
-use crate::cli::NodeArgs;
+use crate::cli::{NodeArgs, WrongInput};
 
 impl NodeArgs {
     /// The runtime that was asked for.
@@ -46,7 +47,11 @@ pub(crate) async fn agent(
 ) -> anyhow::Result<stoker_agent::Settings> {
     std::fs::create_dir_all(home).with_context(|| format!("cannot make {}", home.display()))?;
     let (endpoint, images) = (args.runtime_endpoint.as_deref(), home.join("images"));
-    let Choice { runtime, why } = choose(args.wish(), args.otherwise, endpoint, &images).await?;
+    let chosen = choose(args.wish(), args.otherwise, endpoint, &images).await;
+    let Choice { runtime, why } = chosen.map_err(|problem| match problem {
+        Error::Endpoint(_) | Error::LayoutWithEndpoint => WrongInput(problem.to_string()).into(),
+        problem => anyhow::Error::new(problem),
+    })?;
     tracing::info!(node, "images go to {}: {why}", runtime.describe());
     let told = match &runtime {
         Runtime::Containerd(containerd, _) => containerd.node().hosts.clone(),
@@ -61,7 +66,9 @@ pub(crate) async fn agent(
     let proxy = Proxy::from_env_like(|name| std::env::var(name).ok());
     let registry = Registry::new(Settings { hosts, proxy, ..Settings::default() })?;
     let providers = match (&args.credential_provider_config, &args.credential_provider_bin_dir) {
-        (Some(config), Some(programs)) => Providers::load(config, programs)?,
+        (Some(config), Some(programs)) => {
+            Providers::load(config, programs).map_err(|problem| WrongInput(problem.to_string()))?
+        }
         _ => Providers::default(),
     };
     let layers = usize::from(args.max_layers);

@@ -6,11 +6,11 @@ use anyhow::bail;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
+use stoker_api::Span;
 use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec, SecretRef};
-use stoker_api::{Span, image};
 use stoker_core::human;
 
-use crate::cli::{Cluster, Pull};
+use crate::cli::{Cluster, Pull, WrongInput};
 use crate::connect::connect;
 use crate::follow::{End, failures, follow};
 use crate::out::outln;
@@ -22,11 +22,6 @@ const TTL: Span = Span(std::time::Duration::from_secs(3600));
 
 /// Makes the Preheat, and follows it unless told otherwise.
 pub(crate) async fn run(cluster: &Cluster, args: Pull) -> anyhow::Result<ExitCode> {
-    for written in &args.images {
-        if let Err(problem) = image(written).reference {
-            bail!("{problem}");
-        }
-    }
     let connection = connect(cluster).await?;
     check_nodes(&connection.client, &args.nodes).await?;
     let preheats: Api<Preheat> = Api::namespaced(connection.client.clone(), &connection.namespace);
@@ -106,6 +101,8 @@ fn refused(problem: kube::Error, name: Option<&str>) -> anyhow::Error {
         (kube::Error::Api(status), Some(name)) if status.code == 409 => anyhow::anyhow!(
             "there is a Preheat {name} already; follow it with `stoker get {name} -w`, delete it, or choose another --name"
         ),
+        // What the schema does not allow was said on the command line: there is no other manifest.
+        (kube::Error::Api(status), _) if matches!(status.code, 400 | 422) => WrongInput(status.message.clone()).into(),
         _ => jobs::explain(problem),
     }
 }

@@ -7,7 +7,7 @@ use stoker_runtime::{Otherwise, Wish};
 use stoker_transfer::Platform;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::Up;
+use crate::cli::{Up, WrongInput};
 use crate::out::out;
 use crate::system::{Options, System};
 
@@ -17,7 +17,8 @@ pub(crate) async fn run(mut args: Up) -> anyhow::Result<ExitCode> {
     args.node.runtime.get_or_insert(Wish::Layout);
     args.node.otherwise = Otherwise::Layout;
     if args.nodes > 1 && args.node.wish() != Wish::Layout {
-        bail!("--runtime {} is this machine's own, which is one node; leave --nodes out", args.node.wish());
+        let wish = args.node.wish();
+        bail!(WrongInput(format!("--runtime {wish} is this machine's own, which is one node; leave --nodes out")));
     }
     let options = Options {
         data: args.data,

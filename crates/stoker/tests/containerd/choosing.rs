@@ -91,12 +91,12 @@ async fn a_containerd_with_image_verifiers_pulls_by_itself() {
 async fn nothing_at_the_endpoint_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing.sock");
-    for (runtime, endpoint, words) in [
-        ("auto", format!("unix://{}", missing.display()), "missing.sock"),
-        ("containerd", missing.display().to_string(), "is it running"),
-        ("cri", missing.display().to_string(), "is it running"),
-        ("auto", "tcp://127.0.0.1:1".to_owned(), "give a socket"),
-        ("layout", missing.display().to_string(), "leave --runtime-endpoint out"),
+    for (runtime, endpoint, code, words) in [
+        ("auto", format!("unix://{}", missing.display()), 1, "missing.sock"),
+        ("containerd", missing.display().to_string(), 1, "is it running"),
+        ("cri", missing.display().to_string(), 1, "is it running"),
+        ("auto", "tcp://127.0.0.1:1".to_owned(), 2, "give a socket"),
+        ("layout", missing.display().to_string(), 2, "leave --runtime-endpoint out"),
     ] {
         let mut command = stoker();
         command.args([
@@ -111,7 +111,7 @@ async fn nothing_at_the_endpoint_is_said() {
         ]);
         command.arg(dir.path().join("data")).stdin(Stdio::null());
         let ran = Ran::by(command).await;
-        ran.exits(1).says(words);
+        ran.exits(code).says(words);
     }
 }
 

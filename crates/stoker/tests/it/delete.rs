@@ -9,9 +9,11 @@ async fn one_that_cannot_be_deleted_is_named_and_the_others_go() {
         let paused = ["pull", "registry.example/shop:v1", "--name", name, "--parallelism", "0", "--no-wait"];
         up.run(&paused).await.exits(0);
     }
-    let ran = up.run(&["delete", "web", "wbe", "pod/x", "cart"]).await;
-    ran.exits(1).says("Preheat web deleted").says("Preheat cart deleted");
-    ran.says("cannot delete wbe: no Preheat wbe").says("cannot delete pod/x: `pod` is not a kind of job");
+    // What cannot be a job is refused before anything is deleted.
+    let ran = up.run(&["delete", "web", "pod/x"]).await;
+    assert_eq!(ran.exits(2).says("`pod` is not a kind of job").out, "");
+    let ran = up.run(&["delete", "web", "wbe", "cart"]).await;
+    ran.exits(1).says("Preheat web deleted").says("Preheat cart deleted").says("cannot delete wbe: no Preheat wbe");
     up.run(&["delete", "preheat/kept"]).await.exits(0);
     up.run(&["get"]).await.exits(0).says("no jobs");
 }

@@ -391,11 +391,11 @@ async fn without_a_cluster_it_prints_and_says_what_was_not_checked() {
     let quiet = run(None, &["install", "--image", IMAGE, "--offline"]).await;
     assert_eq!((quiet.exits(0).err.as_str(), &quiet.out), ("", &noted.out));
     let named = run(Some(Path::new("/nonexistent/kubeconfig")), &["install"]).await;
-    named.exits(1).says("/nonexistent/kubeconfig");
+    named.exits(2).says("/nonexistent/kubeconfig");
     let mut command = stoker();
     command.arg("install").env("KUBECONFIG", "/nonexistent/other");
     let named = Ran::by(command).await;
-    assert_eq!(named.exits(1).says("$KUBECONFIG is /nonexistent/other").out, "");
+    assert_eq!(named.exits(2).says("$KUBECONFIG is /nonexistent/other").out, "");
     let imageless = run(None, &["install", "--offline"]).await;
     imageless
         .exits(0)
@@ -404,11 +404,7 @@ async fn without_a_cluster_it_prints_and_says_what_was_not_checked() {
         .says("stoker.invalid/stoker:v");
     let elsewhere = run(None, &["install", "--offline", "-n", "elsewhere"]).await;
     elsewhere.exits(0).says("--namespace=elsewhere").says("name: elsewhere");
-    run(None, &["install", "--offline", "-n", "Else Where"])
-        .await
-        .exits(1)
-        .says("--namespace Else Where")
-        .says("letters");
+    run(None, &["install", "--offline", "-n", "Else Where"]).await.exits(2).says("--namespace <NAME>").says("letters");
     run(None, &["install", "--image", "not an image"]).await.exits(2).says("not an image");
     run(None, &["install", "--data", "relative"]).await.exits(2).says("absolute path");
 }

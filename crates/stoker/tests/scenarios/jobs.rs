@@ -62,5 +62,5 @@ pub(crate) async fn objects_and_nodes_are_printed(site: &Site) {
     everywhere.exits(0).says("NAMESPACE").says(namespace).says(&format!("all images are on all {all} nodes"));
     bed.run(&["get", "web"]).await.exits(0).says("sha256:");
     bed.run(&["why", "web"]).await.exits(0).says("no node is waiting");
-    bed.run(&["get", "pod/x"]).await.exits(1).says("`pod` is not a kind of job");
+    bed.run(&["get", "pod/x"]).await.exits(2).says("`pod` is not a kind of job");
 }

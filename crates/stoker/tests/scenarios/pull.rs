@@ -162,7 +162,7 @@ pub(crate) async fn only_the_nodes_that_were_asked_for(site: &Site) {
         .says(&format!("no node node-9; there are: {}", bed.nodes.join(", ")));
     bed.run(&["pull", "Not An Image"])
         .await
-        .exits(1)
+        .exits(2)
         .says("is not an image reference: the repository must be lowercase");
     bed.run(&["pull", &image, "-l", "a b"]).await.exits(2).says("is not a label selector");
     bed.run(&["pull", &image, "--timeout", "soon"]).await.exits(2).says("is not a length of time");
