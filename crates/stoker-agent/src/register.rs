@@ -8,11 +8,15 @@ use kube::api::{Api, PostParams};
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::{NodePreheat, NodePreheatSpec};
 
-/// Tries until the object is there. Without its Node it is not made: nothing would ever remove it.
-pub(crate) async fn register(client: Client, node: String) {
+/// Tries until the object is there. Without its Node it is not made: nothing would ever remove it. An agent that makes its Node
+/// itself does so at the same time: then waiting for it is nothing that a person should hear of.
+pub(crate) async fn register(client: Client, node: String, makes_node: bool) {
     let mut pause = Duration::from_millis(50);
     while let Err(problem) = try_register(&client, &node).await {
         match problem {
+            kube::Error::Api(status) if status.code == 404 && makes_node => {
+                tracing::debug!(node, "waiting for the Node that this agent makes");
+            }
             kube::Error::Api(status) if status.code == 404 => {
                 tracing::info!(node, "waiting for the Node of this name, without which nothing is registered");
             }

@@ -18,7 +18,7 @@ use stoker_api::native::from_core::{self, Saying};
 use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
 use stoker_core::model::{Bytes, Key, Order, Phase, Report, after};
 use stoker_core::step::{self, Able, Action, Failure, Task, TaskState};
-use stoker_core::{Ask, Clock, CopyName, Reason};
+use stoker_core::{Ask, Clock, CopyName, Reason, human};
 use stoker_runtime::{Runtime, Stored};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
@@ -214,10 +214,10 @@ impl Agent {
 
     async fn run(mut self) -> Result<(), Error> {
         let (client, node) = (self.settings.client.clone(), self.settings.node.clone());
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<NodePreheat>(&()));
+        let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<NodePreheat>(&()));
         let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
         let mut watch = watcher(api.clone(), config).default_backoff().boxed();
-        let mut registering: Option<BoxFuture<'static, ()>> = Some(register(client.clone(), node.clone()).boxed());
+        let mut registering: Option<BoxFuture<'static, ()>> = Some(self.register().boxed());
         // One at most. A task, so that it goes on while the loop waits for the disk.
         let mut writing: JoinSet<Written> = JoinSet::new();
         let mut listed = false;
@@ -266,7 +266,7 @@ impl Agent {
                     Ok(Some(Event::InitDone | Event::Delete(_))) => {
                         self.forget_all();
                         writing = JoinSet::new();
-                        registering.get_or_insert_with(|| register(client.clone(), node.clone()).boxed());
+                        registering.get_or_insert_with(|| self.register().boxed());
                     }
                     Err(problem) => tracing::warn!(node, "watch interrupted, trying again: {problem}"),
                 },
@@ -298,6 +298,11 @@ impl Agent {
                 () = tokio::time::sleep(nap.unwrap_or_default().max(Duration::from_millis(1))), if nap.is_some() => {}
             }
         }
+    }
+
+    fn register(&self) -> impl Future<Output = ()> + use<> {
+        let Settings { client, node, node_labels, .. } = &self.settings;
+        register(client.clone(), node.clone(), node_labels.is_some())
     }
 
     /// While something runs its counters move without a sound: when to look at them again.
@@ -434,7 +439,7 @@ impl Agent {
                 self.broom.call();
                 if let Some(running) = self.running.remove(&key) {
                     self.broom.call_twice(now);
-                    tracing::info!(node = self.settings.node, order = %key, "taken back, stopping");
+                    tracing::info!(node = self.settings.node, order = %key, "the order was taken back, its pull stops");
                     running.abort.abort();
                 }
             }
@@ -518,7 +523,13 @@ impl Agent {
             }
             Ok(Done { digest, note, .. }) => {
                 let bytes = task.report.bytes;
-                tracing::info!(node, image = order.image, digest, upstream = bytes.upstream, "there");
+                tracing::info!(
+                    node,
+                    image = order.image,
+                    digest,
+                    received = human::bytes(bytes.upstream),
+                    "the image is there"
+                );
                 let mut task = step::succeed(order, task, digest, bytes, now);
                 task.report.message = note.unwrap_or_default();
                 task
@@ -535,7 +546,7 @@ impl Agent {
             }
             Err(failure) => {
                 match failure.reason {
-                    Reason::Unresolved => tracing::info!(node, image = order.image, "{}", failure.message),
+                    Reason::Unresolved => tracing::debug!(node, image = order.image, "{}", failure.message),
                     reason => tracing::warn!(node, image = order.image, %reason, "{}", failure.message),
                 }
                 step::fail(order, task, failure, self.salt, now)

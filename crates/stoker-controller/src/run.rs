@@ -75,7 +75,7 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
     let candidate = Candidate::new(&settings);
     loop {
         let Some(held) = cancel.run_until_cancelled(candidate.acquire()).await else { return Ok(()) };
-        tracing::info!(identity = settings.identity, "leading");
+        tracing::info!(identity = settings.identity, "this controller leads");
         // Whatever ends this ends the writer with it: who does not lead does not write.
         tokio::select! {
             result = lead(&settings, &held, &cancel) => {
@@ -274,7 +274,7 @@ impl Shell {
         if self.unheard.remove(kind) && self.unheard.is_empty() {
             let epoch = *self.epoch.get_or_insert(self.highest + 1);
             self.highest = self.highest.max(epoch);
-            tracing::info!(epoch, "every object is known, planning");
+            tracing::info!(epoch, "all objects are known, planning begins");
             self.world.listening((self.clock)());
             self.leading.hears();
         }

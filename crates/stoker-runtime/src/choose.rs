@@ -95,7 +95,7 @@ async fn choose_among(
         };
     }
     if wish == Wish::Layout {
-        return layout(images, "it was asked for".into());
+        return layout(images, None);
     }
     // Others than the kubelet's runtime may have a usual place: Docker's containerd, which has no CRI, or one that was.
     let mut silent: Option<grpc::Error> = None;
@@ -120,7 +120,9 @@ async fn choose_among(
     let unfit: String = unfit.iter().map(|path| format!("; {} speaks no CRI", path.display())).collect();
     let places = format!("{}{unfit}", listed(usual));
     match (wish, otherwise) {
-        (Wish::Auto, Otherwise::Layout) => layout(images, format!("no runtime is at the usual places ({places})")),
+        (Wish::Auto, Otherwise::Layout) => {
+            layout(images, Some(format!("no runtime is at the usual places ({places})")))
+        }
         _ => Err(Error::Nowhere(places)),
     }
 }
@@ -152,11 +154,10 @@ async fn by_containerd(path: PathBuf, why: &str) -> Result<Choice, Error> {
     Ok(Choice { runtime: Runtime::Containerd(containerd, cri), why })
 }
 
-fn layout(images: &Path, why: String) -> Result<Choice, Error> {
-    Ok(Choice {
-        runtime: Runtime::Layout(Layout::open(images)?),
-        why: format!("{why}; images go to {}", images.display()),
-    })
+fn layout(images: &Path, because: Option<String>) -> Result<Choice, Error> {
+    let place = format!("an OCI image layout in {}", images.display());
+    let why = because.map_or_else(|| place.clone(), |because| format!("{place}, because {because}"));
+    Ok(Choice { runtime: Runtime::Layout(Layout::open(images)?), why })
 }
 
 impl fmt::Display for Wish {

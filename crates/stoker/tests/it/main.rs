@@ -17,3 +17,4 @@ mod metrics;
 mod mistakes;
 mod pages;
 mod pull;
+mod quiet;
