@@ -6,6 +6,7 @@ use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::json;
 use stoker_core::Reason;
+use stoker_core::human::count;
 use stoker_core::rollup::{Outcome, Stage};
 
 use crate::dialect::Dialect;
@@ -14,9 +15,12 @@ use crate::write::{Target, Write};
 /// The events that lie between an object's status and an outcome.
 pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Vec<Write> {
     let before = (dialect.summary)(object);
+    let images = (dialect.job)(object).map_or(0, |job| job.images.len());
+    let images = count(u32::try_from(images).unwrap_or(u32::MAX), "image");
+    let nodes = count(outcome.desired, "node");
     let mut events = Vec::new();
     if before.phase.is_empty() && outcome.started.is_some() {
-        let message = format!("{} nodes shall have the images", outcome.desired);
+        let message = format!("Preheating {images} on {nodes}");
         events.push(event(dialect, object, "Started", true, &message, now));
     }
     let lacked_nodes = before.desired == 0 && !before.phase.is_empty();
@@ -28,15 +32,14 @@ pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now:
     if before.failed == 0
         && let Some(first) = outcome.failures.first()
     {
-        let message = format!("node {}: {}: {}", first.node, first.reason, first.message);
+        let message = format!("Node {} failed with {}: {}", first.node, first.reason, first.message);
         events.push(event(dialect, object, "NodeFailed", false, &message, now));
     }
     if !before.ended && outcome.completed.is_some() {
-        let (good, reason) = match outcome.stage {
-            Stage::Succeeded => (true, "Succeeded"),
-            _ => (false, "Failed"),
+        let (good, reason, message) = match outcome.stage {
+            Stage::Succeeded => (true, "Succeeded", format!("Preheated {images} on {nodes}")),
+            _ => (false, "Failed", format!("Preheating {images} failed on {} of {nodes}", outcome.failed)),
         };
-        let message = format!("{} of {} nodes have every image", outcome.succeeded, outcome.desired);
         events.push(event(dialect, object, reason, good, &message, now));
     }
     events
@@ -94,4 +97,74 @@ fn event(dialect: &Dialect, object: &DynamicObject, reason: &str, good: bool, me
             "reportingInstance": "stoker",
         }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stoker_core::rollup::FailedNode;
+    use stoker_core::{Event, Reason, World};
+
+    /// A Preheat of so many images, and how it stands on so many nodes when it is first planned.
+    fn begun(images: usize, nodes: usize) -> (DynamicObject, Outcome) {
+        let images: Vec<_> = (0..images).map(|number| json!({ "image": format!("r.example/i{number}:1") })).collect();
+        let mut object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat",
+            "metadata": { "name": "web", "namespace": "shop", "uid": "u", "generation": 1 },
+            "spec": { "images": images },
+        }))
+        .unwrap();
+        let now = Timestamp::UNIX_EPOCH;
+        object.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
+        let mut world = World::new();
+        for number in 0..nodes {
+            let name = format!("n{number}");
+            let node = stoker_core::Node {
+                name: name.as_str().into(),
+                labels: Default::default(),
+                ready: true,
+                ready_changed: None,
+            };
+            world.apply(Event::Node(node));
+            world.apply(Event::Orders(name.as_str().into(), Default::default()));
+        }
+        world.apply(Event::Job(Box::new((crate::DIALECTS[0].job)(&object).unwrap())));
+        let outcome = world.plan(now).outcomes.remove(0);
+        (object, outcome)
+    }
+
+    fn said(object: &DynamicObject, outcome: &Outcome) -> Vec<String> {
+        let events = events(&crate::DIALECTS[0], object, outcome, Timestamp::UNIX_EPOCH);
+        let text = |write: Write| match write {
+            Write::Create(_, event) => {
+                let part = |field: &str| event[field].as_str().unwrap_or_default().to_string();
+                format!("{} {}: {}", part("type"), part("reason"), part("message"))
+            }
+            other => panic!("{other:?}"),
+        };
+        events.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn events_are_plain_sentences() {
+        let (_, one) = begun(1, 1);
+        let (mut object, mut outcome) = begun(2, 3);
+        assert_eq!(said(&begun(1, 1).0, &one), ["Normal Started: Preheating 1 image on 1 node"]);
+        assert_eq!(said(&object, &outcome), ["Normal Started: Preheating 2 images on 3 nodes"]);
+
+        object.data["status"] = json!({ "phase": "Running", "observedGeneration": 1 });
+        assert_eq!(said(&object, &outcome), [""; 0], "it was said");
+        outcome.completed = Some(Timestamp::UNIX_EPOCH);
+        (outcome.stage, outcome.succeeded) = (Stage::Succeeded, 3);
+        assert_eq!(said(&object, &outcome), ["Normal Succeeded: Preheated 2 images on 3 nodes"]);
+
+        (outcome.stage, outcome.succeeded, outcome.failed) = (Stage::Failed, 2, 1);
+        let message = "r.example has no image r.example/i0:1; check the name, or push it".to_string();
+        outcome.failures = vec![FailedNode { node: "n1".into(), reason: Reason::NotFound, message }];
+        let wanted = [
+            "Warning NodeFailed: Node n1 failed with NotFound: r.example has no image r.example/i0:1; check the name, or push it",
+            "Warning Failed: Preheating 2 images failed on 1 of 3 nodes",
+        ];
+        assert_eq!(said(&object, &outcome), wanted);
+    }
 }

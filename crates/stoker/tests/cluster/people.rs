@@ -40,7 +40,7 @@ async fn kubectl_shows_explains_describes_and_waits() {
     nodes.says("containerd 1.6").says("containerd 2.2").says("(overlayfs)");
 
     let described = kubectl(&["describe", "preheat", "good"]).await;
-    described.exits(0).says("Started").says("Succeeded").says("2 of 2 nodes have every image");
+    described.exits(0).says("Started").says("Succeeded").says("on 2 nodes");
     let events = kubectl(&["events", "--for", "preheat/bad"]).await;
     events.exits(0).says("Warning").says("NotFound").says("Failed");
 
