@@ -596,7 +596,7 @@ impl Agent {
         let (api, node, runtime) = (api.clone(), self.settings.node.clone(), self.settings.runtime.clone());
         let write = async move {
             let space = runtime.space().await.ok().flatten();
-            saying.disk = space.map(|space| Disk { total: space.total, free: space.free });
+            saying.disk = space.map(|space| Disk::new(space.total, space.free));
             let Write::Status(_, patch) = from_core::saying(&node, &saying) else {
                 return std::future::pending().await;
             };

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Map, Value, json};
-use stoker_core::Reason;
 use stoker_core::model::{self, Ask, Key, Order, Report, Terms};
 use stoker_core::rollup::{Outcome, Stage};
+use stoker_core::{Reason, human};
 
 use super::{
     AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatStatus, PullPolicy, WaitingFor, WireAsk,
@@ -38,6 +38,7 @@ fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatSta
         succeeded: outcome.succeeded,
         failed: outcome.failed,
         bytes: bytes(outcome.bytes),
+        received: human::bytes_in_a_word(outcome.bytes.upstream),
         digests: outcome.digests.clone(),
         failed_nodes: outcome.failures.iter().map(failed_node).collect(),
         waiting_for: outcome

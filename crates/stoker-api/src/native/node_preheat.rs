@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use stoker_core::human;
 
 use super::preheat::PullPolicy;
 use crate::amount::Amount;
@@ -31,9 +32,9 @@ use crate::span::Span;
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
         name = "Free",
-        type_ = "integer",
-        json_path = ".status.disk.free",
-        description = "Bytes free where images are stored.",
+        type_ = "string",
+        json_path = ".status.disk.available",
+        description = "What is free where images are stored.",
         priority = "1"
     )
 )]
@@ -168,6 +169,16 @@ pub struct Disk {
     /// What is free.
     #[schemars(with = "i64")]
     pub free: u64,
+    /// What is free, for people, such as 75.8GiB.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub available: String,
+}
+
+impl Disk {
+    /// A disk of this size with so much free.
+    pub fn new(total: u64, free: u64) -> Self {
+        Self { total, free, available: human::bytes_in_a_word(free) }
+    }
 }
 
 /// What came of an order. In a patch every field is present, so that what is `null` goes.

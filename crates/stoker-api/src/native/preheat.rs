@@ -45,9 +45,9 @@ use crate::span::Span;
     printcolumn(name = "Waiting", type_ = "integer", json_path = ".status.waiting", priority = "1"),
     printcolumn(
         name = "Upstream",
-        type_ = "integer",
-        json_path = ".status.bytes.upstream",
-        description = "Bytes received from registries.",
+        type_ = "string",
+        json_path = ".status.received",
+        description = "What nodes received from registries.",
         priority = "1"
     ),
     printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = "1")
@@ -228,6 +228,10 @@ pub struct CompletionSpec {
     pub resync: Option<Span>,
     /// Counted from the start; past it every unfinished node has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = [{
+        "rule": "!self.matches('^([0-9]{1,9}(h|m|s|ms))+$') || duration(self) >= duration('1s')",
+        "message": "must be at least 1s",
+    }]))]
     pub deadline: Option<Span>,
     /// How long the finished Preheat stays before it is deleted; for ever if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]

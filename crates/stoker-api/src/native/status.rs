@@ -40,6 +40,9 @@ pub struct PreheatStatus {
     /// Sums over all nodes.
     #[serde(default)]
     pub bytes: WireBytes,
+    /// How much all nodes together received from registries, for people, such as 1.4GiB.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub received: String,
     /// The digest of each image, once a node has asked the registry.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub digests: BTreeMap<String, String>,

@@ -107,6 +107,10 @@ pub(crate) async fn every_mistake_is_answered_with_the_thing_and_the_next_step(s
         ("a manifest with an image twice", json!({"images": [{"image": "a"}, {"image": "a"}]})),
         ("a manifest with a wrong length of time", json!({"images": [{"image": "a"}], "pull": {"timeout": "soon"}})),
         (
+            "a manifest with a deadline at its start",
+            json!({"images": [{"image": "a"}], "completion": {"deadline": "0s"}}),
+        ),
+        (
             "a manifest with a ttl that has no end",
             json!({"images": [{"image": "a"}], "completion": {"mode": "Continuous", "ttl": "5m"}}),
         ),
