@@ -98,6 +98,8 @@ pub(crate) fn kind(definition: &Value) -> Result<Kind, CrdError> {
         content: &[],
         about: None,
         keep: None,
+        stored_only: false,
+        review: None,
         permanent: &[],
         wire: &[],
         table: wanted,

@@ -7,7 +7,13 @@ use serde_json::{Value, json};
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
 fn verbs(kind: &Kind) -> Vec<&'static str> {
-    VERBS.into_iter().filter(|verb| *verb != "deletecollection" || kind.can_go_together()).collect()
+    let has = |verb: &&str| match *verb {
+        "create" => true,
+        _ if kind.review.is_some() => false,
+        "deletecollection" => kind.can_go_together(),
+        _ => true,
+    };
+    VERBS.into_iter().filter(has).collect()
 }
 
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];

@@ -101,6 +101,10 @@ pub(crate) struct Kind {
     pub(crate) about: Option<&'static str>,
     /// How many objects are kept; past it the oldest go. `None` keeps all.
     pub(crate) keep: Option<usize>,
+    /// Nothing of this server acts on its objects; whoever makes one is told so.
+    pub(crate) stored_only: bool,
+    /// The `status` with which a create is answered, where nothing is stored: a question that a client asks about itself.
+    pub(crate) review: Option<Value>,
     /// Names of objects that may not be deleted.
     pub(crate) permanent: &'static [&'static str],
     /// How a protobuf body of this kind is read; empty where it is not.

@@ -85,6 +85,10 @@ fn describe(kind: &Kind, version: &Version, paths: &mut Map<String, Value>, sche
         format!("{base}/{}", kind.plural)
     };
     let write = ["dryRun", "fieldManager", "fieldValidation"];
+    if kind.review.is_some() {
+        paths.insert(collection, json!({ "post": operation("post", &name, &write) }));
+        return;
+    }
     paths.insert(
         format!("{collection}/{{name}}"),
         json!({

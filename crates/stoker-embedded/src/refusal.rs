@@ -146,6 +146,14 @@ impl Refusal {
         Self::new(404, "NotFound", message).with(about.details(about.plural))
     }
 
+    /// An object, if it is there, has no such part here. A real server says that the object or the resource is missing.
+    pub(crate) fn no_subresource(about: About<'_>, subresource: &str, stored_only: bool) -> Self {
+        let resource = about.resource();
+        let why = if stored_only { format!(", which only stores {resource}") } else { String::new() };
+        let message = format!("{resource} have no subresource {subresource:?} on this server{why}");
+        Self::new(404, "NotFound", message).with(about.details(about.plural))
+    }
+
     /// A path of a built-in group that nothing answers.
     pub(crate) fn no_such_resource() -> Self {
         Self::new(404, "NotFound", "the server could not find the requested resource").with(json!({}))

@@ -2,7 +2,7 @@
 //! refusal. It reads no body and no store.
 
 use crate::collect::Propagation;
-use crate::kind::Catalog;
+use crate::kind::{Catalog, Role};
 use crate::refusal::Refusal;
 use crate::select::{FieldTerm, Fields, Labels};
 use crate::write::{FieldValidation, Target, about};
@@ -40,9 +40,11 @@ pub(crate) fn target(catalog: &Catalog, group: &str, version: &str, rest: &[&str
         [] => ("", false),
         [name] => (*name, false),
         [name, "status"] if served.version().status != crate::kind::StatusUse::Plain => (*name, true),
-        // Of a custom kind it is the object that is said to be missing, whatever there is.
-        [name, ..] if served.kind.custom => return Err(Refusal::not_found(about(&served.kind, name))),
-        _ => return Err(nowhere(catalog, group)),
+        // Rather a kind that is not served than a part of the namespace.
+        [_, _, ..] if served.kind.role == Role::Namespace => return Err(nowhere(catalog, group)),
+        [name, subresource, ..] => {
+            return Err(Refusal::no_subresource(about(&served.kind, name), subresource, served.kind.stored_only));
+        }
     };
     Ok(Target { served, namespace: namespace.to_owned(), name: name.to_owned(), status })
 }
@@ -205,6 +207,16 @@ pub(crate) fn refuse_command(headers: &HeaderMap) -> Result<(), Refusal> {
     match REFUSED_COMMANDS.iter().find(|(refused, _)| *refused == command) {
         Some((refused, instead)) => Err(Refusal::not_implemented(refused, instead)),
         None => Ok(()),
+    }
+}
+
+/// Refuses to speak for another user: there is none, and an answer would be taken for theirs.
+pub(crate) fn refuse_impersonation(headers: &HeaderMap) -> Result<(), Refusal> {
+    match headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
+        true => {
+            Err(Refusal::not_implemented("impersonation", "it has one user; leave out --as, --as-group and --as-uid"))
+        }
+        false => Ok(()),
     }
 }
 

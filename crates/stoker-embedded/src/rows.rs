@@ -1,11 +1,14 @@
 //! The built-in kinds, a row each. In: nothing. Out: [`Kind`]s for the catalog. Their objects are stored as they come, if a
 //! client can read them: only kinds that a definition brings have a schema.
 
+mod reviews;
+mod workloads;
+
 use crate::kind::{Column, Field, Kind, Role, StatusUse, Typed, Version, api_version, table_id};
 use crate::object::NameRule;
 use crate::protobuf::{self, METADATA, Wire};
 use crate::table::jsonpath::{JsonPath, PathError};
-use k8s_openapi::api::{apps, coordination, core, events};
+use k8s_openapi::api::{coordination, core, events};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -32,6 +35,10 @@ struct Row {
     content: &'static [(&'static str, &'static str)],
     about: Option<&'static str>,
     keep: Option<usize>,
+    /// Nothing of this server acts on it.
+    stored_only: bool,
+    /// The `status` with which a create is answered, where nothing is stored.
+    review: &'static str,
     /// Names that may not be deleted.
     permanent: &'static [&'static str],
     /// How kubectl's imperative forms write it.
@@ -67,6 +74,8 @@ const ROW: Row = Row {
     content: &[],
     about: None,
     keep: None,
+    stored_only: false,
+    review: "",
     permanent: &[],
     wire: &[],
     fields: &[],
@@ -75,8 +84,6 @@ const ROW: Row = Row {
     shares: None,
     renames: &[],
 };
-
-const APP: Row = Row { group: "apps", generation: true, status: StatusUse::Dropped, categories: &["all"], ..ROW };
 
 /// A real server drops Events after an hour. A bound on their number needs no clock and holds in a storm of them too; Events of
 /// objects that are gone stay until newer ones take their place. In memory an Event takes about 6 KiB.
@@ -232,90 +239,6 @@ const ROWS: &[Row] = &[
         ..ROW
     },
     Row {
-        kind: "Pod",
-        typed: readable::<core::v1::Pod>,
-        plural: "pods",
-        short: &["po"],
-        categories: &["all"],
-        status: StatusUse::KeptOnCreate,
-        fields: &[
-            ("spec.nodeName", ".spec.nodeName"),
-            ("spec.restartPolicy", ".spec.restartPolicy"),
-            ("spec.schedulerName", ".spec.schedulerName"),
-            ("spec.serviceAccountName", ".spec.serviceAccountName"),
-            ("spec.hostNetwork", ".spec.hostNetwork"),
-            ("status.phase", ".status.phase"),
-            ("status.podIP", ".status.podIP"),
-            ("status.nominatedNodeName", ".status.nominatedNodeName"),
-        ],
-        columns: &[
-            ("Ready", "string", 0, r#".status.conditions[?(@.type=="Ready")].status"#),
-            ("Status", "string", 0, ".status.phase"),
-            ("IP", "string", 1, ".status.podIP"),
-            ("Node", "string", 1, ".spec.nodeName"),
-        ],
-        ..ROW
-    },
-    Row {
-        kind: "DaemonSet",
-        typed: readable::<apps::v1::DaemonSet>,
-        plural: "daemonsets",
-        short: &["ds"],
-        columns: &[
-            ("Desired", "integer", 0, ".status.desiredNumberScheduled"),
-            ("Current", "integer", 0, ".status.currentNumberScheduled"),
-            ("Ready", "integer", 0, ".status.numberReady"),
-            ("Up-to-date", "integer", 0, ".status.updatedNumberScheduled"),
-            ("Available", "integer", 0, ".status.numberAvailable"),
-        ],
-        ..APP
-    },
-    Row {
-        kind: "Deployment",
-        typed: readable::<apps::v1::Deployment>,
-        plural: "deployments",
-        short: &["deploy"],
-        columns: &[
-            ("Ready", "integer", 0, ".status.readyReplicas"),
-            ("Up-to-date", "integer", 0, ".status.updatedReplicas"),
-            ("Available", "integer", 0, ".status.availableReplicas"),
-        ],
-        ..APP
-    },
-    Row {
-        kind: "StatefulSet",
-        typed: readable::<apps::v1::StatefulSet>,
-        plural: "statefulsets",
-        short: &["sts"],
-        columns: &[("Ready", "integer", 0, ".status.readyReplicas")],
-        ..APP
-    },
-    Row {
-        kind: "ReplicaSet",
-        typed: readable::<apps::v1::ReplicaSet>,
-        plural: "replicasets",
-        short: &["rs"],
-        columns: &[
-            ("Desired", "integer", 0, ".spec.replicas"),
-            ("Current", "integer", 0, ".status.replicas"),
-            ("Ready", "integer", 0, ".status.readyReplicas"),
-        ],
-        ..APP
-    },
-    Row {
-        kind: "ControllerRevision",
-        typed: readable::<apps::v1::ControllerRevision>,
-        plural: "controllerrevisions",
-        generation: false,
-        status: StatusUse::Plain,
-        categories: &[],
-        columns: &[
-            ("Controller", "string", 0, ".metadata.ownerReferences[0].name"),
-            ("Revision", "integer", 0, ".revision"),
-        ],
-        ..APP
-    },
-    Row {
         group: "coordination.k8s.io",
         kind: "Lease",
         typed: readable::<coordination::v1::Lease>,
@@ -343,7 +266,11 @@ const ROWS: &[Row] = &[
 
 /// The built-in kinds. An error is a wrong row of this file, and a test would have found it.
 pub(crate) fn kinds() -> Result<Vec<Kind>, PathError> {
-    ROWS.iter().map(kind).collect()
+    rows().map(kind).collect()
+}
+
+fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(workloads::WORKLOADS).chain(reviews::REVIEWS)
 }
 
 /// Whether a client that knows the type could read the object.
@@ -394,6 +321,8 @@ fn kind(row: &Row) -> Result<Kind, PathError> {
         content: row.content,
         about: row.about,
         keep: row.keep,
+        stored_only: row.stored_only,
+        review: serde_json::from_str::<Value>(row.review).ok(),
         permanent: row.permanent,
         wire: row.wire,
         table: table_id(plural, group),
@@ -432,9 +361,10 @@ mod tests {
     #[test]
     fn every_row_is_whole() {
         let kinds = kinds().unwrap();
-        assert_eq!(kinds.len(), ROWS.len());
-        for (kind, row) in kinds.iter().zip(ROWS) {
+        assert_eq!(kinds.len(), rows().count());
+        for (kind, row) in kinds.iter().zip(rows()) {
             assert_eq!(kind.born_with.is_some(), !row.born_with.is_empty(), "{}", row.kind);
+            assert_eq!(kind.review.is_some(), !row.review.is_empty(), "{}", row.kind);
             assert!(kinds.iter().any(|k| k.id() == kind.table), "{} shares a table of nobody", row.kind);
         }
         for role in [Role::Namespace, Role::Definition] {

@@ -108,6 +108,7 @@ impl Service {
             ["apis", group, version, rest @ ..] if !rest.is_empty() => (*group, *version, rest),
             other => return self.document(parts, other),
         };
+        request::refuse_impersonation(&parts.headers)?;
         let target = request::target(&catalog, group, version, rest)?;
         request::refuse_command(&parts.headers)?;
         self.resource(parts, &target, body)
@@ -156,6 +157,9 @@ impl Service {
 
     fn resource(&self, parts: &http::request::Parts, target: &Target, body: &[u8]) -> Result<Answer, Refusal> {
         let query = Query::parse(&parts.method, parts.uri.query().unwrap_or_default())?;
+        if let Some(status) = &target.served.kind.review {
+            return review(parts, target, body, status);
+        }
         let encoder = Encoder {
             served: target.served.clone(),
             form: request::form(&parts.headers)?,
@@ -255,6 +259,16 @@ impl Service {
         }
         Ok(Answer::object(200, encoder.list(&page)))
     }
+}
+
+/// Answers what a client asks about itself.
+fn review(parts: &http::request::Parts, target: &Target, body: &[u8], status: &Value) -> Result<Answer, Refusal> {
+    if parts.method != Method::POST || !target.name.is_empty() {
+        return Err(Refusal::method_not_allowed());
+    }
+    let asked = read_body(&parts.headers, body, &target.served.kind)?.value;
+    let answered = crate::write::review(&target.served, asked, status)?;
+    Ok(Answer::object(201, answered.to_string()))
 }
 
 fn written(code: u16, encoder: &Encoder, written: Written) -> Answer {

@@ -8,7 +8,7 @@ mod evolve;
 
 use crate::crd;
 use crate::kind::{Kind, Role, Served};
-use crate::object::{Key, Object, metadata_mut, text};
+use crate::object::{Key, Object, metadata_mut, object_mut, text};
 use crate::patch::Patch;
 use crate::random;
 use crate::refusal::{About, Cause, Refusal};
@@ -75,6 +75,13 @@ pub(crate) struct Written {
     pub(crate) warnings: Vec<String>,
 }
 
+/// A question with its answer in it.
+pub(crate) fn review(served: &Served, body: Value, status: &Value) -> Result<Value, Refusal> {
+    let mut value = admit::decode(served, body)?;
+    object_mut(&mut value).insert("status".to_owned(), status.clone());
+    Ok(value)
+}
+
 /// An update that does not say which version it is of.
 fn blind(target: &Target) -> Refusal {
     let cause = Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
@@ -105,6 +112,7 @@ impl Keeper {
             let name = text(&value, "name").to_owned();
             admit::newborn(&target.served, &mut value, (self.clock)())?;
             warnings = admit::complete(&target.served, &mut value, None, options)?;
+            warnings.extend(checks::stored_only(kind));
             let definition = self.definition(kind, &mut value)?;
             let key = Key::new(&target.namespace, &name);
             let commit = Commit { place: Place { table: kind.table.clone(), key }, seen: None, next: Next::Put(value) };

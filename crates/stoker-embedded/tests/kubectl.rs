@@ -151,6 +151,12 @@ async fn discovers(kubectl: &Kubectl) {
     }
     assert!(kubectl.ok("explain widget").await.contains("A widget, for tests."));
     assert!(kubectl.ok("get --raw /readyz").await.contains("ok"));
+    assert!(kubectl.ok("cluster-info").await.contains("control plane"));
+    for question in ["create widgets", "delete nodes", "get /version", "get pods --subresource=log"] {
+        assert_eq!(kubectl.ok(&format!("auth can-i {question}")).await.trim(), "yes", "{question}");
+    }
+    assert!(kubectl.ok("auth can-i --list").await.contains("*.*"));
+    assert!(kubectl.ok("auth whoami").await.contains("Username"));
 }
 
 async fn applies(kubectl: &Kubectl) {
@@ -247,6 +253,18 @@ async fn lacks(kubectl: &Kubectl) {
     assert!(refused.contains("kubectl diff is not supported") && refused.contains("--dry-run=server"), "{refused}");
     let file = kubectl.write("widget.yaml", WIDGET);
     assert!(kubectl.fails(&format!("apply --server-side -f {file}")).await.contains("server-side apply"));
+    let refused = kubectl.fails("scale widget w --replicas=2").await;
+    assert!(refused.contains(r#"widgets.example.com have no subresource "scale""#), "{refused}");
+    let refused = kubectl.fails("get widgets --as=eve").await;
+    assert!(refused.contains("impersonation is not supported") && refused.contains("--as"), "{refused}");
+    let manifest = kubectl.ok("run idle --image=registry.example/web:v1 --dry-run=client -o yaml").await;
+    let file = kubectl.write("pod.yaml", &manifest);
+    let made = kubectl.run(&format!("create -f {file}")).await;
+    let said = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(made.status.success() && said.contains("Warning: this server only stores pods"), "{said}");
+    let refused = kubectl.fails("logs idle").await;
+    assert!(refused.contains("only stores pods"), "{refused}");
+    kubectl.ok("delete pod idle").await;
 }
 
 async fn watches(kubectl: &Kubectl) {

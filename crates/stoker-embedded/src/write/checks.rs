@@ -3,7 +3,7 @@
 //! kind.
 
 use super::Target;
-use crate::kind::Served;
+use crate::kind::{Kind, Served};
 use crate::object::{Object, finalizers, text};
 use crate::refusal::{About, Cause, Refusal};
 use base64::Engine as _;
@@ -107,6 +107,12 @@ fn content(served: &Served, value: &Value) -> Option<Cause> {
     let problem = serde_json::from_slice::<Value>(&bytes).err()?;
     let detail = format!("not JSON at line {} column {}", problem.line(), problem.column());
     Some(Cause::invalid(field, &json!("<secret contents redacted>"), detail))
+}
+
+/// A warning for whoever makes an object that nothing acts on.
+pub(super) fn stored_only(kind: &Kind) -> Option<String> {
+    let what = &kind.plural;
+    kind.stored_only.then(|| format!("this server only stores {what}: nothing acts on them, and no container starts"))
 }
 
 /// A warning for each finalizer that is new and that anybody might use.

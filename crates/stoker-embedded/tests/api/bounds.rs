@@ -46,6 +46,89 @@ async fn what_is_not_done_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn parts_that_objects_do_not_have_are_named() {
+    let client = client();
+    widgets(&client).create(&PostParams::default(), &widget("a", json!({}))).await.unwrap();
+    for (path, said) in [
+        (
+            "/apis/example.com/v1/namespaces/default/widgets/a/scale",
+            r#"widgets.example.com have no subresource "scale""#,
+        ),
+        ("/apis/apps/v1/namespaces/default/deployments/a/scale", r#"deployments.apps have no subresource "scale""#),
+        ("/api/v1/namespaces/default/pods/a/log", r#""log" on this server, which only stores pods"#),
+        ("/api/v1/namespaces/default/endpoints", "the server could not find the requested resource"),
+    ] {
+        let answer = raw(&client, "GET", path, &[], Value::Null).await;
+        assert_eq!((answer.code, &answer.body["reason"]), (404, &json!("NotFound")), "{path}");
+        assert!(answer.body["message"].as_str().unwrap().contains(said), "{path}: {}", answer.body);
+    }
+}
+
+/// A pod that nobody will ever run is stored, because Stoker reads pods; whoever makes it is told.
+#[tokio::test]
+async fn whoever_makes_what_nothing_acts_on_is_warned() {
+    let client = client();
+    let core = "/api/v1/namespaces/default";
+    let apps = "/apis/apps/v1/namespaces/default";
+    for (path, warned) in [
+        (format!("{core}/pods"), true),
+        (format!("{core}/services"), true),
+        (format!("{apps}/deployments"), true),
+        (format!("{apps}/daemonsets"), true),
+        (format!("{apps}/statefulsets"), true),
+        (format!("{apps}/replicasets"), true),
+        (format!("{apps}/controllerrevisions"), false),
+        (format!("{core}/configmaps"), false),
+        (format!("{core}/secrets"), false),
+    ] {
+        let plural = path.rsplit('/').next().unwrap();
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}});
+        let spec = match plural {
+            "pods" => json!({"containers": []}),
+            _ => json!({"selector": {"matchLabels": {"a": "b"}}, "serviceName": "a", "template": template}),
+        };
+        let spec = if plural == "services" { json!({"ports": []}) } else { spec };
+        let made =
+            raw(&client, "POST", &path, &[], json!({"metadata": {"name": "a"}, "revision": 1, "spec": spec})).await;
+        assert_eq!(made.code, 201, "{path}: {}", made.body);
+        let said =
+            format!(r#"299 - "this server only stores {plural}: nothing acts on them, and no container starts""#);
+        assert_eq!(made.warnings, if warned { vec![said] } else { vec![] }, "{path}");
+        let patch = json!({"metadata": {"labels": {"x": "y"}}});
+        let merge = [("content-type", "application/merge-patch+json")];
+        let patched = raw(&client, "PATCH", &format!("{path}/a"), &merge, patch).await;
+        assert_eq!((patched.code, patched.warnings.len()), (200, 0), "{path}: it was said");
+    }
+}
+
+#[tokio::test]
+async fn the_one_user_may_do_everything_and_is_nobody_else() {
+    let client = client();
+    let ask = async |group: &str, plural: &str, kind: &str, spec: Value| {
+        let body = json!({"apiVersion": format!("{group}/v1"), "kind": kind, "spec": spec});
+        let path = format!("/apis/{group}/v1/{plural}");
+        let answer = raw(&client, "POST", &path, &[], body).await;
+        assert_eq!((answer.code, &answer.body["kind"]), (201, &json!(kind)), "{}", answer.body);
+        assert_eq!(answer.body["spec"], spec);
+        assert_eq!(raw(&client, "GET", &path, &[], Value::Null).await.code, 405, "nothing is stored");
+        answer.body["status"].clone()
+    };
+    let wish = json!({"resourceAttributes": {"verb": "create", "group": "example.com", "resource": "widgets"}});
+    let may = ask("authorization.k8s.io", "selfsubjectaccessreviews", "SelfSubjectAccessReview", wish).await;
+    assert_eq!(may["allowed"], json!(true));
+    let where_ = json!({"namespace": "default"});
+    let rules = ask("authorization.k8s.io", "selfsubjectrulesreviews", "SelfSubjectRulesReview", where_).await;
+    assert_eq!(rules["resourceRules"][0]["verbs"], json!(["*"]));
+    let who = ask("authentication.k8s.io", "selfsubjectreviews", "SelfSubjectReview", json!({})).await;
+    assert_eq!(who["userInfo"]["username"], json!("stoker"));
+    for header in ["impersonate-user", "impersonate-group", "impersonate-uid"] {
+        let answer = raw(&client, "GET", "/api/v1/nodes", &[(header, "eve")], Value::Null).await;
+        assert_eq!(answer.code, 501, "{}", answer.body);
+        assert!(answer.body["message"].as_str().unwrap().contains("impersonation is not supported"));
+    }
+}
+
+#[tokio::test]
 async fn history_has_a_beginning_and_an_end() {
     // kube's own client would ask for this again and again on a real server, which waits each time.
     let late = raw(&client(), "GET", "/apis/example.com/v1/widgets?resourceVersion=99999", &[], Value::Null).await;

@@ -41,9 +41,10 @@ pub(crate) fn widget(name: &str, spec: Value) -> DynamicObject {
     }))
 }
 
-/// An answer: code, JSON (or text) body.
+/// An answer: code, warnings, JSON (or text) body.
 pub(crate) struct Answer {
     pub(crate) code: u16,
+    pub(crate) warnings: Vec<String>,
     pub(crate) body: Value,
 }
 
@@ -58,7 +59,8 @@ pub(crate) async fn raw(client: &Client, method: &str, path: &str, headers: &[(&
     let (parts, body) = response.into_parts();
     let bytes = body.collect_bytes().await.unwrap();
     let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| json!(String::from_utf8_lossy(&bytes)));
-    Answer { code: parts.status.as_u16(), body }
+    let warnings = parts.headers.get_all("warning").iter().map(|text| text.to_str().unwrap().to_owned());
+    Answer { code: parts.status.as_u16(), warnings: warnings.collect(), body }
 }
 
 /// The Status a call was refused with.
