@@ -511,7 +511,10 @@ impl Agent {
         let now = (self.settings.clock)();
         self.read_meters(now);
         let began_with = self.running.remove(&key).map(|running| running.secrets);
-        if self.orders.get(&key).is_none_or(|order| !order.ask.is_question()) {
+        // An answer is no image; that there is none is what keeps images from coming.
+        let question = self.orders.get(&key).is_some_and(|order| order.ask.is_question());
+        let no_answer = |failure: &Failure| matches!(failure.reason, Reason::Unresolved | Reason::Unsupported);
+        if !question || result.as_ref().is_err_and(|failure| !no_answer(failure)) {
             self.share.attempt(&result);
         }
         let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { return };

@@ -200,10 +200,14 @@ impl World {
         }
     }
 
-    /// From now on nodes can be heard: the silence before, when nobody could have been, does not count.
+    /// Everything was listed anew, and from now on nodes can be heard. The silence before, when nobody could have been, does
+    /// not count; and what was said of jobs may not be what their objects say now.
     pub fn listening(&mut self, now: Timestamp) {
         for slot in &mut self.slots {
             slot.heard = Some(now);
+        }
+        for state in self.jobs.values_mut() {
+            state.said = None;
         }
         self.touch_everything();
     }
@@ -262,6 +266,8 @@ impl World {
                 state.job = job;
                 state.stale = Stale::All;
                 state.expired = false;
+                // Its object may say something else than what was last said: it is compared again.
+                state.said = None;
             }
             None => {
                 self.jobs.insert(id.clone(), JobState::new(job));

@@ -13,9 +13,10 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use stoker_api::Summary;
+use stoker_api::native::from_core::phase;
 use stoker_api::native::{NodePreheat, Preheat, to_core};
-use stoker_core::Clock;
 use stoker_core::model::{Job, Key, Report};
+use stoker_core::{Clock, Stage};
 
 use crate::screen::Screen;
 
@@ -65,7 +66,9 @@ pub(crate) async fn follow(
                 Ok(Some(Event::Apply(object) | Event::InitApply(object))) => {
                     listed = true;
                     let (job, summary) = (to_core::job(&object)?, to_core::summary(&object));
-                    if summary.ended {
+                    // Without any node there is nothing to follow.
+                    let lacks_nodes = summary.phase == phase(Stage::Running) && summary.desired == 0;
+                    if summary.ended || lacks_nodes {
                         // For the table only: that it cannot be read, or not by this user, changes nothing.
                         if summary.desired <= NODES_IN_DETAIL
                             && let Ok(all) = nodes.list(&ListParams::default()).await

@@ -125,6 +125,9 @@ fn conclude(end: &End) -> anyhow::Result<ExitCode> {
     match (summary.desired, upstream) {
         (0, _) => {
             eprintln!("Preheat {name}: {}", summary.message);
+            if !summary.ended {
+                eprintln!("It goes on when a node matches; `stoker delete {name}` removes it.");
+            }
             return Ok(ExitCode::FAILURE);
         }
         (nodes, 0) if !rows.is_empty() => outln!("Preheat {name}: already on all {nodes} nodes, nothing was fetched"),

@@ -70,8 +70,19 @@ pub(crate) enum Happening {
         seconds: i64,
     },
     Plan,
+    /// The oldest write arrives, and its answer with it.
     Deliver,
+    /// The oldest write arrives; nobody hears of it before its answer comes.
+    DeliverUnheard,
+    /// The oldest of such answers comes, whatever happened since.
+    LateAnswer,
+    /// The oldest write arrives, and its answer never comes: it is written once more.
+    LostWrite,
     Restart,
+    /// Somebody saves all that the API server has.
+    Save,
+    /// The API server comes back with what was saved, and everything is listed anew.
+    RollBack,
 }
 
 /// The parts of a job that histories vary.
@@ -144,7 +155,12 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         8 => seconds.prop_map(|seconds| Happening::Pass { seconds }),
         14 => Just(Happening::Plan),
         10 => Just(Happening::Deliver),
+        3 => Just(Happening::DeliverUnheard),
+        3 => Just(Happening::LateAnswer),
+        2 => Just(Happening::LostWrite),
         1 => Just(Happening::Restart),
+        1 => Just(Happening::Save),
+        1 => Just(Happening::RollBack),
     ]
 }
 

@@ -93,6 +93,21 @@ fn busy(sim: &Sim, job: &Job) -> BTreeSet<&'static str> {
     running.map(|ordered| ordered.node).collect()
 }
 
+/// On how many nodes the API server's objects show a pull for this job that is under way.
+fn shown(sim: &Sim, job: &Job) -> usize {
+    let runs = |agent: &crate::sim::AgentObject| {
+        agent.orders.iter().any(|(key, order)| {
+            let report = agent.reports.get(key);
+            let ended = report.is_some_and(|report| report.ended() && report.asked >= order.asked);
+            let seen = report.map_or(order.asked, |report| report.updated.max(order.asked));
+            let silent = seen + pace::SILENCE <= sim.now;
+            let pulls = !order.ask.is_question() && !order.hold;
+            pulls && order.jobs.contains(&job.id) && !ended && !silent
+        })
+    };
+    sim.agents.values().filter(|agent| runs(agent)).count()
+}
+
 proptest! {
     #![proptest_config(config())]
 
@@ -106,6 +121,42 @@ proptest! {
                 let more = is.difference(&was).count();
                 let limit = usize::try_from(job.parallelism).unwrap();
                 assert!(more == 0 || is.len() <= limit, "{}: {was:?} became {is:?}, limit {limit}", job.id);
+            }
+        });
+    }
+
+    /// The same as the API server shows it, at every moment: what is handed out there and what is not yet dropped.
+    #[test]
+    fn no_object_shows_more_pulls_than_parallelism_allows(history in history()) {
+        let mut sim = Sim::new();
+        let mut limits: BTreeMap<JobId, usize> = BTreeMap::new();
+        // A node that is taken for silent gives its place away, and may come back.
+        let silences = |happening: &&Happening| matches!(happening, Happening::Pass { seconds: 6.. });
+        for happening in history.iter().filter(|happening| !silences(happening)) {
+            let before: BTreeMap<JobId, usize> = sim.jobs.values().map(|job| (job.id.clone(), shown(&sim, job))).collect();
+            sim.happen(happening);
+            if sim.rolled_back {
+                break;
+            }
+            for job in sim.jobs.values() {
+                // Lowered while orders are on their way, a limit holds for the next ones.
+                let limit = limits.entry(job.id.clone()).or_default();
+                *limit = (*limit).max(usize::try_from(job.parallelism).unwrap());
+                let (was, is) = (before.get(&job.id).copied().unwrap_or_default(), shown(&sim, job));
+                assert!(is <= was || is <= *limit, "{}: {was} became {is}, limit {limit}: {happening:?}", job.id);
+            }
+        }
+    }
+
+    /// Nothing is handed out for a job that is gone, also when an answer about it comes late.
+    #[test]
+    fn a_job_that_is_gone_gets_no_order(history in history()) {
+        each_plan(&history, |_, after, plan| {
+            let jobs: BTreeSet<&JobId> = after.jobs.values().map(|job| &job.id).collect();
+            for write in &plan.orders {
+                for order in write.changes.values().flatten() {
+                    assert!(order.jobs.iter().all(|id| jobs.contains(id)), "{}: {order:?}", write.node);
+                }
             }
         });
     }
@@ -175,6 +226,10 @@ proptest! {
     #[test]
     fn a_restarted_controller_plans_the_same(history in history()) {
         let mut sim = each_plan(&history, |_, _, _| {});
+        // Who saw a list of everything counts silence from then on.
+        if sim.rolled_back {
+            return Ok(());
+        }
         // With every write acknowledged, and then again and again while it goes on.
         sim.plan();
         for _ in 0..4 {

@@ -29,6 +29,13 @@ enum Write {
     Copy(CopyChange),
 }
 
+/// All that the API server has.
+#[derive(Clone, Debug)]
+struct Saved {
+    jobs: BTreeMap<&'static str, Job>,
+    agents: BTreeMap<&'static str, AgentObject>,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Sim {
     pub(crate) world: World,
@@ -40,6 +47,15 @@ pub(crate) struct Sim {
     pub(crate) secrets: BTreeMap<&'static str, u8>,
     copies: BTreeSet<CopyName>,
     under_way: VecDeque<Write>,
+    /// Answers to writes of jobs that are on their way: the object as it was then, and its version.
+    late: VecDeque<(Job, u64)>,
+    /// The version of each job's object, and the newest one that the World has seen.
+    versions: BTreeMap<&'static str, (u64, u64)>,
+    /// Objects that were ever made, for their uids.
+    made: u64,
+    saved: Option<Box<Saved>>,
+    /// Whether the API server ever lost what it had acknowledged.
+    pub(crate) rolled_back: bool,
     /// Every event that the World was given, for those who want to give them to another.
     pub(crate) events: Vec<Event>,
     /// The stage that was last said of each job.
@@ -59,6 +75,11 @@ impl Sim {
             secrets: BTreeMap::new(),
             copies: BTreeSet::new(),
             under_way: VecDeque::new(),
+            late: VecDeque::new(),
+            versions: BTreeMap::new(),
+            made: 0,
+            saved: None,
+            rolled_back: false,
             events: Vec::new(),
             said: BTreeMap::new(),
             answers: 0,
@@ -81,13 +102,15 @@ impl Sim {
             Happening::Create { job, wish } => {
                 let name = JOBS[job % JOBS.len()];
                 if !self.jobs.contains_key(name) {
-                    self.put_job(name, wish.job(name, self.now));
+                    self.made += 1;
+                    let uid = format!("{name}-{}", self.made);
+                    self.put_job(name, Job { uid, ..wish.job(name, self.now) });
                 }
             }
             Happening::Edit { job, wish } => {
                 let name = JOBS[job % JOBS.len()];
                 if let Some(old) = self.jobs.get(name) {
-                    let mut job = wish.job(name, old.created);
+                    let mut job = Job { uid: old.uid.clone(), ..wish.job(name, old.created) };
                     (job.suspend, job.generation) = (old.suspend, old.generation + 1);
                     // An edit of a job that ended is a new run.
                     job.started = old.started.filter(|_| old.ended.is_none());
@@ -157,8 +180,21 @@ impl Sim {
             Happening::Pass { seconds } => self.now += secs(u64::try_from(*seconds).unwrap()),
             Happening::Plan => return Some(self.plan()),
             Happening::Deliver => self.deliver(),
+            Happening::DeliverUnheard => self.deliver_unheard(),
+            Happening::LateAnswer => self.late_answer(),
+            Happening::LostWrite => {
+                if let Some(write) = self.under_way.front().cloned() {
+                    self.perform(&write);
+                }
+            }
+            Happening::Save => {
+                let (jobs, agents) = (self.jobs.clone(), self.agents.clone());
+                self.saved = Some(Box::new(Saved { jobs, agents }));
+            }
+            Happening::RollBack => self.roll_back(),
             Happening::Restart => {
                 self.under_way.clear();
+                self.late.clear();
                 self.world = self.restarted();
             }
         }
@@ -177,9 +213,63 @@ impl Sim {
         }
     }
 
+    /// The object is this from now on, and a watch says so.
     fn put_job(&mut self, name: &'static str, job: Job) {
-        self.jobs.insert(name, job.clone());
-        self.tell(Event::Job(Box::new(job)));
+        let version = self.store_job(name, job.clone());
+        self.see_job(name, job, version);
+    }
+
+    fn store_job(&mut self, name: &'static str, job: Job) -> u64 {
+        self.jobs.insert(name, job);
+        let (version, _) = self.versions.entry(name).or_default();
+        *version += 1;
+        *version
+    }
+
+    fn see_job(&mut self, name: &'static str, job: Job, version: u64) {
+        let (_, seen) = self.versions.entry(name).or_default();
+        if *seen <= version {
+            *seen = version;
+            self.tell(Event::Job(Box::new(job)));
+        }
+    }
+
+    /// An answer is only about an object that is known to be there.
+    fn late_answer(&mut self) {
+        let Some((job, version)) = self.late.pop_front() else { return };
+        let Some(name) = JOBS.into_iter().find(|name| id(name) == job.id) else { return };
+        if self.world.job(&job.id).is_some_and(|known| known.uid == job.uid) {
+            self.see_job(name, job, version);
+        }
+    }
+
+    fn roll_back(&mut self) {
+        let Some(saved) = self.saved.clone() else { return };
+        self.rolled_back = true;
+        let gone: Vec<&'static str> = self.jobs.keys().copied().filter(|name| !saved.jobs.contains_key(name)).collect();
+        gone.iter().for_each(|name| self.tell(Event::JobGone(id(name))));
+        self.late.clear();
+        // A fresh list wins over memory, whatever the versions say.
+        self.versions.clear();
+        self.jobs.clear();
+        for (name, job) in saved.jobs {
+            self.put_job(name, job);
+        }
+        let gone: Vec<&'static str> =
+            self.agents.keys().copied().filter(|name| !saved.agents.contains_key(name)).collect();
+        for name in gone {
+            self.under_way.retain(|write| !matches!(write, Write::Orders(write) if &*write.node == name));
+            self.agents.remove(name);
+            self.tell(Event::AgentGone(name.into()));
+        }
+        for (name, agent) in saved.agents {
+            if !self.writing_to(name) {
+                self.tell(Event::Orders(name.into(), agent.orders.clone()));
+            }
+            self.tell(Event::Reports(name.into(), agent.reports.clone()));
+            self.agents.insert(name, agent);
+        }
+        self.world.listening(self.now);
     }
 
     pub(crate) fn plan(&mut self) -> Plan {
@@ -199,42 +289,79 @@ impl Sim {
         self.under_way.iter().any(|write| matches!(write, Write::Orders(write) if &*write.node == name))
     }
 
-    /// The oldest write arrives.
+    /// The oldest write arrives, and its answer with it.
     fn deliver(&mut self) {
-        match self.under_way.pop_front() {
-            Some(Write::Orders(write)) => {
+        let Some(write) = self.under_way.pop_front() else { return };
+        let answer = self.perform(&write);
+        match write {
+            Write::Orders(write) => {
                 let Some(name) = NODES.into_iter().find(|name| **name == *write.node) else { return };
-                let Some(agent) = self.agents.get_mut(name) else { return };
-                for (key, change) in write.changes {
+                self.hear_orders(name);
+            }
+            Write::Status(_) => {
+                if let Some((name, job, version)) = answer {
+                    self.see_job(name, job, version);
+                }
+            }
+            // It was asked for with the content that the Secret had then; one that is there is not made again.
+            Write::Copy(CopyChange::Make { copy, .. }) => self.gain(copy),
+            Write::Copy(CopyChange::Remove(copy)) => self.lose(copy),
+        }
+    }
+
+    /// The oldest write arrives; of a job's status the answer comes later.
+    fn deliver_unheard(&mut self) {
+        if !matches!(self.under_way.front(), Some(Write::Status(_))) {
+            return;
+        }
+        let Some(write) = self.under_way.pop_front() else { return };
+        if let Some((_, job, version)) = self.perform(&write) {
+            self.late.push_back((job, version));
+        }
+    }
+
+    /// What is ordered on a node is heard of when no write of it is under way.
+    fn hear_orders(&mut self, name: &'static str) {
+        let orders = self.agents.get(name).map(|agent| agent.orders.clone());
+        if let Some(orders) = orders.filter(|_| !self.writing_to(name)) {
+            self.tell(Event::Orders(name.into(), orders));
+        }
+    }
+
+    /// What a write does to the objects. Of a job the object as it is then, with its version.
+    fn perform(&mut self, write: &Write) -> Option<(&'static str, Job, u64)> {
+        match write {
+            Write::Orders(write) => {
+                let name = NODES.into_iter().find(|name| **name == *write.node)?;
+                let agent = self.agents.get_mut(name)?;
+                for (key, change) in write.changes.clone() {
                     match change {
                         Some(order) => agent.orders.insert(key, order),
                         None => agent.orders.remove(&key),
                     };
                 }
-                let orders = agent.orders.clone();
-                if !self.writing_to(name) {
-                    self.tell(Event::Orders(name.into(), orders));
-                }
+                None
             }
-            Some(Write::Status(outcome)) => {
-                let Some(name) = JOBS.into_iter().find(|name| id(name) == outcome.job) else { return };
-                let Some(mut job) = self.jobs.get(name).cloned() else { return };
+            Write::Status(outcome) => {
+                let name = JOBS.into_iter().find(|name| id(name) == outcome.job)?;
+                let mut job = self.jobs.get(name).cloned()?;
                 if outcome.generation != job.generation {
-                    return; // what is said of an edited job comes after what was said of it before
+                    return None; // what is said of an edited job comes after what was said of it before
                 }
                 (job.started, job.ended) = (outcome.started, outcome.completed);
-                self.put_job(name, job);
+                let version = self.store_job(name, job.clone());
+                Some((name, job, version))
             }
-            // It was asked for with the content that the Secret had then; one that is there is not made again.
-            Some(Write::Copy(CopyChange::Make { copy, .. })) => self.gain(copy),
-            Some(Write::Copy(CopyChange::Remove(copy))) => self.lose(copy),
-            None => {}
+            Write::Copy(_) => None,
         }
     }
 
     pub(crate) fn deliver_all(&mut self) {
         while !self.under_way.is_empty() {
             self.deliver();
+        }
+        while !self.late.is_empty() {
+            self.late_answer();
         }
     }
 

@@ -28,7 +28,7 @@ pub(crate) async fn why_says_what_each_node_waits_for_and_delete_stops_it(site: 
     assert_eq!(why.out.matches("Waiting").count(), all - 1, "{}", why.out);
     assert_eq!(why.out.matches("Pulling").count(), 1, "{}", why.out);
     bed.run(&["why", "web", first]).await.exits(0).says(first);
-    bed.run(&["why", "web", "node-9"]).await.exits(1).says("does not want its images on node node-9");
+    bed.run(&["why", "web", "node-9"]).await.exits(1).says("there is no node node-9");
     bed.run(&["get", "web"]).await.exits(0).says(last).says("web:v1").says("Waiting");
     bed.run(&["delete", "web"]).await.exits(0).says("images that are on nodes stay");
     bed.wait("NodePreheat", first, |object| {
