@@ -3,10 +3,12 @@
 //! Decides nothing. Only the watches and the writer hold a client; time comes from the clock that is handed in.
 
 mod facts;
+mod inputs;
 mod lease;
 mod lifecycle;
 mod metrics;
 mod mirror;
+mod moment;
 mod owed;
 mod problem;
 mod run;

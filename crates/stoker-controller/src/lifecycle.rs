@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::moment::Moments;
 use crate::problem::Problem;
 use crate::run::Error;
 use crate::watch::{Fact, Watch};
@@ -37,15 +38,16 @@ pub async fn watch_over_nodes(
 ) -> Result<(), Error> {
     let (input, mut inputs) = mpsc::channel(1024);
     let mut tasks = JoinSet::new();
-    let (nodes, to) = (Api::<Node>::all(client.clone()), input.clone());
+    let moments = Moments::default();
+    let (nodes, to) = (Watch::new(Api::<Node>::all(client.clone()), "Node", &moments), input.clone());
     tasks.spawn(async move {
         let read = |node: Node| (node.name_any(), node::to_core(&node).ready);
-        Watch::new(nodes, "Node").run(to, |fact| Input::Node(fact.map(read))).await;
+        nodes.run(to, |fact| Input::Node(fact.map(read))).await;
     });
-    let leases = Api::<Lease>::namespaced(client.clone(), lease_namespace);
+    let leases = Watch::new(Api::<Lease>::namespaced(client.clone(), lease_namespace), "Lease", &moments);
     tasks.spawn(async move {
         let read = |lease: Lease| lease.name_any();
-        Watch::new(leases, "Lease").run(input, |fact| Input::Lease(fact.map(read))).await;
+        leases.run(input, |fact| Input::Lease(fact.map(read))).await;
     });
     // By when each ready node must be heard of again; our own clock, so that no other can be wrong.
     let mut deadlines: BTreeMap<String, Instant> = BTreeMap::new();
@@ -57,13 +59,13 @@ pub async fn watch_over_nodes(
             () = cancel.cancelled() => return Ok(()),
             Some(_) = tasks.join_next() => return Err(Error::Ended("watch over nodes")),
             Some(input) = inputs.recv() => match input {
-                Input::Node(Fact::There((name, true))) => {
+                Input::Node(Fact::There((name, true), _)) => {
                     deadlines.entry(name).or_insert_with(|| Instant::now() + patience);
                 }
-                Input::Node(Fact::There((name, false)) | Fact::Gone((_, name))) => {
+                Input::Node(Fact::There((name, false), _) | Fact::Gone((_, name))) => {
                     deadlines.remove(&name);
                 }
-                Input::Lease(Fact::There(name)) => {
+                Input::Lease(Fact::There(name, _)) => {
                     if let Some(deadline) = deadlines.get_mut(&name) {
                         *deadline = Instant::now() + patience;
                     }

@@ -11,12 +11,26 @@ use stoker_api::{Dialect, Target, Write};
 use stoker_core::{JobId, Outcome};
 
 use crate::facts;
+use crate::moment::{Moment, Source};
+
+/// What a state of an object is, compared with what is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// The newest.
+    New,
+    /// Older than what is known, or of an object that is gone.
+    Old,
+    /// Older than what was known before it was asked for: the API server has lost what came after it.
+    RolledBack,
+}
 
 /// How far an object and our writes of it are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     /// The newest version that was seen.
     version: u64,
+    /// When it came, if it was the answer to a write.
+    answered: Option<Moment>,
     /// The newest write that was handed out and has not ended; 0 for none.
     pending: u64,
     /// The version that was known when it was handed out.
@@ -46,21 +60,19 @@ impl Progress {
         self.version > self.before
     }
 
-    /// Notes a version of the object; false for one that is older than what is known.
-    pub(crate) fn see(&mut self, version: u64) -> bool {
-        let newer = version >= self.version;
-        self.version = self.version.max(version);
-        newer
+    /// Notes a version of the object.
+    pub(crate) fn see(&mut self, version: u64, source: Source) -> Sight {
+        if version >= self.version {
+            self.version = version;
+            self.answered = if let Source::Answer(at) = source { Some(at) } else { None };
+            return Sight::New;
+        }
+        match source {
+            // Lists and watches tell one after the other, so what they told before was known when this was asked for.
+            Source::List(asked) if self.answered.is_none_or(|at| at < asked) => Sight::RolledBack,
+            _ => Sight::Old,
+        }
     }
-}
-
-/// How the state of an object became known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A list or a watch told it.
-    Watch,
-    /// It was the answer to a write. What it is about may be gone by now: only a list or a watch says that an object is there.
-    Answer,
 }
 
 /// One object.
@@ -75,22 +87,23 @@ struct Known {
 pub(crate) struct Mirror(BTreeMap<JobId, Known>);
 
 impl Mirror {
-    /// Takes an object that a watch has seen, or that answered a write. Returns it as it is assumed to be, unless it is
-    /// older than what is known, or gone.
+    /// Takes an object that a watch has seen, or that answered a write. Returns it as it is assumed to be, if it is the
+    /// newest state of an object that is there.
     pub(crate) fn see(
         &mut self,
         id: &JobId,
         dialect: &'static Dialect,
         mut object: DynamicObject,
         source: Source,
-    ) -> Option<&DynamicObject> {
+    ) -> Result<&DynamicObject, Sight> {
         let old = self.0.get(id).filter(|known| known.object.metadata.uid == object.metadata.uid);
-        if old.is_none() && source == Source::Answer {
-            return None;
+        if old.is_none() && matches!(source, Source::Answer(_)) {
+            return Err(Sight::Old);
         }
         let mut progress = old.map(|known| known.progress).unwrap_or_default();
-        if !progress.see(facts::version(&object)) {
-            return None;
+        match progress.see(facts::version(&object), source) {
+            Sight::New => {}
+            other => return Err(other),
         }
         if progress.assumed()
             && let Some(known) = old
@@ -101,8 +114,8 @@ impl Mirror {
                 None => data.remove("status"),
             };
         }
-        self.0.insert(id.clone(), Known { dialect, object, progress });
-        self.0.get(id).map(|known| &known.object)
+        let known = Known { dialect, object, progress };
+        Ok(&self.0.entry(id.clone()).insert_entry(known).into_mut().object)
     }
 
     /// The object is gone.
@@ -136,5 +149,29 @@ impl Mirror {
         let known = self.0.get(id)?;
         let target = Target::of((known.dialect.resource)(), &known.object);
         Some(Write::Delete(target, known.object.uid()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moment::Moments;
+
+    #[test]
+    fn an_older_version_is_old_unless_the_newer_one_was_known_when_it_was_asked_for() {
+        let moments = Moments::default();
+        let mut progress = Progress::default();
+        assert_eq!(progress.see(5, Source::List(moments.now())), Sight::New);
+        assert_eq!(progress.see(7, Source::Watch), Sight::New);
+        let asked = moments.now();
+        assert_eq!(progress.see(9, Source::Answer(moments.now())), Sight::New);
+        assert_eq!(progress.see(8, Source::List(asked)), Sight::Old, "the answer came while the list was under way");
+        assert_eq!(progress.see(8, Source::Watch), Sight::Old);
+        assert_eq!(progress.see(8, Source::Answer(moments.now())), Sight::Old);
+        assert_eq!(progress.see(9, Source::Watch), Sight::New, "the same again");
+        assert_eq!(progress.see(8, Source::List(moments.now())), Sight::RolledBack);
+        let mut answered = Progress::default();
+        assert_eq!(answered.see(9, Source::Answer(moments.now())), Sight::New);
+        assert_eq!(answered.see(8, Source::List(moments.now())), Sight::RolledBack);
     }
 }

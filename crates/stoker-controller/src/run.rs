@@ -4,25 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use kube::api::{Api, DynamicObject};
-use kube::core::ApiResource;
-use stoker_api::secret::{self, PullSecret};
-use stoker_api::{DIALECTS, Dialect, Write, native, node};
+use kube::api::DynamicObject;
+use stoker_api::{DIALECTS, Dialect, Write, native};
 use stoker_core::world::CopyChange;
-use stoker_core::{Clock, Event, World, model};
+use stoker_core::{Clock, Event, World};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::facts::{self, NodeFacts};
+use crate::inputs::{Input, every_kind, watch_all};
 use crate::lease::{Candidate, Held};
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
-use crate::mirror::{Mirror, Progress, Source};
+use crate::mirror::{Mirror, Progress, Sight};
+use crate::moment::{Moments, Source};
 use crate::owed::{self, Mark, Owed};
-use crate::secrets::{self, Secrets};
-use crate::watch::{Fact, Watch};
+use crate::secrets::Secrets;
+use crate::watch::Fact;
 use crate::writer::{self, Done, Limits, Numbered};
 
 /// What was heard and waits for the loop, at most; thousands of objects are larger than what is kept of them.
@@ -33,9 +32,6 @@ const INPUTS_A_PLAN: usize = 1024;
 
 /// Orders that are on their way to the writer, at most.
 const ORDERS_AT_ONCE: usize = 32;
-
-/// NodePreheats that are listed with one request: each takes a few hundred KiB until what is kept of it is taken out.
-const NODES_A_PAGE: u32 = 20;
 
 /// What the controller needs.
 #[derive(Clone)]
@@ -62,14 +58,6 @@ pub enum Error {
     Ended(&'static str),
 }
 
-/// What the loop hears from its watches.
-enum Input {
-    Node(Fact<model::Node>),
-    NodePreheat(Fact<Box<NodeFacts>>),
-    Job(&'static Dialect, Fact<Box<DynamicObject>>),
-    Secret(&'static str, Fact<Option<PullSecret>>),
-}
-
 /// Runs until it is cancelled: waits until it leads, leads until it does not, and waits again.
 pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
     let candidate = Candidate::new(&settings);
@@ -90,7 +78,9 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
     }
 }
 
-/// Leads until it is cancelled, or a controller with a higher epoch has written.
+/// Leads until it is cancelled, or a controller with a higher epoch has written. Or until a list shows that the API server went
+/// back to an older state: all that is known here, assumed and under way belongs to another history then, and a World made
+/// anew from the objects plans rightly.
 async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> Result<(), Error> {
     let (input, mut inputs) = mpsc::channel(INPUTS_AT_ONCE);
     let (writes, writes_out) = mpsc::unbounded_channel();
@@ -99,13 +89,14 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
     let owed = Owed::default();
     let (done, mut dones) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
-    watch_all(settings, &input, &mut tasks);
+    let moments = Moments::default();
+    watch_all(settings, &moments, &input, &mut tasks);
     drop(input);
     tasks.spawn({
-        let (settings, term) = (settings.clone(), held.term());
+        let (settings, term, moments) = (settings.clone(), held.term(), moments.clone());
         let inbox = writer::Inbox { orders: orders_out, others: writes_out, owed: owed.count() };
         async move {
-            writer::run(settings, term, inbox, done).await;
+            writer::run(settings, term, moments, inbox, done).await;
             "writer"
         }
     });
@@ -122,6 +113,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         number: 0,
         epoch: None,
         highest: held.transitions,
+        rolled_back: false,
         leading: Leading::new(&settings.metrics),
     };
     let mut wake = None;
@@ -155,6 +147,10 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         while let Ok(done) = dones.try_recv() {
             shell.acknowledge(done);
         }
+        if shell.rolled_back {
+            tracing::warn!("the API server has an older state than it had; forgetting everything and reading it anew");
+            return Ok(());
+        }
         if shell.epoch.is_some_and(|epoch| epoch < shell.highest) {
             tracing::warn!(highest = shell.highest, "a controller with a higher epoch writes orders; stepping down");
             return Ok(());
@@ -162,44 +158,6 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         if shell.unheard.is_empty() {
             wake = shell.plan();
         }
-    }
-}
-
-/// Everything that must be listed before the first plan.
-fn every_kind() -> impl Iterator<Item = &'static str> {
-    let jobs = DIALECTS.iter().map(|dialect| dialect.kind);
-    ["Node", "NodePreheat"].into_iter().chain(jobs).chain(secret::TYPES.map(|(kind, _)| kind))
-}
-
-fn watch_all(settings: &Settings, input: &mpsc::Sender<Input>, tasks: &mut JoinSet<&'static str>) {
-    let client = &settings.client;
-    let (nodes, to) = (Api::<Node>::all(client.clone()), input.clone());
-    tasks.spawn(async move {
-        // Translated at once: of a Node's kilobytes little is wanted.
-        Watch::new(nodes, "Node").run(to, |fact| Input::Node(fact.map(|node| node::to_core(&node)))).await;
-        "watch of Nodes"
-    });
-    let resource = ApiResource::erase::<native::NodePreheat>(&());
-    let (preheats, to) = (Api::all_with(client.clone(), &resource), input.clone());
-    tasks.spawn(async move {
-        let read = |object: DynamicObject| Box::new(facts::node(&object));
-        let watch = Watch::new(preheats, "NodePreheat").page(NODES_A_PAGE);
-        watch.run(to, |fact| Input::NodePreheat(fact.map(read))).await;
-        "watch of NodePreheats"
-    });
-    for dialect in DIALECTS {
-        let (jobs, to) = (Api::all_with(client.clone(), &(dialect.resource)()), input.clone());
-        tasks.spawn(async move {
-            Watch::new(jobs, dialect.kind).run(to, |fact| Input::Job(dialect, fact.map(Box::new))).await;
-            "watch of jobs"
-        });
-    }
-    for (kind, _) in secret::TYPES {
-        let (client, home, to) = (client.clone(), settings.namespace.clone(), input.clone());
-        tasks.spawn(async move {
-            secrets::watch_type(client, kind, home, to, |fact| Input::Secret(kind, fact)).await;
-            "watch of Secrets"
-        });
     }
 }
 
@@ -231,6 +189,8 @@ struct Shell {
     epoch: Option<i64>,
     /// The highest that was seen.
     highest: i64,
+    /// The API server has lost something that is known here.
+    rolled_back: bool,
     leading: Leading,
 }
 
@@ -244,24 +204,24 @@ struct Agent {
 impl Shell {
     fn hear(&mut self, input: Input) {
         match input {
-            Input::Node(Fact::There(node)) => self.world.apply(Event::Node(node)),
+            Input::Node(Fact::There(node, _)) => self.world.apply(Event::Node(node)),
             Input::Node(Fact::Gone((_, name))) => self.world.apply(Event::NodeGone(name.into())),
             Input::Node(Fact::Listed | Fact::Resumed) => self.hears("Node"),
             Input::Node(Fact::Deaf) => self.deaf("Node"),
-            Input::NodePreheat(Fact::There(seen)) => self.see_node(*seen, Source::Watch),
+            Input::NodePreheat(Fact::There(seen, source)) => self.see_node(*seen, source),
             Input::NodePreheat(Fact::Gone((_, name))) => {
                 self.forget_node(&name);
             }
             Input::NodePreheat(Fact::Listed | Fact::Resumed) => self.hears("NodePreheat"),
             Input::NodePreheat(Fact::Deaf) => self.deaf("NodePreheat"),
-            Input::Job(dialect, Fact::There(object)) => self.see_job(dialect, *object, Source::Watch),
+            Input::Job(dialect, Fact::There(object, source)) => self.see_job(dialect, *object, source),
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
                 let id = dialect.job_id(&namespace, &name);
                 self.mirror.forget(&id);
                 self.leading.forget(&id);
                 self.world.apply(Event::JobGone(id));
             }
-            Input::Secret(_, Fact::There(secret)) => self.secrets.see(secret, &mut self.world),
+            Input::Secret(_, Fact::There(secret, _)) => self.secrets.see(secret, &mut self.world),
             Input::Secret(kind, Fact::Gone(name)) => self.secrets.forget(kind, name, &mut self.world),
             Input::Secret(kind, Fact::Listed | Fact::Resumed) => self.hears(kind),
             Input::Secret(kind, Fact::Deaf) => self.deaf(kind),
@@ -289,14 +249,14 @@ impl Shell {
     /// A NodePreheat as a watch saw it or as it answered a write; orders that are under way are not taken back.
     fn see_node(&mut self, seen: NodeFacts, source: Source) {
         let NodeFacts { name, uid, version, epoch, orders, reports } = seen;
-        if source == Source::Answer && self.nodes.get(&name).is_none_or(|agent| agent.uid != uid) {
+        if matches!(source, Source::Answer(_)) && self.nodes.get(&name).is_none_or(|agent| agent.uid != uid) {
             return;
         }
         let agent = self.nodes.entry(name.clone()).or_default();
-        if !agent.progress.see(version) {
-            return;
+        match agent.progress.see(version, source) {
+            Sight::New => agent.uid = uid,
+            other => return self.unseen(other),
         }
-        agent.uid = uid;
         self.highest = self.highest.max(epoch);
         if !agent.progress.assumed() && !self.owed.holds(&name) {
             self.world.apply(orders);
@@ -308,7 +268,10 @@ impl Shell {
     fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject, source: Source) {
         let id = dialect.job_id_of(&object);
         let going = object.metadata.deletion_timestamp.is_some();
-        let Some(object) = self.mirror.see(&id, dialect, object, source) else { return };
+        let object = match self.mirror.see(&id, dialect, object, source) {
+            Ok(object) => object,
+            Err(other) => return self.unseen(other),
+        };
         // One that is being deleted has no orders any more, whatever still holds its object.
         match facts::job(dialect, object).filter(|_| !going) {
             Some(event) => self.world.apply(event),
@@ -319,14 +282,19 @@ impl Shell {
         }
     }
 
+    /// A state of an object is not the newest.
+    fn unseen(&mut self, sight: Sight) {
+        self.rolled_back |= sight == Sight::RolledBack;
+    }
+
     /// A write has ended. That an object of a job is gone its watch says too.
-    fn acknowledge(&mut self, Done { target, number, object }: Done) {
+    fn acknowledge(&mut self, Done { target, number, object, at }: Done) {
         match DIALECTS.iter().find(|dialect| dialect.kind == target.resource.kind) {
             Some(dialect) => {
                 let id = dialect.job_id(target.namespace.as_deref().unwrap_or_default(), &target.name);
                 self.mirror.end(&id, number);
                 if let Some(object) = object {
-                    self.see_job(dialect, object, Source::Answer);
+                    self.see_job(dialect, object, Source::Answer(at));
                 }
             }
             None if target.resource.kind != "NodePreheat" => {}
@@ -335,7 +303,7 @@ impl Shell {
                     agent.progress.end(number);
                 }
                 match object {
-                    Some(object) => self.see_node(facts::node(&object), Source::Answer),
+                    Some(object) => self.see_node(facts::node(&object), Source::Answer(at)),
                     None => self.lost_node(&target.name),
                 }
             }

@@ -10,22 +10,15 @@ use stoker_api::Write;
 use stoker_api::secret::{self, PullSecret};
 use stoker_core::world::CopyChange;
 use stoker_core::{SecretId, World};
-use tokio::sync::mpsc;
 
 use crate::facts;
+use crate::moment::Moments;
 use crate::problem::Problem;
-use crate::watch::{Fact, ObjectName, Watch};
+use crate::watch::{ObjectName, Watch};
 
-/// Watches the Secrets of one type; others are not even listed.
-pub(crate) async fn watch_type<F>(
-    client: Client,
-    kind: &'static str,
-    home: String,
-    facts: mpsc::Sender<F>,
-    wrap: impl Fn(Fact<Option<PullSecret>>) -> F,
-) {
-    let read = |fact: Fact<Secret>| wrap(fact.map(|secret| PullSecret::read(&secret, &home)));
-    Watch::new(Api::all(client), kind).fields(&format!("type={kind}")).run(facts, read).await;
+/// The watch of the Secrets of one type; others are not even listed.
+pub(crate) fn watch(client: &Client, kind: &'static str, moments: &Moments) -> Watch<Secret> {
+    Watch::new(Api::all(client.clone()), kind, moments).fields(&format!("type={kind}"))
 }
 
 /// Whether what is there in the place of a copy that was to be made is the copy; else what to do about it. Listed and

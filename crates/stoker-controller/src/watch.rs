@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use self::lists::Lists;
+use crate::moment::{Moments, Source};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -49,7 +50,7 @@ const PAGE: u32 = 500;
 #[derive(Debug)]
 pub(crate) enum Fact<K> {
     /// The object is there, or has changed.
-    There(K),
+    There(K, Source),
     /// No object of this namespace and name is there any more.
     Gone(ObjectName),
     /// Everything that is there has been said.
@@ -63,7 +64,7 @@ pub(crate) enum Fact<K> {
 impl<K> Fact<K> {
     pub(crate) fn map<T>(self, change: impl FnOnce(K) -> T) -> Fact<T> {
         match self {
-            Fact::There(object) => Fact::There(change(object)),
+            Fact::There(object, source) => Fact::There(change(object), source),
             Fact::Gone(name) => Fact::Gone(name),
             Fact::Listed => Fact::Listed,
             Fact::Deaf => Fact::Deaf,
@@ -84,6 +85,7 @@ fn name_of(meta: &ObjectMeta) -> ObjectName {
 pub(crate) struct Watch<K> {
     api: Api<K>,
     kind: &'static str,
+    moments: Moments,
     fields: Option<String>,
     page: u32,
 }
@@ -114,7 +116,7 @@ impl<F, W> Voice<F, W> {
             Fact::Resumed if !self.deaf => return Ok(()),
             Fact::Deaf => self.deaf = true,
             Fact::Listed | Fact::Resumed => self.deaf = false,
-            Fact::There(_) | Fact::Gone(_) => {}
+            Fact::There(..) | Fact::Gone(_) => {}
         }
         let fact = (self.wrap)(fact);
         self.facts.send(fact).await.map_err(|_| End::Unheard)
@@ -125,8 +127,8 @@ impl<K> Watch<K>
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    pub(crate) fn new(api: Api<K>, kind: &'static str) -> Self {
-        Self { api, kind, fields: None, page: PAGE }
+    pub(crate) fn new(api: Api<K>, kind: &'static str, moments: &Moments) -> Self {
+        Self { api, kind, moments: moments.clone(), fields: None, page: PAGE }
     }
 
     /// Only objects that this field selector selects.
@@ -177,12 +179,14 @@ where
     ) -> Result<String, End> {
         let mut params = ListParams { field_selector: self.fields.clone(), ..ListParams::default() }.limit(self.page);
         let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
+        // Before it is sent: what was known by now, the answer knows too.
+        let asked = self.moments.now();
         let version = loop {
             let page =
                 self.api.list(&params).await.map_err(|problem| End::Broken(Error::InitialListFailed(problem)))?;
             for object in page.items {
                 listing.insert(name_of(object.meta()));
-                voice.say(Fact::There(object)).await?;
+                voice.say(Fact::There(object, Source::List(asked))).await?;
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
@@ -309,7 +313,7 @@ where
                 Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
                     let newest = object.meta().resource_version.clone();
                     known.insert(name_of(object.meta()));
-                    (Fact::There(object), newest)
+                    (Fact::There(object, Source::Watch), newest)
                 }
                 Some(Ok(WatchEvent::Deleted(object))) => {
                     let name = name_of(object.meta());

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::lease::Term;
 use crate::metrics::Metrics;
+use crate::moment::{Moment, Moments};
 use crate::problem::Problem;
 use crate::run::Settings;
 use crate::secrets;
@@ -55,6 +56,8 @@ pub(crate) struct Done {
     pub(crate) number: u64,
     /// As it is now; none where it is gone, or another object has its name.
     pub(crate) object: Option<DynamicObject>,
+    /// When the answer came.
+    pub(crate) at: Moment,
 }
 
 type Id = (String, String, String, String);
@@ -112,11 +115,12 @@ fn composable(first: &Value, second: &Value) -> bool {
 }
 
 /// A try, and what came of it.
-type Flight = (Numbered, Result<Option<DynamicObject>, String>);
+type Flight = (Numbered, Result<Option<DynamicObject>, String>, Moment);
 
 struct Writer {
     client: Client,
     term: Term,
+    moments: Moments,
     metrics: Metrics,
     waiting: BTreeMap<Id, VecDeque<Numbered>>,
     ready: VecDeque<Id>,
@@ -140,11 +144,18 @@ pub(crate) struct Inbox {
 }
 
 /// Performs what comes in until the channels close.
-pub(crate) async fn run(settings: Settings, term: Term, mut inbox: Inbox, done: mpsc::UnboundedSender<Done>) {
+pub(crate) async fn run(
+    settings: Settings,
+    term: Term,
+    moments: Moments,
+    mut inbox: Inbox,
+    done: mpsc::UnboundedSender<Done>,
+) {
     let Settings { client, limits, metrics, .. } = settings;
     let mut writer = Writer {
         client,
         term,
+        moments,
         metrics,
         waiting: BTreeMap::new(),
         ready: VecDeque::new(),
@@ -204,7 +215,7 @@ impl Writer {
             self.waiting.remove(&id);
         }
         self.busy.insert(id);
-        let (client, mut term) = (self.client.clone(), self.term.clone());
+        let (client, mut term, moments) = (self.client.clone(), self.term.clone(), self.moments.clone());
         let flight = async move {
             // The one place where anything is sent, so the one place to ask; the last thing before it.
             term.holds().await;
@@ -212,12 +223,12 @@ impl Writer {
                 Ok(result) => result,
                 Err(_) => Err(format!("no answer after {} s", PATIENCE.as_secs())),
             };
-            (write, result)
+            (write, result, moments.now())
         };
         self.flights.push(flight.boxed());
     }
 
-    fn land(&mut self, ((number, write), result): Flight) -> Option<Done> {
+    fn land(&mut self, ((number, write), result, at): Flight) -> Option<Done> {
         let target = write.target().clone();
         let id = id(&target);
         self.metrics.wrote(&target.resource.kind, result.is_ok());
@@ -228,7 +239,7 @@ impl Writer {
                 if self.waiting.contains_key(&id) {
                     self.ready.push_back(id);
                 }
-                Some(Done { target, number, object })
+                Some(Done { target, number, object, at })
             }
             Err(problem) => {
                 // Before what came later, and merged with it: the newest state goes next.

@@ -28,8 +28,12 @@ pub(crate) fn clock() -> Clock {
 }
 
 pub(crate) fn api(clock: &Clock) -> Client {
+    stoker_embedded::Api::new(api_settings(clock)).unwrap().client("default")
+}
+
+pub(crate) fn api_settings(clock: &Clock) -> stoker_embedded::Settings {
     let crds = stoker_api::crds().iter().map(|(_, crd)| serde_json::to_value(crd).unwrap()).collect();
-    stoker_embedded::Api::new(stoker_embedded::Settings::new(crds, clock.clone())).unwrap().client("default")
+    stoker_embedded::Settings::new(crds, clock.clone())
 }
 
 /// Of one controller with this identity.
@@ -85,6 +89,11 @@ pub(crate) async fn holder(client: &Client) -> Option<String> {
 /// Waits until the node has this many orders, and says that it has done them all.
 pub(crate) async fn does_its_orders(client: &Client, name: &str, count: usize) {
     ordered(client, name, count).await;
+    does_what_it_has(client, name).await;
+}
+
+/// The node says that it has done all orders that it has now.
+pub(crate) async fn does_what_it_has(client: &Client, name: &str) {
     let preheats: Api<NodePreheat> = Api::all(client.clone());
     let orders = preheats.get(name).await.unwrap().spec.orders;
     let digest = format!("sha256:{}", "d".repeat(64));

@@ -7,5 +7,6 @@ mod copies;
 mod deleted;
 mod leading;
 mod refused;
+mod rolled_back;
 mod term;
 mod watching;

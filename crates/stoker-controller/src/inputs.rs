@@ -1,0 +1,73 @@
+//! What the loop hears, and from where: a watch of each kind that a plan depends on, each a task.
+
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::api::{Api, DynamicObject};
+use kube::core::ApiResource;
+use stoker_api::secret::{self, PullSecret};
+use stoker_api::{DIALECTS, Dialect, native, node};
+use stoker_core::model;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::facts::{self, NodeFacts};
+use crate::moment::Moments;
+use crate::run::Settings;
+use crate::secrets;
+use crate::watch::{Fact, Watch};
+
+/// NodePreheats that are listed with one request: each takes a few hundred KiB until what is kept of it is taken out.
+const NODES_A_PAGE: u32 = 20;
+
+/// What the loop hears from its watches.
+pub(crate) enum Input {
+    Node(Fact<model::Node>),
+    NodePreheat(Fact<Box<NodeFacts>>),
+    Job(&'static Dialect, Fact<Box<DynamicObject>>),
+    Secret(&'static str, Fact<Option<PullSecret>>),
+}
+
+/// Everything that must be listed before the first plan.
+pub(crate) fn every_kind() -> impl Iterator<Item = &'static str> {
+    let jobs = DIALECTS.iter().map(|dialect| dialect.kind);
+    ["Node", "NodePreheat"].into_iter().chain(jobs).chain(secret::TYPES.map(|(kind, _)| kind))
+}
+
+/// Watches everything that a plan depends on.
+pub(crate) fn watch_all(
+    settings: &Settings,
+    moments: &Moments,
+    input: &mpsc::Sender<Input>,
+    tasks: &mut JoinSet<&'static str>,
+) {
+    let client = &settings.client;
+    let (nodes, to) = (Watch::new(Api::<Node>::all(client.clone()), "Node", moments), input.clone());
+    tasks.spawn(async move {
+        // Translated at once: of a Node's kilobytes little is wanted.
+        nodes.run(to, |fact| Input::Node(fact.map(|node| node::to_core(&node)))).await;
+        "watch of Nodes"
+    });
+    let preheats = Api::all_with(client.clone(), &ApiResource::erase::<native::NodePreheat>(&()));
+    let (preheats, to) = (Watch::new(preheats, "NodePreheat", moments).page(NODES_A_PAGE), input.clone());
+    tasks.spawn(async move {
+        let read = |object: DynamicObject| Box::new(facts::node(&object));
+        preheats.run(to, |fact| Input::NodePreheat(fact.map(read))).await;
+        "watch of NodePreheats"
+    });
+    for dialect in DIALECTS {
+        let jobs = Api::all_with(client.clone(), &(dialect.resource)());
+        let (jobs, to) = (Watch::new(jobs, dialect.kind, moments), input.clone());
+        tasks.spawn(async move {
+            jobs.run(to, |fact| Input::Job(dialect, fact.map(Box::new))).await;
+            "watch of jobs"
+        });
+    }
+    for (kind, _) in secret::TYPES {
+        let (secrets, to) = (secrets::watch(client, kind, moments), input.clone());
+        let home = settings.namespace.clone();
+        tasks.spawn(async move {
+            let read = |secret: Secret| PullSecret::read(&secret, &home);
+            secrets.run(to, |fact| Input::Secret(kind, fact.map(read))).await;
+            "watch of Secrets"
+        });
+    }
+}
