@@ -17,6 +17,7 @@ mod sweep;
 #[cfg(test)]
 mod testing;
 mod truth;
+mod watch;
 
 pub use metrics::Metrics;
 pub use node::{LEASE_DURATION, LEASE_NAMESPACE};

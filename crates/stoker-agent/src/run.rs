@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use stoker_api::Write;
 use stoker_api::native::from_core::{self, Saying};
@@ -38,6 +38,7 @@ use crate::report::{Kept, Said, until};
 use crate::secrets::Secrets;
 use crate::sweep::{self, Broom, Keep};
 use crate::truth::{self, Seen};
+use crate::watch;
 
 /// No answer after this long is as good as a broken connection.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -216,7 +217,7 @@ impl Agent {
         let (client, node) = (self.settings.client.clone(), self.settings.node.clone());
         let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<NodePreheat>(&()));
         let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
-        let mut watch = watcher(api.clone(), config).default_backoff().boxed();
+        let mut watch = watch::relisting(api.clone(), config).default_backoff().boxed();
         let mut registering: Option<BoxFuture<'static, ()>> = Some(self.register().boxed());
         // One at most. A task, so that it goes on while the loop waits for the disk.
         let mut writing: JoinSet<Written> = JoinSet::new();
@@ -256,9 +257,13 @@ impl Agent {
             tokio::select! {
                 event = watch.try_next() => match event {
                     Ok(None) => return Err(Error::WatchEnded(node)),
-                    Ok(Some(Event::Apply(object) | Event::InitApply(object))) => {
+                    Ok(Some(Event::Apply(object))) => {
                         listed = true;
                         self.take_orders(&object);
+                    }
+                    Ok(Some(Event::InitApply(object))) => {
+                        listed = true;
+                        self.take_listed(&object);
                     }
                     Ok(Some(Event::Init)) => listed = false,
                     Ok(Some(Event::InitDone)) if listed => {}
@@ -345,6 +350,21 @@ impl Agent {
                 tracing::warn!("cannot write the ledger {}, trying again: {problem}", self.settings.ledger.display());
             }
         }
+    }
+
+    /// Takes the object as a new list has it, whatever was known before: an API server that was restored from a backup has
+    /// older orders, and has lost what was said to it since. That is said again.
+    fn take_listed(&mut self, object: &DynamicObject) {
+        let (uid, generation) = std::mem::take(&mut self.source);
+        let listed = object.metadata.generation.unwrap_or_default();
+        if object.uid().unwrap_or_default() == uid && listed < generation {
+            tracing::warn!(
+                "the API server went back from generation {generation} of the orders to {listed}; taking those"
+            );
+        }
+        self.adopted = false;
+        self.introduced &= object.data.pointer("/status/agent").is_some();
+        self.take_orders(object);
     }
 
     fn take_orders(&mut self, object: &DynamicObject) {

@@ -18,3 +18,4 @@ mod mistakes;
 mod pages;
 mod pull;
 mod quiet;
+mod restored;
