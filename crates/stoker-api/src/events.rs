@@ -60,7 +60,8 @@ fn event(dialect: &Dialect, object: &DynamicObject, reason: &str, good: bool, me
     let namespace = object.metadata.namespace.clone().unwrap_or_default();
     // The same event again is the same name, and refused as such.
     let unique = format!("{:x}", now.as_millisecond());
-    let event_name = format!("{:.200}.{}.{unique}", name, reason.to_lowercase());
+    let kind = resource.kind.to_lowercase();
+    let event_name = format!("{:.200}.{kind}.{}.{unique}", name, reason.to_lowercase());
     let second = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
     let target = Target {
         resource: ApiResource {

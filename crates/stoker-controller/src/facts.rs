@@ -4,7 +4,7 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use stoker_api::secret::PullSecret;
 use stoker_api::{Dialect, native};
-use stoker_core::{Event, SecretId};
+use stoker_core::{Event, Job, SecretId};
 
 /// A Secret with logins: a copy that we made, or one that jobs may name. One of others among our copies, under such a
 /// name as they have, may be in the way of one.
@@ -75,9 +75,9 @@ fn complain(broken: &[String]) {
 }
 
 /// The job of an object of a dialect; one that cannot be read is logged, and the others go on.
-pub(crate) fn job(dialect: &Dialect, object: &DynamicObject) -> Option<Event> {
+pub(crate) fn job(dialect: &Dialect, object: &DynamicObject) -> Option<Job> {
     match (dialect.job)(object) {
-        Ok(job) => Some(Event::Job(Box::new(job))),
+        Ok(job) => Some(job),
         Err(problem) => {
             tracing::warn!("a job cannot be read and is left out: {problem}");
             None

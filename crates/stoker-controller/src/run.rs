@@ -8,7 +8,7 @@ use kube::Client;
 use kube::api::DynamicObject;
 use stoker_api::{DIALECTS, Dialect, Write, native};
 use stoker_core::world::CopyChange;
-use stoker_core::{Clock, Event, World};
+use stoker_core::{Clock, Event, JobId, World};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -104,6 +104,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         clock: settings.clock.clone(),
         world: World::new(),
         mirror: Mirror::default(),
+        unreadable: BTreeSet::new(),
         nodes: BTreeMap::new(),
         secrets: Secrets::new(&settings.namespace),
         unheard: every_kind().collect(),
@@ -172,6 +173,8 @@ struct Shell {
     clock: Clock,
     world: World,
     mirror: Mirror,
+    /// Jobs whose status cannot be read, and of which an event said so.
+    unreadable: BTreeSet<JobId>,
     /// Of the NodePreheats, besides what the World holds.
     nodes: BTreeMap<String, Agent>,
     secrets: Secrets,
@@ -218,8 +221,7 @@ impl Shell {
             Input::Job(dialect, Fact::Gone((namespace, name))) => {
                 let id = dialect.job_id(&namespace, &name);
                 self.mirror.forget(&id);
-                self.leading.forget(&id);
-                self.world.apply(Event::JobGone(id));
+                self.forget_job(id);
             }
             Input::Secret(_, Fact::There(secret, _)) => self.secrets.see(secret, &mut self.world),
             Input::Secret(kind, Fact::Gone(name)) => self.secrets.forget(kind, name, &mut self.world),
@@ -274,12 +276,26 @@ impl Shell {
         };
         // One that is being deleted has no orders any more, whatever still holds its object.
         match facts::job(dialect, object).filter(|_| !going) {
-            Some(event) => self.world.apply(event),
-            None => {
-                self.leading.forget(&id);
-                self.world.apply(Event::JobGone(id));
+            Some(job) => {
+                let complaint = job.unreadable.as_ref().filter(|_| !self.unreadable.contains(&id));
+                let complaint =
+                    complaint.map(|problem| stoker_api::unreadable(dialect, object, problem, (self.clock)()));
+                match job.unreadable.is_some() {
+                    true => self.unreadable.insert(id),
+                    false => self.unreadable.remove(&id),
+                };
+                self.world.apply(Event::Job(Box::new(job)));
+                complaint.into_iter().for_each(|event| self.write(event));
             }
+            None => self.forget_job(id),
         }
+    }
+
+    /// A job is gone, or about to be.
+    fn forget_job(&mut self, id: JobId) {
+        self.unreadable.remove(&id);
+        self.leading.forget(&id);
+        self.world.apply(Event::JobGone(id));
     }
 
     /// A state of an object is not the newest.

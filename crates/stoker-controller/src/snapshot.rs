@@ -39,7 +39,8 @@ pub async fn take(client: &Client, namespace: &str) -> Result<World, kube::Error
             objects => objects?,
         };
         let alive = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
-        alive.filter_map(|object| facts::job(dialect, object)).map(known).for_each(|event| world.apply(event));
+        let jobs = alive.filter_map(|object| facts::job(dialect, object)).map(|job| Event::Job(Box::new(job)));
+        jobs.map(known).for_each(|event| world.apply(event));
     }
     Ok(world)
 }

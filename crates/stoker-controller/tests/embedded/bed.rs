@@ -36,6 +36,19 @@ pub(crate) fn api_settings(clock: &Clock) -> stoker_embedded::Settings {
     stoker_embedded::Settings::new(crds, clock.clone())
 }
 
+/// The same with definitions that allow anything: objects may have been written under another version of their schema.
+pub(crate) fn api_without_schemas(clock: &Clock) -> Client {
+    let crds = stoker_api::crds().into_iter().map(|(_, crd)| {
+        let mut crd = serde_json::to_value(crd).unwrap();
+        let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let anything = json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": any, "status": any}}});
+        crd["spec"]["versions"][0]["schema"] = anything;
+        crd
+    });
+    let settings = stoker_embedded::Settings::new(crds.collect(), clock.clone());
+    stoker_embedded::Api::new(settings).unwrap().client("default")
+}
+
 /// Of one controller with this identity.
 pub(crate) fn settings(client: &Client, clock: &Clock, identity: &str) -> Settings {
     Settings {

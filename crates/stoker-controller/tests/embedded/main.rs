@@ -9,4 +9,5 @@ mod leading;
 mod refused;
 mod rolled_back;
 mod term;
+mod unreadable;
 mod watching;
