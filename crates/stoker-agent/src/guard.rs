@@ -8,6 +8,8 @@ use stoker_core::human::bytes;
 use stoker_core::step::Failure;
 use stoker_runtime::{Runtime, space};
 
+use crate::leftovers::Leftovers;
+
 /// What an image still takes, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Need {
@@ -24,11 +26,21 @@ pub(crate) struct Guard {
     pub(crate) spool: PathBuf,
     /// How full a disk may become, in percent.
     pub(crate) percent: u8,
+    /// What goes first where there is no room.
+    pub(crate) leftovers: Leftovers,
 }
 
 impl Guard {
-    /// Whether there is room. What cannot be seen from here is not judged.
+    /// Whether there is room, also without what orders that were taken back have left. What cannot be seen from here is not
+    /// judged.
     pub(crate) async fn check(&self, image: &str, need: Need) -> Result<(), Failure> {
+        match self.room(image, need).await {
+            Err(_) if self.leftovers.clear().await => self.room(image, need).await,
+            room => room,
+        }
+    }
+
+    async fn room(&self, image: &str, need: Need) -> Result<(), Failure> {
         let images = self.runtime.space().await.ok().flatten();
         let spool = space::of(self.spool.clone()).await;
         let same = matches!((&images, &spool), (Some(images), Some(spool)) if images.device == spool.device);

@@ -5,10 +5,12 @@
 
 mod guard;
 mod ledger;
+mod leftovers;
 mod meter;
 mod metrics;
 mod node;
 mod pull;
+mod pulls;
 mod register;
 mod report;
 mod run;

@@ -111,7 +111,13 @@ impl Tools {
                     }
                     meter.goes_on();
                 }
-                ended => return ended,
+                ended => {
+                    // The next attempt, of whatever order, has the room that nobody needs.
+                    if ended.as_ref().is_err_and(|failure| failure.reason == Reason::NoSpace) {
+                        self.guard.leftovers.clear().await;
+                    }
+                    return ended;
+                }
             }
         }
     }

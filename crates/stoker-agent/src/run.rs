@@ -29,10 +29,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::guard::Guard;
 use crate::ledger::Ledger;
+use crate::leftovers::Leftovers;
 use crate::meter::Meter;
 use crate::metrics::{self, Metrics, Share};
 use crate::node;
-use crate::pull::{Done, Tools};
+use crate::pull::{Done, Tools, Uses};
+use crate::pulls::{Left, Pulls};
 use crate::register::register;
 use crate::report::{Kept, Said, until};
 use crate::secrets::Secrets;
@@ -87,11 +89,13 @@ pub struct Limits {
     pub disk: u8,
     /// Bytes a second for all pulls together, unless the NodePreheat says another number.
     pub bandwidth: Option<u64>,
+    /// How long what was fetched for an order that was taken back stays.
+    pub keep_fetched: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { pulls: 3, layers: 4, disk: 80, bandwidth: None }
+        Self { pulls: 3, layers: 4, disk: 80, bandwidth: None, keep_fetched: Duration::from_secs(3600) }
     }
 }
 
@@ -163,14 +167,25 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
 
 async fn start(settings: Settings) -> Result<(), Error> {
     let path = settings.ledger.clone();
-    let ledger = tokio::task::spawn_blocking(move || Ledger::load(&path)).await;
-    let ledger =
+    let read = move || Ledger::load(&path).map(|ledger| (ledger, Pulls::open(path.with_file_name("pulls"))));
+    let ledger = tokio::task::spawn_blocking(read).await;
+    let (ledger, pulls) =
         ledger.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
-    Agent::new(settings, ledger).run().await
+    Agent::new(settings, ledger, pulls).run().await
 }
 
 impl Agent {
-    fn new(settings: Settings, ledger: Ledger) -> Self {
+    fn new(settings: Settings, ledger: Ledger, pulls: Pulls) -> Self {
+        let uses: Arc<Uses> = Arc::default();
+        let leftovers = Leftovers {
+            clock: settings.clock.clone(),
+            spool: settings.spool.clone(),
+            runtime: settings.runtime.clone(),
+            uses: uses.clone(),
+            pulls: Arc::new(pulls),
+            age: settings.limits.keep_fetched,
+            turn: Arc::default(),
+        };
         let tools = Tools {
             registry: settings.registry.clone(),
             spool: settings.spool.clone(),
@@ -179,13 +194,14 @@ impl Agent {
                 runtime: settings.runtime.clone(),
                 spool: settings.spool.dir().to_owned(),
                 percent: settings.limits.disk,
+                leftovers,
             },
             runtime: settings.runtime.clone(),
             platform: settings.platform.clone(),
             secrets: Secrets::new(settings.client.clone(), &settings.namespace),
             providers: settings.providers.clone(),
             layers: settings.limits.layers.max(1),
-            uses: Arc::default(),
+            uses,
         };
         let now = (settings.clock)();
         let adopt = |(key, report): (&Key, &Report)| (*key, step::adopt(report.clone(), now));
@@ -227,7 +243,7 @@ impl Agent {
         let mut changes = self.settings.runtime.changes();
         let mut looking: Option<BoxFuture<'static, Seen>> = None;
         let mut look_again = false;
-        let mut sweeping: Option<BoxFuture<'static, Result<(), String>>> = None;
+        let mut sweeping: Option<BoxFuture<'static, Result<Option<Timestamp>, String>>> = None;
         let mut sweep_again = false;
         let mut pulse = metrics::pulse(self.settings.runtime.clone()).boxed();
         loop {
@@ -242,6 +258,7 @@ impl Agent {
             self.remember().await;
             let now = (self.settings.clock)();
             let step = step::step(&self.orders, &self.tasks, &able, now);
+            self.leftovers().pulls.set_orders(self.keep());
             step.actions.into_iter().for_each(|action| self.act(action, now));
             step.queued.into_iter().for_each(|(key, behind)| self.queue(key, behind, now));
             if looking.is_none() && std::mem::take(&mut look_again) {
@@ -249,7 +266,8 @@ impl Agent {
                 looking = Some(truth::look(self.settings.runtime.clone(), questions).boxed());
             }
             if sweeping.is_none() && self.broom.take(self.attempts.len() == self.running.len(), now) {
-                sweeping = Some(sweep::sweep(self.tools.clone(), self.keep()).boxed());
+                let leftovers = self.leftovers().clone();
+                sweeping = Some(async move { leftovers.sweep().await }.boxed());
             }
             self.write(&api, &mut writing);
             let due = self.write_due(now).filter(|_| writing.is_empty());
@@ -289,10 +307,13 @@ impl Agent {
                 }
                 Some(swept) = OptionFuture::from(sweeping.as_mut()) => {
                     sweeping = None;
-                    if let Err(problem) = swept {
-                        // A runtime that comes back says so.
-                        tracing::warn!(node, "cannot clear away what is no longer wanted, trying again: {problem}");
-                        sweep_again = true;
+                    match swept {
+                        Ok(next) => self.broom.call_at(next),
+                        Err(problem) => {
+                            // A runtime that comes back says so.
+                            tracing::warn!(node, "cannot clear away what is no longer wanted, trying again: {problem}");
+                            sweep_again = true;
+                        }
                     }
                 }
                 Some(seen) = OptionFuture::from(looking.as_mut()) => {
@@ -429,6 +450,10 @@ impl Agent {
         Keep::of(pulls.map(|(key, _)| (key, self.tasks.get(key))))
     }
 
+    fn leftovers(&self) -> &Leftovers {
+        &self.tools.guard.leftovers
+    }
+
     fn forget_all(&mut self) {
         self.orders.clear();
         (self.said, self.kept) = (Said::default(), Kept::default());
@@ -453,8 +478,12 @@ impl Agent {
                 }
             }
             Action::Forget { key } => {
-                if let Some(task) = self.tasks.remove(&key).filter(|task| task.state == TaskState::Ended) {
-                    self.kept.keep(key, &task.report);
+                if let Some(task) = self.tasks.remove(&key) {
+                    let left = Left { since: now, bytes: task.report.bytes.upstream };
+                    self.leftovers().pulls.leave(&key.to_string(), left);
+                    if task.state == TaskState::Ended {
+                        self.kept.keep(key, &task.report);
+                    }
                 }
                 self.broom.call();
                 if let Some(running) = self.running.remove(&key) {

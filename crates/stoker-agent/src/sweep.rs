@@ -1,7 +1,8 @@
-//! What nobody wants any more: leases of pulls whose orders are gone, and files of the spool that no order needs.
+//! When to remove what orders that were taken back have left behind, and what the orders in hand need. What goes is
+//! decided in [`leftovers`](crate::leftovers).
 //!
-//! It comes after the start, and after orders were taken back and their attempts have ended; it never touches what an
-//! attempt has in hand.
+//! A sweep comes after the start, after orders were taken back and their attempts have ended, and when something that was
+//! left is too old; it never touches what an attempt has in hand.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,32 +11,30 @@ use jiff::Timestamp;
 use stoker_core::Reason;
 use stoker_core::model::{Key, Phase, Report, after};
 use stoker_core::step::Task;
-use stoker_runtime::Runtime;
-
-use crate::pull::Tools;
 
 /// A runtime that was asked something by an attempt has done it by then, stopped or not: it may make a lease that nobody
 /// waits for.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// What to keep.
-#[derive(Debug, PartialEq, Eq)]
+/// The pulls of the orders in hand, by the keys of these orders.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Keep {
-    /// The pulls that are wanted, by the keys of their orders.
-    pub(crate) pulls: BTreeSet<String>,
-    /// Whether some order may still need what is in the spool.
-    pub(crate) spool: bool,
+    /// Those that may still need what was fetched for them: not begun, under way, held, or failed, for such an order may be
+    /// asked again, and then goes on where it was.
+    pub(crate) open: BTreeSet<String>,
+    /// Those that need nothing more, or gave way because the disk was full.
+    pub(crate) done: BTreeSet<String>,
 }
 
 impl Keep {
-    /// What these orders need. One that has failed may be asked again, and then goes on where it was.
+    /// What these orders need.
     pub(crate) fn of<'a>(orders: impl Iterator<Item = (&'a Key, Option<&'a Task>)>) -> Self {
         let needs = |task: Option<&Task>| {
             task.is_none_or(|task| task.report.phase != Phase::Succeeded && !gives_way(&task.report))
         };
-        let open = orders.filter(|(_, task)| needs(*task));
-        let pulls: BTreeSet<String> = open.map(|(key, _)| key.to_string()).collect();
-        Self { spool: !pulls.is_empty(), pulls }
+        let (open, done): (Vec<_>, Vec<_>) = orders.partition(|(_, task)| needs(*task));
+        let names = |orders: Vec<(&Key, _)>| orders.into_iter().map(|(key, _)| key.to_string()).collect();
+        Self { open: names(open), done: names(done) }
     }
 }
 
@@ -49,6 +48,8 @@ pub(crate) fn gives_way(report: &Report) -> bool {
 pub(crate) struct Broom {
     due: bool,
     again: Option<Timestamp>,
+    /// When the oldest leftover is too old.
+    old: Option<Timestamp>,
 }
 
 impl Broom {
@@ -63,35 +64,24 @@ impl Broom {
         self.again = Some(after(now, SETTLED));
     }
 
+    /// Something that was left is too old then.
+    pub(crate) fn call_at(&mut self, old: Option<Timestamp>) {
+        self.old = old;
+    }
+
     /// Takes the call, if there is one and no stopped attempt is still ending.
     pub(crate) fn take(&mut self, quiet: bool, now: Timestamp) -> bool {
-        if self.again.is_some_and(|again| again <= now) {
-            (self.due, self.again) = (true, None);
+        for due in [&mut self.again, &mut self.old] {
+            if due.is_some_and(|due| due <= now) {
+                (self.due, *due) = (true, None);
+            }
         }
         quiet && std::mem::take(&mut self.due)
     }
 
     /// When to ask again even if nothing happens.
     pub(crate) fn wake(&self) -> Option<Timestamp> {
-        self.again
-    }
-}
-
-/// Sweeps once. An error is said by whoever asked; the next call does the rest.
-pub(crate) async fn sweep(tools: Tools, keep: Keep) -> Result<(), String> {
-    let Tools { spool, runtime, uses, .. } = tools;
-    if !keep.spool {
-        let held = spool.held().await.map_err(|problem| problem.to_string())?;
-        for (digest, _) in held.into_iter().filter(|(digest, _)| !uses.has(digest)) {
-            spool.release(&digest).await.map_err(|problem| problem.to_string())?;
-        }
-    }
-    match runtime {
-        Runtime::Containerd(containerd, _) => {
-            let wanted = |pull: &str| keep.pulls.contains(pull);
-            containerd.sweep(wanted).await.map_err(|problem| problem.to_string())
-        }
-        Runtime::Layout(_) | Runtime::Cri(_) => Ok(()),
+        [self.again, self.old].into_iter().flatten().min()
     }
 }
 
@@ -119,7 +109,8 @@ mod tests {
             (Some(&done), false),
         ] {
             let keep = Keep::of([(&key, task)].into_iter());
-            assert_eq!((keep.pulls.contains(&key.to_string()), keep.spool), (kept, kept), "{task:?}");
+            let key = key.to_string();
+            assert_eq!((keep.open.contains(&key), keep.done.contains(&key)), (kept, !kept), "{task:?}");
         }
     }
 
@@ -137,5 +128,10 @@ mod tests {
         let again = broom.wake().unwrap();
         assert!(broom.take(true, again));
         assert_eq!((broom.take(true, again), broom.wake()), (false, None));
+        broom.call_at(Some(at(3_600)));
+        broom.call_twice(at(60));
+        assert!(broom.take(true, at(60)) && broom.take(true, at(70)) && !broom.take(true, at(71)));
+        assert_eq!(broom.wake(), Some(at(3_600)));
+        assert!(broom.take(true, at(3_600)) && broom.wake().is_none());
     }
 }

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::SystemTime;
 
 use oci_spec::image::{Descriptor, Digest};
 use tokio::sync::Mutex as Seat;
@@ -165,9 +166,9 @@ impl Spool {
         Ok(())
     }
 
-    /// The blobs that have a file here, whole or not, and the bytes of each: what counts for the disk, and may be released.
-    pub async fn held(&self) -> Result<Vec<(Digest, u64)>, crate::Error> {
-        Ok(self.files().await?.into_iter().map(|file| (file.digest, file.bytes)).collect())
+    /// The blobs that have a file here, whole or not: what counts for the disk, and may be released.
+    pub async fn held(&self) -> Result<Vec<Held>, crate::Error> {
+        Ok(self.files().await?)
     }
 
     async fn files(&self) -> Result<Vec<Held>, Error> {
@@ -194,12 +195,16 @@ impl Inner {
 }
 
 /// A file of the spool.
-struct Held {
-    digest: Digest,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The blob.
+    pub digest: Digest,
+    /// What the file has.
+    pub bytes: u64,
+    /// When it was last written to.
+    pub modified: SystemTime,
     /// What the whole blob has.
     size: u64,
-    /// What the file has.
-    bytes: u64,
     path: PathBuf,
 }
 
@@ -214,7 +219,8 @@ fn list(dir: &Path) -> Result<Vec<Held>, Error> {
         if let (Ok(digest), Ok(size), Ok(meta)) =
             (Digest::try_from(format!("sha256:{digest}")), size.parse(), entry.metadata())
         {
-            held.push(Held { digest, size, bytes: meta.len(), path: entry.path() });
+            let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            held.push(Held { digest, bytes: meta.len(), modified, size, path: entry.path() });
         }
     }
     Ok(held)

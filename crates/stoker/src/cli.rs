@@ -196,6 +196,10 @@ pub(crate) struct NodeArgs {
     /// Receive no more than this in a second, e.g. 20Mi [default: no limit; spec.bandwidth of the NodePreheat comes first]
     #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>, help_heading = "Node")]
     pub(crate) bandwidth: Option<Amount>,
+    /// Keep what was fetched for a job that was deleted this long, for one that wants it again; it takes at most a tenth of the
+    /// disk and 10 GiB, and goes when an image needs the room
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = str::parse::<Span>, help_heading = "Node")]
+    pub(crate) keep_fetched: Span,
     /// containerd's hosts.toml files: mirrors, CAs, client certificates [default: what containerd is told to use]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub(crate) registry_hosts: Option<PathBuf>,

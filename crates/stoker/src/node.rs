@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use kube::Client;
 use stoker_agent::Limits;
+use stoker_api::Span;
 use stoker_core::Clock;
 use stoker_runtime::choose::Error;
 use stoker_runtime::{Choice, Containerd, Otherwise, Runtime, Wish, choose, containerd};
@@ -29,6 +30,7 @@ impl NodeArgs {
             max_layers: 4,
             max_disk: 100,
             bandwidth: None,
+            keep_fetched: Span(Limits::default().keep_fetched),
             registry_hosts: None,
             credential_provider_config: None,
             credential_provider_bin_dir: None,
@@ -90,6 +92,7 @@ pub(crate) async fn agent(
             layers,
             disk: args.max_disk,
             bandwidth: args.bandwidth.map(|amount| amount.0),
+            keep_fetched: args.keep_fetched.0,
         },
         ledger: home.join("ledger.json"),
         node_labels: None,

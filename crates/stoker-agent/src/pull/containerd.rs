@@ -31,12 +31,16 @@ impl Tools {
         let mut seen = std::collections::HashSet::new();
         let lacks: u64 =
             missing().filter(|(layer, _)| seen.insert(layer.digest())).map(|(layer, _)| layer.size()).sum();
+        let pulls = &self.guard.leftovers.pulls;
+        let pull = from.reference.key().to_string();
+        // Also where nothing is missing: the lease holds what must still be unpacked.
+        pulls.begin(&pull, seen.iter().copied().chain([image.config.digest()])).await;
         // The configuration has its own counter where it had to be fetched.
         meter.sized(image.total_size(), image.total_size().saturating_sub(lacks + meter.under_way()));
         let packed = image.layers.iter().zip(session.layers()).filter(|(_, state)| **state != Layer::Unpacked);
         let unpacked = packed.map(|(layer, _)| unpacked(layer.media_type().as_ref(), layer.size())).sum::<u64>();
         let spooled = self.spool.held().await.map_err(transfer_failure)?;
-        let spooled = spooled.iter().filter(|(digest, _)| seen.contains(digest)).map(|(_, bytes)| bytes).sum::<u64>();
+        let spooled = spooled.iter().filter(|file| seen.contains(&file.digest)).map(|file| file.bytes).sum::<u64>();
         // What an earlier attempt left on the disk is not needed once more.
         let packed = lacks.saturating_sub(session.begun());
         let need = Need { spool: lacks.saturating_sub(spooled), images: packed.saturating_add(unpacked) };
@@ -45,6 +49,7 @@ impl Tools {
         let layers = layers.map(|(index, layer)| self.layer(&session, index, from, layer, meter));
         futures::stream::iter(layers).buffer_unordered(self.layers).try_collect::<()>().await?;
         session.finish().await.map_err(runtime_failure)?;
+        pulls.done(&pull).await;
         meter.whole(image.total_size());
         self.spool.release(image.config.digest()).await.map_err(transfer_failure)
     }

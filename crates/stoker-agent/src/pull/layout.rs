@@ -31,6 +31,10 @@ impl Tools {
                 missing.push(blob.clone());
             }
         }
+        let (pulls, pull) = (&self.guard.leftovers.pulls, from.reference.key().to_string());
+        if !missing.is_empty() {
+            pulls.begin(&pull, missing.iter().map(Descriptor::digest)).await;
+        }
         let lacks: u64 = missing.iter().map(Descriptor::size).sum();
         meter.sized(image.total_size(), image.total_size().saturating_sub(lacks));
         // A file moves from the spool into the store; where that is another disk, each sees all of it.
@@ -42,6 +46,7 @@ impl Tools {
             put.await.map_err(runtime_failure)?;
         }
         store.record(&order.image, image.root.clone()).await.map_err(runtime_failure)?;
+        pulls.done(&pull).await;
         let note = || format!("damaged on this node's disk, and fetched again: {}", damaged.join(", "));
         Ok((!damaged.is_empty()).then(note))
     }

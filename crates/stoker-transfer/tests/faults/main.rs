@@ -97,6 +97,11 @@ impl Bench {
         Ok(std::fs::read(file).unwrap())
     }
 
+    /// The files of the spool, and the bytes of each.
+    async fn held(&self) -> Vec<(Digest, u64)> {
+        self.spool.held().await.unwrap().into_iter().map(|file| (file.digest, file.bytes)).collect()
+    }
+
     /// Bytes of blobs that left the registry.
     fn sent(&self) -> u64 {
         self.registry.body_bytes("/blobs/")

@@ -110,3 +110,36 @@ async fn an_image_that_would_fill_the_disk_is_not_begun(version: Version) {
     assert!(fetched <= bytes + 50_000, "{fetched} of {bytes}");
 }
 on_both!(an_image_that_would_fill_the_disk_is_not_begun);
+
+/// What a deleted job left is kept for a while, and not where another image needs the room.
+async fn what_was_left_goes_when_the_disk_is_needed(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = small(version).await else { return };
+    let left = registry.push("disks/left", "v1", &image(12 * MIB)).await;
+    let wanted = registry.push("disks/wanted", "v1", &image(16 * MIB)).await;
+    let used = async || {
+        let space = stoker_runtime::space::of(node.containerd.root()).await.unwrap();
+        space.total - space.free
+    };
+    let before = used().await;
+    // Less than a tenth of the disk, which is what may be left; on the disk it is in the spool, packed and unpacked.
+    registry.link.stall_after(9 * MIB);
+    node.begin("left", &left, &[]).await;
+    node.keeps(9 * MIB).await;
+    node.up.run(&["delete", "left"]).await.exits(0);
+    let gone = |object: &kube::api::DynamicObject| {
+        object.data.pointer("/spec/orders").and_then(|orders| orders.as_object()).is_none_or(|orders| orders.is_empty())
+    };
+    node.up.wait("NodePreheat", "node-1", gone).await;
+    assert!(used().await > before + 16 * MIB, "{} of {before}: nothing was left", used().await);
+    assert_eq!(leases(&node.containerd).await.len(), 1);
+    registry.link.let_go();
+    let mut watch = node.watch().await;
+    node.begin("wanted", &wanted, &[]).await;
+    let over =
+        |report: &crate::bed::Report| report.total > 0 && (report.phase == "Succeeded" || !report.reason.is_empty());
+    let report = watch.until(over).await;
+    assert_eq!((report.phase.as_str(), report.reason.as_str()), ("Succeeded", ""), "{report:?}");
+    assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+}
+on_both!(what_was_left_goes_when_the_disk_is_needed);

@@ -117,9 +117,41 @@ async fn a_garbage_collector_in_the_middle_takes_nothing(version: Version) {
 }
 on_both!(a_garbage_collector_in_the_middle_takes_nothing);
 
-async fn a_deleted_job_leaves_nothing_behind(version: Version) {
+/// Its layers are where they had got to: in the spool, in containerd, unpacked. All of it is held for a while, across a
+/// restart of the agent and any garbage collection.
+async fn a_job_that_is_deleted_and_made_anew_goes_on(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(mut node) = Node::start(version).await else { return };
+    let image = image(24 * MIB);
+    let name = registry.push("kills/anew", "v1", &image).await;
+    // So far that some layers are complete, and no longer in the spool.
+    registry.link.stall_after(16 * MIB);
+    node.begin("first", &name, &[]).await;
+    node.keeps(16 * MIB).await;
+    node.up.run(&["delete", "first"]).await.exits(0);
+    let pulls = node.up.data().join("nodes/node-1/pulls");
+    let left = async || {
+        let texts = std::fs::read_dir(&pulls).unwrap().map(|file| std::fs::read_to_string(file.unwrap().path()));
+        texts.filter(|text| text.as_ref().is_ok_and(|text| text.contains("\"left\""))).count() == 1
+    };
+    eventually("what was fetched is left", left).await;
+    assert_eq!(leases(&node.containerd).await.len(), 1);
+    node.up.kill_and_restart();
+    collect(&node.containerd).await;
+    registry.link.let_go();
+    node.begin("second", &name, &[]).await;
+    node.done().await;
+    registry.sent_at_most(&image, 1);
+    node.containerd.mount(&name).await.unwrap();
+    assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(&pulls).unwrap().count(), 0);
+}
+on_both!(quick a_job_that_is_deleted_and_made_anew_goes_on);
+
+async fn a_deleted_job_leaves_nothing_behind(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    // Not even for a while.
+    let Some(mut node) = Node::start_with(version, Default::default(), &["--keep-fetched", "0s"]).await else { return };
     let image = image(12 * MIB);
     let name = registry.push("kills/deleted", "v1", &image).await;
     let swept = async |node: &Node| {

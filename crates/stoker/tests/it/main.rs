@@ -10,6 +10,7 @@ mod delete;
 mod demo;
 mod install;
 mod jobs;
+mod kept;
 mod kinds;
 mod lasting;
 mod memory;
