@@ -4,6 +4,7 @@ use jiff::Timestamp;
 
 use super::seat::{self, Failure, Seat, Standing, Wait};
 use super::{Slot, World};
+use crate::human;
 use crate::model::{Bytes, Job, JobId, Key, NodeName, Phase, Report};
 use crate::reason::{Reason, Waiting};
 use crate::rollup::{Count, Tally};
@@ -148,6 +149,25 @@ impl World {
     }
 }
 
+/// What kept a node from being done, in a few words: the last trouble, how far it was, or what it waited for.
+fn last_doing(job: &Job, slot: &Slot, now: Timestamp) -> String {
+    let reports = || (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
+    if let Some(trouble) = reports().map(|report| &report.message).find(|message| !message.is_empty()) {
+        return trouble.clone();
+    }
+    let mut bytes = Bytes::default();
+    reports().for_each(|report| bytes += report.bytes);
+    match &slot.node {
+        _ if bytes.total > 0 => {
+            format!("{} of {} had come", human::bytes(bytes.done), human::bytes(bytes.total))
+        }
+        _ if !slot.agent => "no Stoker agent runs on this node".into(),
+        Some(node) if !node.ready => "the node is not Ready".into(),
+        _ if reports().next().is_some() => "it had begun".into(),
+        _ => format!("its turn had not come ({} nodes at one time)", job.parallelism),
+    }
+}
+
 fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
     let images = job.images.iter().enumerate();
     images.map(|(image, written)| (written.written.as_str(), seat::report(job, image, slot, now))).collect()
@@ -167,10 +187,7 @@ impl World {
         let image = job.images.get(failure.image);
         match failure.reason {
             Reason::DeadlineExceeded => {
-                let reports = (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
-                let trouble = reports.map(|report| &report.message).find(|message| !message.is_empty());
-                let last = trouble.map(|trouble| format!("; last: {trouble}")).unwrap_or_default();
-                format!("the job's deadline passed before the node was done{last}")
+                format!("the job's deadline passed before the node was done; last: {}", last_doing(job, slot, now))
             }
             Reason::NodeSilent => "the node has not responded for a long time".into(),
             _ => match image.map(|image| (&image.written, &image.reference)) {

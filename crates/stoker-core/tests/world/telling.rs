@@ -174,6 +174,60 @@ fn an_ended_job_tells_of_the_nodes_whose_reports_are_there() {
 }
 
 #[test]
+fn an_ended_job_is_not_told_of_by_the_reports_of_others() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("first", &["web@sha256:w"]));
+    scene.plan();
+    scene.succeeds("n1", "web@sha256:w");
+    scene.plan();
+    scene.plan();
+    assert_eq!(scene.states("first"), ["n1 done"]);
+    scene.pass(5);
+    scene.job(job("second", &["web@sha256:w"]));
+    scene.plan();
+    scene.fails("n1", "web@sha256:w", Reason::NoSpace);
+    scene.plan();
+    assert_eq!(scene.states("second"), ["n1 failed: NoSpace"]);
+    assert!(scene.states("first").is_empty(), "what the second one did says nothing about it");
+}
+
+#[test]
+fn a_report_that_outlives_its_order_is_for_people_alone() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut slow = job("slow", &["db@sha256:d"]);
+    slow.parallelism = 0;
+    scene.job(slow);
+    scene.plan();
+    scene.pass(5);
+    scene.job(job("web", &["web@sha256:w"]));
+    scene.plan();
+    scene.succeeds("n1", "web@sha256:w");
+    scene.plan();
+    // Its order is swept away; its report stays.
+    scene.world.apply(Event::Orders("n1".into(), Default::default()));
+    assert_eq!(scene.states("web"), ["n1 done"]);
+    scene.edit("slow", |job| (job.images, job.parallelism) = (vec![image("web@sha256:w")], 1));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "it may have been removed since");
+}
+
+#[test]
+fn a_deadline_says_what_kept_each_node() {
+    let mut scene = Scene::of(&["n1", "n2", "n3", "n5"]);
+    scene.node(node("n4"));
+    scene.change_node("n5", |node| node.ready = false);
+    let mut web = job("web", &["web@sha256:w"]);
+    (web.parallelism, web.completion) = (2, Completion::Once { deadline: Some(secs(60)), ttl: None });
+    scene.job(web);
+    scene.plan();
+    scene.report("n1", "web@sha256:w", |report| report.message = "cdn.example answered 503".into());
+    scene.report("n2", "web@sha256:w", |report| report.bytes = Bytes { total: 3 << 20, done: 1 << 20, ..report.bytes });
+    scene.pass(60);
+    scene.acknowledge = false;
+    scene.plan();
+    insta::assert_snapshot!("deadline", told(&scene, "web"));
+}
+
+#[test]
 fn bytes_alone_are_told_at_the_pace_of_the_fleet() {
     let mut scene = Scene::of(&["n1"]);
     scene.job(job("web", &["web@sha256:w"]));

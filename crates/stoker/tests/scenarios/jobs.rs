@@ -1,5 +1,6 @@
 //! `get`, `why` and `delete`.
 
+use kube::api::DynamicObject;
 use serde_json::Value;
 use stoker_testbed::registry::{Fault, On, Registry, noise};
 
@@ -27,7 +28,12 @@ pub(crate) async fn why_says_what_each_node_waits_for_and_delete_stops_it(site: 
     why.exits(0).says("the job's parallelism allows (1)");
     assert_eq!(why.out.matches("Waiting").count(), all - 1, "{}", why.out);
     assert_eq!(why.out.matches("Pulling").count(), 1, "{}", why.out);
-    bed.run(&["why", "web", first]).await.exits(0).says(first);
+    let stalls = |object: &DynamicObject| {
+        let reports = object.data.pointer("/status/reports").and_then(Value::as_object);
+        reports.into_iter().flatten().any(|(_, report)| !report["stalled"].is_null())
+    };
+    bed.wait("NodePreheat", first, stalls).await;
+    bed.run(&["why", "web", first]).await.exits(0).says(first).says("stalled ").says(" s, retrying: ").says("sends nothing");
     bed.run(&["why", "web", "node-9"]).await.exits(1).says("there is no node node-9");
     bed.run(&["get", "web"]).await.exits(0).says(last).says("web:v1").says("Waiting");
     bed.run(&["delete", "web"]).await.exits(0).says("images that are on nodes stay");
@@ -40,6 +46,27 @@ pub(crate) async fn why_says_what_each_node_waits_for_and_delete_stops_it(site: 
     // The node is free for others.
     registry.let_go();
     bed.run(&["pull", &image]).await.exits(0).says(&format!("on all {all} nodes"));
+}
+
+pub(crate) async fn after_the_end_a_job_is_told_of_by_its_own_reports_and_then_by_its_status(site: &Site) {
+    let registry = Registry::start().await.unwrap();
+    registry.push("shop/web", "v1", &[noise(1_000, 1)]);
+    let bed = site.bed(Wishes::default()).await;
+    let (first, missing) = (bed.nodes[0].as_str(), format!("{}/shop/web:v9", registry.host()));
+    let image = format!("{}/shop/web:v1", registry.host());
+    bed.run(&["pull", &image, "--name", "good", "--node", first]).await.exits(0);
+    bed.run(&["pull", &missing, "--name", "bad", "--node", first]).await.exits(1);
+    // Another job writes to the node, which sweeps the orders of both; the reports stay.
+    bed.run(&["pull", &format!("{image}@sha256:{}", "0".repeat(64)), "--name", "other", "--node", first]).await.exits(1);
+    bed.run(&["get", "good"]).await.exits(0).says("Done").says("sha256:");
+    bed.run(&["why", "bad", first]).await.exits(0).says("NotFound").says("v9");
+    bed.run(&["why", "good", "node-99"]).await.exits(1).says("there is no node node-99");
+    // A second job for the same image has the report of the node now: nothing of it is told of the first.
+    bed.run(&["pull", &missing, "--name", "again", "--node", first]).await.exits(1);
+    let told = bed.run(&["why", "bad", first]).await;
+    told.exits(0).says("NotFound").says("v9");
+    let get = bed.run(&["get", "bad"]).await;
+    get.exits(0).says("Failed").says("NotFound");
 }
 
 pub(crate) async fn objects_and_nodes_are_printed(site: &Site) {

@@ -50,6 +50,14 @@ pub(crate) async fn an_order_that_needs_what_an_agent_lacks_fails_and_others_go_
     let fetched = registry.requests("shop/newer").iter().filter(|seen| seen.path.contains("/blobs/")).count();
     assert_eq!(fetched, 0, "nothing was fetched for it");
 
+    // What waits for its turn says so, along with what the node says of others.
+    let behind = |object: &DynamicObject| {
+        let reports = object.data.pointer("/status/reports").and_then(|reports| reports.as_object());
+        reports.into_iter().flatten().any(|(_, report)| report["message"] == "behind 1 other image on this node")
+    };
+    bed.wait("NodePreheat", node, behind).await;
+    bed.run(&["why", "later"]).await.exits(0).says("behind 1 other image on this node");
+
     // The pull that was under way goes on, and so does what waits behind the order that was refused.
     registry.let_go();
     for name in ["slow", "later"] {
