@@ -13,6 +13,7 @@ const BENCHES: &[(&str, &[&str])] = &[
     ("plan", &["run", "--quiet", "--release", "--locked", "--package", "stoker-testbed", "--bin", "plan-bench"]),
     ("pull", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "pull"]),
     ("memory", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "memory"]),
+    ("away", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "away"]),
     (
         SCALE,
         &["bench", "--quiet", "--locked", "--package", "stoker", "--package", "stoker-testbed", "--bench", "scale"],
