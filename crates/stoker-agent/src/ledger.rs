@@ -6,10 +6,8 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use kube::api::DynamicObject;
-use kube::core::ApiResource;
 use serde_json::{Value, json};
-use stoker_api::native::{NodePreheat, from_core, to_core};
+use stoker_api::native::{NodeObject, from_core};
 use stoker_core::model::{Key, Order, Report};
 
 /// The format of the file; a newer one is not touched.
@@ -56,12 +54,15 @@ impl Ledger {
     }
 
     fn from_value(value: &Value) -> Self {
-        let mut object = DynamicObject::new("ledger", &ApiResource::erase::<NodePreheat>(&()));
-        object.data = value.get("nodePreheat").cloned().unwrap_or_default();
-        let ((orders, broken), (reports, more)) = (to_core::orders(&object), to_core::reports(&object));
-        for problem in broken.iter().chain(&more) {
+        let nodes = value.get("nodePreheat").cloned().unwrap_or_default();
+        let object: NodeObject = serde_json::from_value(nodes).unwrap_or_else(|problem| {
+            tracing::warn!("the orders in the ledger cannot be read and are left out: {problem}");
+            NodeObject::default()
+        });
+        for problem in &object.broken {
             tracing::warn!("an entry of the ledger cannot be read and is left out: {problem}");
         }
+        let NodeObject { orders, reports, .. } = object;
         Self {
             uid: value.get("uid").and_then(Value::as_str).unwrap_or_default().into(),
             generation: value.get("generation").and_then(Value::as_i64).unwrap_or_default(),

@@ -8,14 +8,13 @@ use std::time::Duration;
 use futures::future::{BoxFuture, OptionFuture};
 use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
-use kube::core::ApiResource;
+use kube::api::{Api, Patch, PatchParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use stoker_api::Write;
 use stoker_api::native::from_core::{self, Saying};
-use stoker_api::native::{AgentInfo, Disk, NodePreheat, to_core};
+use stoker_api::native::{AgentInfo, Disk, NodeObject};
 use stoker_core::model::{Bytes, Key, Order, Phase, Report, after};
 use stoker_core::step::{self, Able, Action, Failure, Task, TaskState};
 use stoker_core::{Ask, Clock, CopyName, Reason, human};
@@ -231,7 +230,7 @@ impl Agent {
 
     async fn run(mut self) -> Result<(), Error> {
         let (client, node) = (self.settings.client.clone(), self.settings.node.clone());
-        let api: Api<DynamicObject> = Api::all_with(client, &ApiResource::erase::<NodePreheat>(&()));
+        let api: Api<NodeObject> = Api::all(client);
         let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
         let mut watch = watch::relisting(api.clone(), config).default_backoff().boxed();
         let mut registering: Option<BoxFuture<'static, ()>> = Some(self.register().boxed());
@@ -277,11 +276,11 @@ impl Agent {
                     Ok(None) => return Err(Error::WatchEnded(node)),
                     Ok(Some(Event::Apply(object))) => {
                         listed = true;
-                        self.take_orders(&object);
+                        self.take_orders(object);
                     }
                     Ok(Some(Event::InitApply(object))) => {
                         listed = true;
-                        self.take_listed(&object);
+                        self.take_listed(object);
                     }
                     Ok(Some(Event::Init)) => listed = false,
                     Ok(Some(Event::InitDone)) if listed => {}
@@ -375,7 +374,7 @@ impl Agent {
 
     /// Takes the object as a new list has it, whatever was known before: an API server that was restored from a backup has
     /// older orders, and has lost what was said to it since. That is said again.
-    fn take_listed(&mut self, object: &DynamicObject) {
+    fn take_listed(&mut self, object: NodeObject) {
         let (uid, generation) = std::mem::take(&mut self.source);
         let listed = object.metadata.generation.unwrap_or_default();
         if object.uid().unwrap_or_default() == uid && listed < generation {
@@ -383,12 +382,12 @@ impl Agent {
                 "the API server went back from generation {generation} of the orders to {listed}; taking those"
             );
         }
-        self.adopted = false;
-        self.introduced &= object.data.pointer("/status/agent").is_some();
+        (self.adopted, self.kept) = (false, Kept::default());
+        self.introduced &= object.introduced;
         self.take_orders(object);
     }
 
-    fn take_orders(&mut self, object: &DynamicObject) {
+    fn take_orders(&mut self, object: NodeObject) {
         let source = (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default());
         if source.0 == self.source.0 && source.1 < self.source.1 {
             tracing::warn!(
@@ -399,13 +398,12 @@ impl Agent {
             return;
         }
         self.source = source;
-        let (orders, broken) = to_core::orders(object);
+        let NodeObject { orders, reports, bandwidth, broken, .. } = object;
         for problem in broken {
-            tracing::warn!("an order cannot be read and is left out: {problem}");
+            tracing::warn!("an entry cannot be read and is left out: {problem}");
         }
         if !std::mem::replace(&mut self.adopted, true) {
             // What an earlier life of this agent finished need not be done again.
-            let (reports, _) = to_core::reports(object);
             let now = (self.settings.clock)();
             for (key, report) in reports.iter().filter(|(key, _)| orders.contains_key(key)) {
                 self.tasks.entry(*key).or_insert_with(|| step::adopt(report.clone(), now));
@@ -421,7 +419,7 @@ impl Agent {
         for (key, running) in &self.running {
             running.pace.set(self.orders.get(key).and_then(|order| order.terms.pull.bandwidth));
         }
-        match to_core::bandwidth(object) {
+        match bandwidth {
             Ok(bandwidth) => self.settings.spool.pace().set(bandwidth.or(self.settings.limits.bandwidth)),
             Err(problem) => tracing::warn!("the limit of this node stays as it is: {problem}"),
         }
@@ -630,7 +628,7 @@ impl Agent {
     }
 
     /// Begins the write that is due now, if one is and none is under way.
-    fn write(&self, api: &Api<DynamicObject>, writing: &mut JoinSet<Written>) {
+    fn write(&self, api: &Api<NodeObject>, writing: &mut JoinSet<Written>) {
         let now = (self.settings.clock)();
         if !writing.is_empty() || self.write_due(now).is_none_or(|due| due > now) {
             return;

@@ -1,11 +1,13 @@
 //! Stoker's own API, `stoker.dev/v1alpha1`: the first dialect, and the objects between controller and agents.
 
 pub mod from_core;
+mod node_object;
 mod node_preheat;
 mod preheat;
 mod status;
 pub mod to_core;
 
+pub use node_object::NodeObject;
 pub use node_preheat::{
     AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, WireAsk, WireBytes, WireOrder, WirePhase,
     WirePin, WireReport, WireSandbox,

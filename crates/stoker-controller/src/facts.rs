@@ -1,9 +1,10 @@
 //! From API objects to core's events: the one place where both the watches and `why` translate.
 
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use kube::api::DynamicObject;
+use stoker_api::Dialect;
+use stoker_api::native::NodeObject;
 use stoker_api::secret::PullSecret;
-use stoker_api::{Dialect, native};
 use stoker_core::{Event, Job, SecretId};
 
 /// A Secret with logins: a copy that we made, or one that jobs may name. One of others among our copies, under such a
@@ -27,51 +28,18 @@ pub(crate) fn is_copy(secret: &PullSecret) -> bool {
     matches!(secret.to_core(), Event::Copy(_))
 }
 
-/// A NodePreheat, as far as the controller looks at it.
-pub(crate) struct NodeFacts {
-    pub(crate) name: String,
-    pub(crate) uid: String,
-    pub(crate) version: u64,
-    pub(crate) epoch: i64,
-    pub(crate) orders: Event,
-    pub(crate) reports: Event,
-}
-
-/// What a NodePreheat says. Whoever hears of thousands of them translates each at once: as JSON it takes many times the memory.
-pub(crate) fn node(object: &DynamicObject) -> NodeFacts {
-    NodeFacts {
-        name: object.name_any(),
-        uid: object.uid().unwrap_or_default(),
-        version: version(object),
-        epoch: native::to_core::epoch(object),
-        orders: orders(object),
-        reports: reports(object),
-    }
-}
-
 /// The version of an object; later ones are greater.
-pub(crate) fn version(object: &DynamicObject) -> u64 {
+pub(crate) fn version(object: &impl ResourceExt) -> u64 {
     object.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
-/// The orders of a NodePreheat; entries that cannot be read are logged and left out.
-pub(crate) fn orders(object: &DynamicObject) -> Event {
-    let (orders, broken) = native::to_core::orders(object);
-    complain(&broken);
-    Event::Orders(object.name_any().into(), orders)
-}
-
-/// The reports of a NodePreheat; entries that cannot be read are logged and left out.
-pub(crate) fn reports(object: &DynamicObject) -> Event {
-    let (reports, broken) = native::to_core::reports(object);
-    complain(&broken);
-    Event::Reports(object.name_any().into(), reports)
-}
-
-fn complain(broken: &[String]) {
-    for problem in broken {
+/// Orders and reports of a NodePreheat; entries that cannot be read are logged and left out.
+pub(crate) fn node(object: NodeObject) -> (Event, Event) {
+    for problem in &object.broken {
         tracing::warn!("an entry cannot be read and is left out: {problem}");
     }
+    let name = object.name_any();
+    (Event::Orders(name.as_str().into(), object.orders), Event::Reports(name.into(), object.reports))
 }
 
 /// The job of an object of a dialect; one that cannot be read is logged, and the others go on.

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::Client;
 use kube::api::DynamicObject;
+use kube::{Client, ResourceExt as _};
+use stoker_api::native::NodeObject;
 use stoker_api::{DIALECTS, Dialect, Write, native};
 use stoker_core::world::CopyChange;
 use stoker_core::{Clock, Event, JobId, World};
@@ -13,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::facts::{self, NodeFacts};
+use crate::facts;
 use crate::inputs::{Input, every_kind, watch_all};
 use crate::lease::{Candidate, Held};
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
@@ -22,7 +23,7 @@ use crate::moment::{Moments, Source};
 use crate::owed::{self, Mark, Owed};
 use crate::secrets::Secrets;
 use crate::watch::Fact;
-use crate::writer::{self, Done, Limits, Numbered};
+use crate::writer::{self, Answer, Done, Limits, Numbered};
 
 /// What was heard and waits for the loop, at most; thousands of objects are larger than what is kept of them.
 const INPUTS_AT_ONCE: usize = 128;
@@ -249,17 +250,18 @@ impl Shell {
     }
 
     /// A NodePreheat as a watch saw it or as it answered a write; orders that are under way are not taken back.
-    fn see_node(&mut self, seen: NodeFacts, source: Source) {
-        let NodeFacts { name, uid, version, epoch, orders, reports } = seen;
+    fn see_node(&mut self, object: NodeObject, source: Source) {
+        let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
         if matches!(source, Source::Answer(_)) && self.nodes.get(&name).is_none_or(|agent| agent.uid != uid) {
             return;
         }
         let agent = self.nodes.entry(name.clone()).or_default();
-        match agent.progress.see(version, source) {
+        match agent.progress.see(facts::version(&object), source) {
             Sight::New => agent.uid = uid,
             other => return self.unseen(other),
         }
-        self.highest = self.highest.max(epoch);
+        self.highest = self.highest.max(object.epoch);
+        let (orders, reports) = facts::node(object);
         if !agent.progress.assumed() && !self.owed.holds(&name) {
             self.world.apply(orders);
         }
@@ -304,13 +306,13 @@ impl Shell {
     }
 
     /// A write has ended. That an object of a job is gone its watch says too.
-    fn acknowledge(&mut self, Done { target, number, object, at }: Done) {
+    fn acknowledge(&mut self, Done { target, number, answer, at }: Done) {
         match DIALECTS.iter().find(|dialect| dialect.kind == target.resource.kind) {
             Some(dialect) => {
                 let id = dialect.job_id(target.namespace.as_deref().unwrap_or_default(), &target.name);
                 self.mirror.end(&id, number);
-                if let Some(object) = object {
-                    self.see_job(dialect, object, Source::Answer(at));
+                if let Some(Answer::Object(object)) = answer {
+                    self.see_job(dialect, *object, Source::Answer(at));
                 }
             }
             None if target.resource.kind != "NodePreheat" => {}
@@ -318,8 +320,9 @@ impl Shell {
                 if let Some(agent) = self.nodes.get_mut(&target.name) {
                     agent.progress.end(number);
                 }
-                match object {
-                    Some(object) => self.see_node(facts::node(&object), Source::Answer(at)),
+                match answer {
+                    Some(Answer::Node(object)) => self.see_node(*object, Source::Answer(at)),
+                    Some(Answer::Object(_)) => {}
                     None => self.lost_node(&target.name),
                 }
             }

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
-use kube::core::ApiResource;
+use stoker_api::native::NodeObject;
 use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, Dialect, native, node};
 use stoker_core::{Event, World};
@@ -22,10 +22,10 @@ pub async fn take(client: &Client, namespace: &str) -> Result<World, kube::Error
     for node in Api::<Node>::all(client.clone()).list(&all).await? {
         world.apply(Event::Node(node::to_core(&node)));
     }
-    let resource = ApiResource::erase::<native::NodePreheat>(&());
-    for object in Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await? {
-        world.apply(known(facts::orders(&object)));
-        world.apply(facts::reports(&object));
+    for object in Api::<NodeObject>::all(client.clone()).list(&all).await? {
+        let (orders, reports) = facts::node(object);
+        world.apply(known(orders));
+        world.apply(reports);
     }
     for dialect in DIALECTS {
         let resource = (dialect.resource)();

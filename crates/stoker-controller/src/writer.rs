@@ -10,9 +10,10 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
-use kube::Client;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, Resource as _};
 use serde_json::Value;
+use stoker_api::native::NodeObject;
 use stoker_api::{Target, Write};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -54,10 +55,29 @@ pub(crate) struct Done {
     pub(crate) target: Target,
     /// The newest write that this is the end of.
     pub(crate) number: u64,
-    /// As it is now; none where it is gone, or another object has its name.
-    pub(crate) object: Option<DynamicObject>,
+    /// None where it is gone, or another object has its name.
+    pub(crate) answer: Option<Answer>,
     /// When the answer came.
     pub(crate) at: Moment,
+}
+
+/// An object as it is after a write.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// A NodePreheat, without what nobody looks at.
+    Node(Box<NodeObject>),
+    /// One of any other kind.
+    Object(Box<DynamicObject>),
+}
+
+impl Answer {
+    fn node(object: NodeObject) -> Option<Self> {
+        Some(Self::Node(Box::new(object)))
+    }
+
+    fn object(object: DynamicObject) -> Option<Self> {
+        Some(Self::Object(Box::new(object)))
+    }
 }
 
 type Id = (String, String, String, String);
@@ -115,7 +135,7 @@ fn composable(first: &Value, second: &Value) -> bool {
 }
 
 /// A try, and what came of it.
-type Flight = (Numbered, Result<Option<DynamicObject>, String>, Moment);
+type Flight = (Numbered, Result<Option<Answer>, String>, Moment);
 
 struct Writer {
     client: Client,
@@ -233,13 +253,13 @@ impl Writer {
         let id = id(&target);
         self.metrics.wrote(&target.resource.kind, result.is_ok());
         match result {
-            Ok(object) => {
+            Ok(answer) => {
                 self.busy.remove(&id);
                 self.troubles.remove(&id);
                 if self.waiting.contains_key(&id) {
                     self.ready.push_back(id);
                 }
-                Some(Done { target, number, object, at })
+                Some(Done { target, number, answer, at })
             }
             Err(problem) => {
                 // Before what came later, and merged with it: the newest state goes next.
@@ -278,18 +298,21 @@ impl Drop for Writer {
 
 /// One try. An object that is gone, or whose name another one has, is no failure; of the latter only a Secret that
 /// is in the way of a copy, because somebody waits for that one.
-async fn perform(client: Client, write: &Write) -> Result<Option<DynamicObject>, String> {
+async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String> {
     let Target { resource, namespace, name } = write.target();
     let api: Api<DynamicObject> = match namespace {
-        Some(namespace) => Api::namespaced_with(client, namespace, resource),
-        None => Api::all_with(client, resource),
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
     };
     let params = PatchParams::default();
     let result = match write {
-        Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Some),
-        Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Some),
+        Write::Patch(_, patch) if resource.kind == NodeObject::kind(&()) => {
+            Api::<NodeObject>::all(client).patch(name, &params, &Patch::Merge(patch)).await.map(Answer::node)
+        }
+        Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
+        Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
         Write::Create(_, object) => match serde_json::from_value::<DynamicObject>(object.clone()) {
-            Ok(object) => api.create(&PostParams::default(), &object).await.map(Some),
+            Ok(object) => api.create(&PostParams::default(), &object).await.map(Answer::object),
             Err(problem) => Err(kube::Error::SerdeError(problem)),
         },
         Write::Delete(_, uid) => {

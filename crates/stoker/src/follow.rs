@@ -14,7 +14,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use stoker_api::Summary;
 use stoker_api::native::from_core::phase;
-use stoker_api::native::{NodePreheat, Preheat, to_core};
+use stoker_api::native::{NodeObject, Preheat, to_core};
 use stoker_core::model::{Job, Key, Report};
 use stoker_core::{Clock, Stage};
 
@@ -51,7 +51,7 @@ pub(crate) async fn follow(
 ) -> anyhow::Result<End> {
     let preheats: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Preheat>(&()));
-    let nodes: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<NodePreheat>(&()));
+    let nodes: Api<NodeObject> = Api::all(client.clone());
     let mine = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut watch = watcher(preheats, mine).default_backoff().boxed();
     let mut watch_nodes: Option<BoxStream<'_, _>> = None;
@@ -73,7 +73,7 @@ pub(crate) async fn follow(
                         if summary.desired <= NODES_IN_DETAIL
                             && let Ok(all) = nodes.list(&ListParams::default()).await
                         {
-                            all.items.iter().for_each(|node| take(node, &mut reports));
+                            all.items.into_iter().for_each(|node| take(node, &mut reports));
                         }
                         let rows = rows(&job, &reports, clock);
                         screen.show(&summary, &rows);
@@ -100,7 +100,7 @@ pub(crate) async fn follow(
             Some(event) = OptionFuture::from(watch_nodes.as_mut().map(|watch| watch.try_next())) => {
                 let event = event.unwrap_or_default();
                 if let Some(Event::Apply(node) | Event::InitApply(node)) = event {
-                    take(&node, &mut reports);
+                    take(node, &mut reports);
                 }
             }
         }
@@ -110,9 +110,9 @@ pub(crate) async fn follow(
     }
 }
 
-fn take(node: &DynamicObject, reports: &mut BTreeMap<String, BTreeMap<Key, Report>>) {
+fn take(node: NodeObject, reports: &mut BTreeMap<String, BTreeMap<Key, Report>>) {
     // What was said stays known when the agent sweeps it.
-    reports.entry(node.name_any()).or_default().extend(to_core::reports(node).0);
+    reports.entry(node.name_any()).or_default().extend(node.reports);
 }
 
 /// The reports that count for this job, by node and in the order of its images.

@@ -1,13 +1,11 @@
-//! From Stoker's own objects to the core model. A broken entry is named and passed over; the others count.
+//! From Stoker's own objects to the core model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube_core::dynamic::DynamicObject;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use stoker_core::model::{
-    self, Ask, Completion, CopyName, Empty, Job, JobId, Key, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
+    self, Ask, Completion, CopyName, Empty, Job, JobId, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
 };
 use stoker_core::reason::Reason;
 use stoker_core::rollup::FailedNode;
@@ -16,7 +14,6 @@ use super::{
     CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireAsk, WireBytes, WireOrder,
     WirePhase, WirePin, WireReport,
 };
-use crate::amount::Amount;
 use crate::dialect::{DIALECTS, NotReadable, Summary, created, part, status_or_why};
 use crate::{image, labels};
 
@@ -97,69 +94,29 @@ pub(crate) fn policy(policy: PullPolicy) -> model::Policy {
     }
 }
 
-/// The readable entries of a map in an object, and a sentence for each that is not.
-fn entries<W: DeserializeOwned, T>(
-    object: &DynamicObject,
-    pointer: &str,
-    to_core: impl Fn(W) -> Result<T, String>,
-) -> (BTreeMap<Key, T>, Vec<String>) {
-    let mut entries = BTreeMap::new();
-    let mut broken = Vec::new();
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    for (key, value) in object.data.pointer(pointer).and_then(Value::as_object).into_iter().flatten() {
-        let entry = serde_json::from_value(value.clone()).map_err(|problem| problem.to_string()).and_then(&to_core);
-        match (key.parse::<Key>(), entry) {
-            (Ok(key), Ok(entry)) => {
-                entries.insert(key, entry);
-            }
-            (Err(problem), _) => broken.push(format!("NodePreheat {name} {pointer}: {problem}")),
-            (_, Err(problem)) => broken.push(format!("NodePreheat {name} {pointer}/{key}: {problem}")),
-        }
+/// An order of a NodePreheat.
+pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
+    let pull = Pull {
+        policy: policy(wire.policy),
+        timeout: wire.timeout.0,
+        retries: wire.retries,
+        bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
+        sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
+    };
+    let secrets = wire.secrets.iter().map(|name| CopyName::new(name)).collect();
+    let mut needs: BTreeSet<String> = wire.needs.into_iter().collect();
+    let ask = match wire.ask {
+        Some(WireAsk::Resolve) => Ask::Resolve,
+        Some(WireAsk::Look) => Ask::Look,
+        None if wire.pin.is_none() && needs.contains(model::LOOK) => Ask::Look,
+        Some(WireAsk::Fetch) | None => Ask::Fetch(wire.pin.map(pin)),
+    };
+    if let Some(feature) = ask.feature() {
+        needs.remove(feature);
     }
-    (entries, broken)
-}
-
-/// The epoch of the controller that last wrote a NodePreheat's orders.
-pub fn epoch(object: &DynamicObject) -> i64 {
-    object.data.pointer("/spec/epoch").and_then(Value::as_i64).unwrap_or(0)
-}
-
-/// The limit of all transfers of a node together, in bytes a second.
-pub fn bandwidth(object: &DynamicObject) -> Result<Option<u64>, String> {
-    match object.data.pointer("/spec/bandwidth") {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => {
-            text.parse::<Amount>().map(|amount| Some(amount.0)).map_err(|problem| problem.to_string())
-        }
-        Some(_) => Err("spec.bandwidth is not a text such as 20Mi".into()),
-    }
-}
-
-/// The orders of a NodePreheat.
-pub fn orders(object: &DynamicObject) -> (BTreeMap<Key, Order>, Vec<String>) {
-    entries(object, "/spec/orders", |wire: WireOrder| {
-        let pull = Pull {
-            policy: policy(wire.policy),
-            timeout: wire.timeout.0,
-            retries: wire.retries,
-            bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
-            sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
-        };
-        let secrets = wire.secrets.iter().map(|name| CopyName::new(name)).collect();
-        let mut needs: BTreeSet<String> = wire.needs.into_iter().collect();
-        let ask = match wire.ask {
-            Some(WireAsk::Resolve) => Ask::Resolve,
-            Some(WireAsk::Look) => Ask::Look,
-            None if wire.pin.is_none() && needs.contains(model::LOOK) => Ask::Look,
-            Some(WireAsk::Fetch) | None => Ask::Fetch(wire.pin.map(pin)),
-        };
-        if let Some(feature) = ask.feature() {
-            needs.remove(feature);
-        }
-        let terms = Terms { pull, secrets, progress: wire.progress.0 };
-        let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);
-        Ok(Order { hold: wire.hold, needs, ..order })
-    })
+    let terms = Terms { pull, secrets, progress: wire.progress.0 };
+    let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);
+    Ok(Order { hold: wire.hold, needs, ..order })
 }
 
 /// Jobs as they are written today, and as they were before they had groups.
@@ -180,30 +137,28 @@ fn pairs(texts: &[String]) -> BTreeMap<String, String> {
     texts.iter().filter_map(|text| text.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
 }
 
-/// The reports of a NodePreheat.
-pub fn reports(object: &DynamicObject) -> (BTreeMap<Key, Report>, Vec<String>) {
-    entries(object, "/status/reports", |wire: WireReport| {
-        Ok(Report {
-            asked: wire.asked,
-            jobs: job_ids(&wire.jobs)?,
-            phase: match wire.phase {
-                WirePhase::Pulling => model::Phase::Pulling,
-                WirePhase::Succeeded => model::Phase::Succeeded,
-                WirePhase::Resolved => model::Phase::Resolved,
-                WirePhase::Failed => model::Phase::Failed,
-            },
-            digest: wire.digest,
-            pin: wire.pin.map(pin),
-            bytes: bytes(wire.bytes),
-            attempt: wire.attempt,
-            // A newer agent may have reasons that this version does not know.
-            reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),
-            message: wire.message.unwrap_or_default(),
-            stalled: wire.stalled,
-            started: wire.started,
-            finished: wire.finished,
-            updated: wire.updated,
-        })
+/// A report of a NodePreheat.
+pub(super) fn report(wire: WireReport) -> Result<Report, String> {
+    Ok(Report {
+        asked: wire.asked,
+        jobs: job_ids(&wire.jobs)?,
+        phase: match wire.phase {
+            WirePhase::Pulling => model::Phase::Pulling,
+            WirePhase::Succeeded => model::Phase::Succeeded,
+            WirePhase::Resolved => model::Phase::Resolved,
+            WirePhase::Failed => model::Phase::Failed,
+        },
+        digest: wire.digest,
+        pin: wire.pin.map(pin),
+        bytes: bytes(wire.bytes),
+        attempt: wire.attempt,
+        // A newer agent may have reasons that this version does not know.
+        reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),
+        message: wire.message.unwrap_or_default(),
+        stalled: wire.stalled,
+        started: wire.started,
+        finished: wire.finished,
+        updated: wire.updated,
     })
 }
 

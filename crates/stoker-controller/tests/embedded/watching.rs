@@ -188,3 +188,33 @@ async fn a_version_that_is_too_old_and_a_server_that_was_away_are_listed_anew() 
     assert_eq!(ordered(&led.client, "n1", 3).await, 1);
     led.stop().await;
 }
+
+/// A NodePreheat is large, and all of a page are in memory at one time; requests for small objects would only be more.
+#[tokio::test(start_paused = true)]
+async fn only_node_preheats_are_listed_by_few() {
+    let clock = clock();
+    let client = api(&clock);
+    let limits = Arc::new(Mutex::new(BTreeMap::new()));
+    let noted = limits.clone();
+    let way = move |request: &http::Request<Body>| {
+        let limit =
+            request.uri().query().and_then(|query| query.split('&').find_map(|part| part.strip_prefix("limit=")));
+        if let Some(limit) = limit {
+            noted.lock().unwrap().insert(request.uri().path().to_string(), limit.to_string());
+        }
+        Way::Free
+    };
+    let settings = bed::settings(&over_line(&client, &Line::default(), way), &clock, "only");
+    let (cancel, metrics) = (CancellationToken::new(), settings.metrics.clone());
+    let leader = bed::run(settings, &cancel);
+    while metrics.ready().is_err() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mut limits = std::mem::take(&mut *limits.lock().unwrap());
+    limits.retain(|path, _| !path.contains("/leases"));
+    assert_eq!(limits.remove(NODE_PREHEATS).as_deref(), Some("20"));
+    assert_eq!(limits.len(), 4, "{limits:?}");
+    assert!(limits.values().all(|limit| limit == "500"), "{limits:?}");
+    cancel.cancel();
+    leader.await.unwrap();
+}

@@ -1,0 +1,269 @@
+//! A NodePreheat as it is read: JSON in, what the core model knows of it out. managedFields, and whatever else nobody looks at, are passed
+//! over while the text is read: of thousands of these objects they are the larger part. Each entry is read by itself, so that
+//! one that makes no sense is named and passed over, and the others count.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube_core::{ClusterResourceScope, Resource};
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use stoker_core::model::{Key, Order, Report};
+
+use super::{NodePreheat, WireOrder, WireReport, to_core};
+use crate::amount::Amount;
+
+/// A NodePreheat, as far as anybody looks at it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Text")]
+pub struct NodeObject {
+    /// Name, uid, resourceVersion and generation; nothing else.
+    pub metadata: ObjectMeta,
+    /// The epoch of the controller that last wrote its orders.
+    pub epoch: i64,
+    /// The limit of all transfers of the node together, in bytes a second; or why it cannot be read.
+    pub bandwidth: Result<Option<u64>, String>,
+    /// Its orders.
+    pub orders: BTreeMap<Key, Order>,
+    /// What came of them.
+    pub reports: BTreeMap<Key, Report>,
+    /// Whether its agent has said what it is.
+    pub introduced: bool,
+    /// A sentence for each entry that cannot be read.
+    pub broken: Vec<String>,
+}
+
+impl Default for NodeObject {
+    fn default() -> Self {
+        Text::default().into()
+    }
+}
+
+impl Resource for NodeObject {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        NodePreheat::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        NodePreheat::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        NodePreheat::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        NodePreheat::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What is taken from the text.
+#[derive(Default, Deserialize)]
+struct Text {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: Spec,
+    #[serde(default)]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    name: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+struct Spec {
+    #[serde(default)]
+    epoch: i64,
+    bandwidth: Option<Value>,
+    #[serde(default)]
+    orders: Entries<WireOrder>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    agent: Option<serde::de::IgnoredAny>,
+    #[serde(default)]
+    reports: Entries<WireReport>,
+}
+
+impl From<Text> for NodeObject {
+    fn from(Text { metadata, spec, status }: Text) -> Self {
+        let Meta { name, uid, resource_version, generation } = metadata;
+        let mut broken = Vec::new();
+        let mut problem = |what: &str, problem: String| {
+            broken.push(format!("NodePreheat {} {what}: {problem}", name.as_deref().unwrap_or_default()));
+        };
+        let bandwidth = bandwidth(spec.bandwidth);
+        let orders = spec.orders.read("spec.orders", to_core::order, &mut problem);
+        let reports = status.reports.read("status.reports", to_core::report, &mut problem);
+        let introduced = status.agent.is_some();
+        let metadata = ObjectMeta { name, uid, resource_version, generation, ..ObjectMeta::default() };
+        Self { metadata, epoch: spec.epoch, bandwidth, orders, reports, introduced, broken }
+    }
+}
+
+fn bandwidth(value: Option<Value>) -> Result<Option<u64>, String> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => {
+            text.parse::<Amount>().map(|amount| Some(amount.0)).map_err(|problem| problem.to_string())
+        }
+        Some(_) => Err("spec.bandwidth is not a text such as 20Mi".into()),
+    }
+}
+
+/// A map whose entries are read one by one: each is there, or why it is not.
+struct Entries<W>(Vec<(String, Result<W, String>)>);
+
+impl<W> Default for Entries<W> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<W> Entries<W> {
+    fn read<T>(
+        self,
+        place: &str,
+        to_core: impl Fn(W) -> Result<T, String>,
+        problem: &mut impl FnMut(&str, String),
+    ) -> BTreeMap<Key, T> {
+        let mut entries = BTreeMap::new();
+        for (key, entry) in self.0 {
+            match (key.parse::<Key>(), entry.and_then(&to_core)) {
+                (Ok(key), Ok(entry)) => {
+                    entries.insert(key, entry);
+                }
+                (Err(why), _) => problem(place, why.to_string()),
+                (_, Err(why)) => problem(&format!("{place}.{key}"), why),
+            }
+        }
+        entries
+    }
+}
+
+impl<'de, W: DeserializeOwned> Deserialize<'de> for Entries<W> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(EntriesVisitor(PhantomData))
+    }
+}
+
+struct EntriesVisitor<W>(PhantomData<W>);
+
+impl<'de, W: DeserializeOwned> Visitor<'de> for EntriesVisitor<W> {
+    type Value = Entries<W>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of entries")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut entries = Vec::new();
+        // The text of one entry at a time: a failure in the middle of one must not be the end of the others.
+        while let Some((key, text)) = map.next_entry::<String, Box<RawValue>>()? {
+            entries.push((key, serde_json::from_str(text.get()).map_err(|problem| problem.to_string())));
+        }
+        Ok(Entries(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube_core::{ObjectList, WatchEvent};
+    use serde_json::json;
+
+    const KEY: &str = "9bc536163ead1dce3b5d";
+
+    /// With fields that nobody looks at, and that make no sense to those who do.
+    fn text() -> Value {
+        let order = json!({
+            "image": "registry.example/web:v1", "policy": "Always", "timeout": "10m", "retries": 3, "progress": "20s",
+            "jobs": ["Preheat/default/web"], "asked": "2026-01-02T03:04:05Z", "of a later version": {"a": [1]},
+        });
+        let mut late = order.clone();
+        late["asked"] = "tomorrow".into();
+        let report = json!({
+            "asked": "2026-01-02T03:04:05Z", "phase": "Pulling", "attempt": 1,
+            "started": "2026-01-02T03:04:05Z", "updated": "2026-01-02T03:04:06Z",
+        });
+        json!({
+            "apiVersion": "stoker.dev/v1alpha1",
+            "kind": "NodePreheat",
+            "metadata": {
+                "name": "n1", "uid": "u", "resourceVersion": "7", "generation": 3, "managedFields": "not even a list",
+            },
+            "spec": {
+                "epoch": 2,
+                "bandwidth": "much",
+                "orders": { KEY: order, "0000000000000000000a": late, "0000000000000000000b": 5, "no key": order },
+            },
+            "status": {
+                "agent": {"version": "0.1.0"},
+                "reports": { KEY: report, "0000000000000000000c": {"phase": "Unheard"} },
+            },
+        })
+    }
+
+    fn check(object: &NodeObject) {
+        let ObjectMeta { name, uid, resource_version, generation, .. } = object.metadata.clone();
+        assert_eq!((name.as_deref(), uid.as_deref(), generation), (Some("n1"), Some("u"), Some(3)));
+        assert_eq!((resource_version.as_deref(), object.epoch, object.introduced), (Some("7"), 2, true));
+        let key: Key = KEY.parse().unwrap();
+        assert_eq!(object.orders.keys().collect::<Vec<_>>(), [&key]);
+        assert_eq!(object.reports.keys().collect::<Vec<_>>(), [&key]);
+        assert_eq!(object.orders[&key].image, "registry.example/web:v1");
+        assert!(object.bandwidth.is_err());
+        let places = ["orders.0000000000000000000a", "orders.0000000000000000000b", "orders: ", "reports.00"];
+        assert_eq!(object.broken.len(), places.len(), "{:#?}", object.broken);
+        for place in places {
+            let named = |problem: &String| problem.starts_with("NodePreheat n1 ") && problem.contains(place);
+            assert!(object.broken.iter().any(named), "{place}: {:#?}", object.broken);
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_and_the_rest_is_read_from_a_list_a_watch_or_a_value() {
+        let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "9"}, "items": [text(), text()]});
+        let list: ObjectList<NodeObject> = serde_json::from_str(&list.to_string()).unwrap();
+        assert_eq!(list.items.len(), 2);
+        list.items.iter().for_each(check);
+        // As API servers write it: the type comes first.
+        let event = format!("{{\"type\":\"MODIFIED\",\"object\":{}}}", text());
+        let event: WatchEvent<NodeObject> = serde_json::from_str(&event).unwrap();
+        let WatchEvent::Modified(object) = event else { panic!("{event:?}") };
+        check(&object);
+        check(&serde_json::from_value(text()).unwrap());
+    }
+
+    #[test]
+    fn an_object_that_nobody_has_written_yet_is_empty() {
+        let object: NodeObject = serde_json::from_value(json!({"metadata": {"name": "n1"}, "spec": {}})).unwrap();
+        assert!(
+            object.orders.is_empty() && object.reports.is_empty() && !object.introduced && object.broken.is_empty()
+        );
+    }
+}
