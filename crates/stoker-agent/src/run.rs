@@ -505,7 +505,12 @@ impl Agent {
 
     fn start(&mut self, key: Key, attempt: u32, now: Timestamp) {
         let Some(mut order) = self.orders.get(&key).cloned() else { return };
-        tracing::info!(node = self.settings.node, image = order.image, attempt, "pulling");
+        let doing = match order.ask {
+            Ask::Resolve => "asking the registry which digest the tag means",
+            Ask::Look => "looking whether the image is there",
+            Ask::Fetch(_) => "pulling",
+        };
+        tracing::info!(node = self.settings.node, image = order.image, attempt, "{doing}");
         let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
         let earlier = task.report.bytes;
         // The registry is asked once: what an earlier attempt was told, all other nodes have by now.
