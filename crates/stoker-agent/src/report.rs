@@ -69,20 +69,30 @@ impl Said {
 /// How many ended reports stay after their orders are gone, so that people can read how a job went.
 const KEPT: usize = 200;
 
-/// Ended reports whose orders are gone, the newest ones. The API server has them; here is only which.
+/// How many bytes they may take together, about. Every write of the object stores all of it once more, on thousands of nodes.
+const KEPT_BYTES: usize = 32 * 1024;
+
+/// What a report takes besides its texts, about.
+const REPORT_BYTES: usize = 400;
+
+/// Ended reports whose orders are gone, the newest ones. The API server has them; here is only which, when they ended and how
+/// large they are.
 #[derive(Default)]
-pub(crate) struct Kept(BTreeMap<Key, Timestamp>);
+pub(crate) struct Kept(BTreeMap<Key, (Timestamp, usize)>);
 
 impl Kept {
-    /// Keeps a report that is an end, and forgets the oldest one where there are too many.
+    /// Keeps a report that is an end, and forgets the oldest ones where there are too many.
     pub(crate) fn keep(&mut self, key: Key, report: &Report) {
         if !matches!(report.phase, Phase::Succeeded | Phase::Failed) {
             return;
         }
-        self.0.insert(key, report.finished.unwrap_or(report.updated));
-        while self.0.len() > KEPT {
-            let oldest = self.0.iter().min_by_key(|(_, finished)| **finished).map(|(key, _)| *key);
-            oldest.map(|key| self.0.remove(&key));
+        let jobs: usize = report.jobs.iter().map(|job| job.to_string().len()).sum();
+        let bytes = REPORT_BYTES + report.message.len() + jobs;
+        self.0.insert(key, (report.finished.unwrap_or(report.updated), bytes));
+        while self.0.len() > KEPT || self.0.values().map(|(_, bytes)| bytes).sum::<usize>() > KEPT_BYTES {
+            let oldest = self.0.iter().min_by_key(|(_, (finished, _))| *finished).map(|(key, _)| *key);
+            let Some(oldest) = oldest else { return };
+            self.0.remove(&oldest);
         }
     }
 
@@ -146,9 +156,10 @@ mod tests {
 
     #[test]
     fn the_newest_ended_reports_stay_when_their_orders_are_gone() {
+        let most = KEPT_BYTES / REPORT_BYTES;
         let mut said = Said::default();
         let mut kept = Kept::default();
-        for n in 0..KEPT + 3 {
+        for n in 0..most + 3 {
             let key = Key::of(&n.to_string());
             let begun = begin(&order(), 1, None, at(0));
             let done = succeed(&order(), &begun, "sha256:a".into(), Bytes::default(), at(i64::try_from(n).unwrap()));
@@ -157,12 +168,15 @@ mod tests {
             kept.keep(key, &done.report);
             kept.keep(Key::of("never ended"), &begun.report);
         }
-        assert_eq!(kept.0.len(), KEPT);
         let last = said.saying(&BTreeMap::new(), &kept);
         assert_eq!(last.reports, BTreeMap::from([(Key::of("2"), None)]), "the others went along with earlier writes");
         said.acknowledge(&last);
-        assert_eq!(said.reports.len(), KEPT);
+        assert_eq!((said.reports.len(), kept.0.len()), (most, most));
         assert!(said.reports.keys().all(|key| kept.has(*key)));
+        let mut large = begin(&order(), 1, None, at(0)).report;
+        (large.phase, large.message, large.finished) = (Phase::Failed, "x".repeat(KEPT_BYTES), Some(at(9_999)));
+        kept.keep(Key::of("large"), &large);
+        assert!(kept.0.is_empty(), "one that is too large by itself is not kept");
     }
 
     #[test]

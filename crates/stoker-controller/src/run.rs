@@ -261,6 +261,9 @@ impl Shell {
             other => return self.unseen(other),
         }
         self.highest = self.highest.max(object.epoch);
+        let mut object = object;
+        // A report that outlived its order is for people: what the plan counts has an order.
+        object.reports.retain(|key, _| object.orders.contains_key(key));
         let (orders, reports) = facts::node(object);
         if !agent.progress.assumed() && !self.owed.holds(&name) {
             self.world.apply(orders);

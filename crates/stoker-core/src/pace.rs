@@ -18,6 +18,10 @@ pub const ASK_FAILED_AGAIN: Duration = Duration::from_secs(5 * 60);
 /// need not know which is seen first. Then the pull is tried without.
 pub const AWAIT_SECRET: Duration = Duration::from_secs(5);
 
+/// From a job's start this long its nodes wait until the digests of all images are known, so that a node is written to once for
+/// all of them. Then an image whose registry does not answer holds up no other.
+pub const AWAIT_DIGESTS: Duration = Duration::from_secs(5);
+
 /// A copy of a Secret that no job needs any more stays this long: an agent may be about to read it for an order that is
 /// just being changed.
 pub const SPARE_COPY: Duration = Duration::from_secs(10);

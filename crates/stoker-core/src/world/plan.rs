@@ -11,7 +11,7 @@ use super::refresh::digests_known;
 use super::seat::{self, Able, Entry, Known, Seat, Standing, Wait};
 use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
-use super::{JobState, Slot, Stale, World};
+use super::{JobState, Stale, World};
 use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Policy, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
@@ -168,7 +168,10 @@ impl World {
         let outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
         let lapses = state.seats.iter().filter_map(|seat| seat.lapse).min();
         let deadline = state.job.deadline().filter(|deadline| *deadline > now);
-        let times = [lapses, taken, deadline, state.job.round_ends(now), self.secrets_awaited(&state.job, now)];
+        let lacks_digests = digests_known(&self.demand, &state.job, now).contains(&false);
+        let together = Some(awaits_digests_until(&state.job, now)).filter(|until| lacks_digests && *until > now);
+        let secrets = self.secrets_awaited(&state.job, now);
+        let times = [lapses, taken, deadline, state.job.round_ends(now), secrets, together];
         state.wake = times.into_iter().flatten().min();
         outcome
     }
@@ -181,35 +184,42 @@ impl World {
         let leaving = |at: &usize| self.leaving.get(at).is_some_and(|jobs| jobs.contains(&job.id));
         let leaving: BTreeSet<usize> = self.leaving.keys().copied().filter(leaving).collect();
         let active = |at: &usize| seats.get(*at).is_some_and(|seat| seat.standing == Standing::Active);
-        let places = (0..seats.len()).filter(|at| active(at) || leaving.contains(at)).count();
+        let has_place: BTreeSet<usize> = (0..seats.len()).filter(|at| active(at) || leaving.contains(at)).collect();
         let targets = seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count();
-        let mut free = pace::free(job, places);
+        let mut free = pace::free(job, has_place.len());
         let own = targets.min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
         let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
         let digests = digests_known(&self.demand, job, now);
         let mut resolutions = self.resolutions(job, now);
-        let open = self.by_name.values().copied().filter(|&at| seats.get(at).is_some_and(Seat::may_be_handed_out));
-        let mut open: Vec<usize> = open.collect();
+        // A node at work may have got another image to pull, for which it needs no place more.
+        let may = |at: usize| active(&at) || seats.get(at).is_some_and(Seat::may_be_handed_out);
+        let mut open: Vec<usize> = self.by_name.values().copied().filter(|&at| may(at)).collect();
         // Those that were held go on first: they have a part of it.
         open.sort_by_key(|at| !self.holds(job, *at));
         let mut waiting = Vec::new();
         for at in open {
-            // A node that is about to drop another pull of this job keeps its place.
-            let room = if leaving.contains(&at) && job.parallelism > 0 { free.max(1) } else { free };
-            if self.obstacle(job, at, room, &resolutions, &digests, now).is_some() {
+            // One that is at work, or about to drop another pull of this job, has its place.
+            let placed = has_place.contains(&at);
+            let room = if placed && job.parallelism > 0 { free.max(1) } else { free };
+            let ready = match self.obstacle(job, at, room, &resolutions, &digests, now) {
+                None => self.ready_images(job, at, &resolutions, &digests, now),
+                Some(_) => Vec::new(),
+            };
+            if ready.is_empty() {
                 waiting.push(at);
                 continue;
             }
-            for image in self.open_images(job, at, &digests, now) {
+            for image in ready {
                 self.order_image(job, image, at, now, pulling, changes);
             }
             resolutions = self.resolutions(job, now);
-            if !leaving.contains(&at) {
+            if !placed {
                 free -= 1;
             }
             self.look_again(job, seats, at, &digests, now);
         }
         // Only now is it known who asks the registry and whether a place is left.
+        waiting.retain(|at| seats.get(*at).is_some_and(Seat::may_be_handed_out));
         for at in waiting {
             let wait = self.obstacle(job, at, free, &resolutions, &digests, now);
             if let (Some(seat), Some(wait)) = (seats.get_mut(at), wait) {
@@ -315,35 +325,67 @@ impl World {
         if job.parallelism == 0 || free == 0 && digests.iter().all(|known| *known) {
             return Some(Wait::Parallelism);
         }
-        let slot = self.slots.get(at)?;
-        let known = Known { digests, secrets: &self.secrets, now };
-        let wait = |image: usize| match (seat::entry(job, image, slot, known).0, resolutions.get(image)?) {
+        let waits: Vec<Option<Wait>> = self.image_waits(job, at, resolutions, digests, now).collect();
+        let first = waits.iter().flatten().next().copied();
+        // What is ready goes without the rest when that takes too long.
+        let together = now < awaits_digests_until(job, now);
+        match first {
+            Some(wait) if together || waits.iter().all(Option::is_some) => Some(wait),
+            _ => (free == 0).then_some(Wait::Parallelism),
+        }
+    }
+
+    /// Of each image that a node lacks and does not pull what it waits for; `None` for one that may be handed out.
+    fn image_waits<'a>(
+        &'a self,
+        job: &'a Job,
+        at: usize,
+        resolutions: &'a [Resolution],
+        digests: &'a [bool],
+        now: Timestamp,
+    ) -> impl Iterator<Item = Option<Wait>> + 'a {
+        let open = self.open_images(job, at, digests, now).into_iter();
+        open.map(move |(image, entry)| match (entry, resolutions.get(image)) {
             (Entry::Asking, _) => Some(Wait::Asking(image)),
-            (Entry::Open, Resolution::Open { askers, .. }) => {
-                match askers.more > 0 && self.must_pull(job, image, slot, now) {
+            (_, Some(Resolution::Open { askers, .. })) => {
+                match askers.more > 0 && self.must_pull(job, image, at, now) {
                     true => self.secret_wait(job, image, now),
                     // What it needs to ask comes before who asks.
                     false if askers.count == 0 => self.secret_wait(job, image, now).or(Some(Wait::Unresolved(image))),
                     false => Some(Wait::Unresolved(image)),
                 }
             }
-            (Entry::Open, Resolution::Known) => self.secret_wait(job, image, now),
-            _ => None,
-        };
-        (0..resolutions.len()).find_map(wait).or_else(|| (free == 0).then_some(Wait::Parallelism))
+            _ => self.secret_wait(job, image, now),
+        })
+    }
+
+    /// The images that a node may pull now.
+    fn ready_images(
+        &self,
+        job: &Job,
+        at: usize,
+        resolutions: &[Resolution],
+        digests: &[bool],
+        now: Timestamp,
+    ) -> Vec<usize> {
+        let open = self.open_images(job, at, digests, now).into_iter().map(|(image, _)| image);
+        let waits = self.image_waits(job, at, resolutions, digests, now);
+        open.zip(waits).filter(|(_, wait)| wait.is_none()).map(|(image, _)| image).collect()
     }
 
     /// Whether only this node's runtime can find out what the tag means, by pulling it.
-    fn must_pull(&self, job: &Job, image: usize, slot: &Slot, now: Timestamp) -> bool {
+    fn must_pull(&self, job: &Job, image: usize, at: usize, now: Timestamp) -> bool {
         let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
-        reference.is_some_and(|reference| seat::able(slot, reference.key(), job.since(now), now) == Able::Pull)
+        let (Some(reference), Some(slot)) = (reference, self.slots.get(at)) else { return false };
+        seat::able(slot, reference.key(), job.since(now), now) == Able::Pull
     }
 
-    fn open_images(&self, job: &Job, at: usize, digests: &[bool], now: Timestamp) -> Vec<usize> {
+    /// The images that a node lacks and does not pull.
+    fn open_images(&self, job: &Job, at: usize, digests: &[bool], now: Timestamp) -> Vec<(usize, Entry)> {
         let known = Known { digests, secrets: &self.secrets, now };
-        let slot = self.slots.get(at);
-        let open = |image: &usize| slot.is_some_and(|slot| seat::entry(job, *image, slot, known).0 == Entry::Open);
-        (0..job.images.len()).filter(open).collect()
+        let Some(slot) = self.slots.get(at) else { return Vec::new() };
+        let entries = (0..job.images.len()).map(|image| (image, seat::entry(job, image, slot, known).0));
+        entries.filter(|(_, entry)| matches!(entry, Entry::Open | Entry::Asking)).collect()
     }
 
     fn order_image(
@@ -371,6 +413,11 @@ impl World {
         });
         known.collect()
     }
+}
+
+/// Until when the nodes of a job wait for the digests of all its images.
+fn awaits_digests_until(job: &Job, now: Timestamp) -> Timestamp {
+    after(job.since(now), pace::AWAIT_DIGESTS)
 }
 
 impl JobState {

@@ -264,6 +264,20 @@ fn a_node_waits_while_one_of_its_images_is_unresolved() {
 }
 
 #[test]
+fn an_image_whose_registry_does_not_answer_holds_up_no_other_for_long() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(job("web", &["db@sha256:d", "web:1"]));
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    assert_eq!(scene.world.plan(scene.now).wake, Some(crate::build::at(5)));
+    scene.pass(5);
+    let writes = scene.plan();
+    assert_eq!(writes, ["n1 pulls db@sha256:d at sha256:d", "n2 pulls db@sha256:d at sha256:d"]);
+    scene.resolves("n1", "web:1", "sha256:a");
+    let writes = scene.plan();
+    assert_eq!(writes, ["n1 pulls web:1 at sha256:a", "n2 pulls web:1 at sha256:a"], "they have their places");
+}
+
+#[test]
 fn each_job_asks_anew_and_what_runs_for_one_is_not_what_the_other_means() {
     let mut scene = Scene::of(&["n1", "n2", "n3"]);
     let mut first = job("first", &["web:1"]);
