@@ -81,7 +81,7 @@ async fn run(nodes: usize) -> Outcome<f64> {
     };
     let took = end.duration_since(start).as_secs_f64();
     let objects = Api::<NodePreheat>::all(client).list(&ListParams::default()).await?.items;
-    println!("{nodes} nodes: {took:.1} s, {} failed, asked in rounds of {:?}", status.failed, rounds(&objects));
+    println!("nodes {nodes}, failed {}: {took:.1} s, asked in rounds of {:?}", status.failed, rounds(&objects));
     stoker.kill().await?;
     Ok(took)
 }

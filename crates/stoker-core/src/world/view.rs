@@ -118,7 +118,9 @@ impl World {
     fn waiting(&self, job: &Job, wait: Wait, slot: &Slot, now: Timestamp) -> Waiting {
         let written = |image: usize| job.images.get(image).map(|image| image.written.clone()).unwrap_or_default();
         let trouble = |image: usize, slot: &Slot| {
-            seat::report(job, image, slot, now).map(|report| report.message.clone()).unwrap_or_default()
+            let report = seat::report(job, image, slot, now);
+            let reason = report.and_then(|report| Some((report.reason?, &report.message)));
+            reason.map(|(reason, message)| format!("{reason}: {message}")).unwrap_or_default()
         };
         match wait {
             Wait::Suspended => Waiting::Suspended,

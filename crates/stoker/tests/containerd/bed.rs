@@ -196,7 +196,7 @@ impl Watch {
     }
 }
 
-/// The reports of a NodePreheat.
+/// The reports of a NodePreheat, but for answers to questions.
 pub(crate) fn reports(object: &DynamicObject) -> Vec<Report> {
     let all = object.data.pointer("/status/reports").and_then(Value::as_object);
     let text = |report: &Value, field: &str| report[field].as_str().unwrap_or_default().to_owned();
@@ -209,7 +209,8 @@ pub(crate) fn reports(object: &DynamicObject) -> Vec<Report> {
         total: report["bytes"]["total"].as_u64().unwrap_or(0),
         attempt: report["attempt"].as_u64().unwrap_or(0),
     };
-    all.into_iter().flat_map(|all| all.values()).map(report).collect()
+    let all = all.into_iter().flat_map(|all| all.values()).map(report);
+    all.filter(|report| report.phase != "Resolved").collect()
 }
 
 /// Lets containerd's garbage collector run, and waits for it.
