@@ -159,6 +159,10 @@ impl Meter {
     pub(crate) fn read(&self, report: &mut Report, earlier: Bytes, now: Timestamp) {
         report.bytes = self.bytes();
         report.bytes.upstream += earlier.upstream;
+        if report.bytes.total == 0 {
+            // The manifest has not come again yet; what earlier attempts brought is still there.
+            (report.bytes.total, report.bytes.done) = (earlier.total, earlier.done);
+        }
         match self.trouble() {
             Some(Trouble { lasts, kind, text }) => {
                 let began = now.checked_sub(SignedDuration::try_from(lasts).unwrap_or_default()).unwrap_or(now);

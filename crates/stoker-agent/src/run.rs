@@ -14,9 +14,9 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::NodeObject;
 use stoker_api::native::from_core::Saying;
+use stoker_core::Clock;
 use stoker_core::model::{Bytes, Key, Order, Phase, Report, after};
 use stoker_core::step::{self, Able, Failure, Task};
-use stoker_core::{Clock, CopyName};
 use stoker_runtime::{Runtime, Stored};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
@@ -118,8 +118,8 @@ struct Running {
     pace: Arc<Pace>,
     /// What earlier attempts at the same order had received.
     earlier: Bytes,
-    /// The Secrets that it began with.
-    secrets: Vec<CopyName>,
+    /// The order as it began with it.
+    began: Order,
     abort: AbortHandle,
 }
 
@@ -419,7 +419,11 @@ impl Agent {
         self.orders = orders;
         self.orders.keys().for_each(|key| self.kept.release(*key));
         for (key, running) in &self.running {
-            running.pace.set(self.orders.get(key).and_then(|order| order.terms.pull.bandwidth));
+            let Some(order) = self.orders.get(key) else { continue };
+            running.pace.set(order.terms.pull.bandwidth);
+            if let Some(task) = self.tasks.get(key).and_then(|task| step::rejoin(&running.began, order, task)) {
+                self.tasks.insert(*key, task);
+            }
         }
         match bandwidth {
             Ok(bandwidth) => self.settings.spool.pace().set(bandwidth.or(self.settings.limits.bandwidth)),

@@ -19,11 +19,12 @@ pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now:
     let images = count(u32::try_from(images).unwrap_or(u32::MAX), "image");
     let nodes = count(outcome.desired, "node");
     let mut events = Vec::new();
-    if before.phase.is_empty() && outcome.started.is_some() {
+    let lacked_nodes = before.desired == 0 && !before.phase.is_empty() && !before.ended;
+    let begins = before.phase.is_empty() || lacked_nodes && outcome.desired > 0;
+    if begins && outcome.started.is_some() && !outcome.lacks_nodes {
         let message = format!("Preheating {images} on {nodes}");
         events.push(event(dialect, object, "Started", true, &message, now));
     }
-    let lacked_nodes = before.desired == 0 && !before.phase.is_empty();
     if outcome.waits_for_nodes() && !lacked_nodes {
         let message =
             "no node matches spec.nodes, so nothing is pulled; compare it with `kubectl get nodes --show-labels`";
@@ -38,6 +39,9 @@ pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now:
     if !before.ended && outcome.completed.is_some() {
         let (good, reason, message) = match outcome.stage {
             Stage::Succeeded => (true, "Succeeded", format!("Preheated {images} on {nodes}")),
+            _ if outcome.lacks_nodes => {
+                (false, "Failed", format!("Preheating {images} failed: no node matched before the deadline"))
+            }
             _ => (false, "Failed", format!("Preheating {images} failed on {} of {nodes}", outcome.failed)),
         };
         events.push(event(dialect, object, reason, good, &message, now));

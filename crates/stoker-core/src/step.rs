@@ -170,7 +170,9 @@ pub fn queue(order: &Order, behind: usize, now: Timestamp) -> Task {
 
 /// The task at the beginning of an attempt. What earlier attempts learned stays.
 pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timestamp) -> Task {
-    let earlier = earlier.filter(|report| attempt > 1 || (report.phase == Phase::Pulling && report.attempt > 0));
+    let earlier = earlier.filter(|report| attempt > 1 || report.phase == Phase::Pulling);
+    // What a report said while it waited for its turn is no trouble.
+    let trouble = earlier.filter(|report| report.reason.is_some() && report.stalled.is_none());
     let report = Report {
         asked: order.asked,
         jobs: order.jobs.clone(),
@@ -179,8 +181,8 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
         pin: earlier.and_then(|report| report.pin.clone()),
         bytes: earlier.map(|report| report.bytes).unwrap_or_default(),
         attempt,
-        reason: earlier.and_then(|report| report.reason),
-        message: earlier.map(|report| report.message.clone()).unwrap_or_default(),
+        reason: trouble.and_then(|report| report.reason),
+        message: trouble.map(|report| report.message.clone()).unwrap_or_default(),
         stalled: None,
         started: earlier.map_or(now, |report| report.started),
         finished: None,
@@ -221,6 +223,20 @@ pub fn resolve(order: &Order, task: &Task, pin: Pin, now: Timestamp) -> Task {
     let digest = pin.digest.clone();
     let Task { report, state } = succeed(order, task, digest, Bytes::default(), now);
     Task { report: Report { phase: Phase::Resolved, pin: Some(pin), ..report }, state }
+}
+
+/// The task of an attempt under way whose order was asked for again, if what it brings answers that, too: the same digest, under
+/// a policy that is no weaker. `began` is the order as the attempt began with it. Whoever joined sees how far it is, and nothing
+/// is done twice.
+pub fn rejoin(began: &Order, order: &Order, task: &Task) -> Option<Task> {
+    let digest = |order: &Order| order.pin().map(|pin| pin.digest.clone());
+    let same = digest(began).is_some() && digest(began) == digest(order);
+    let answers = same && began.terms.pull.policy >= order.terms.pull.policy || order.asked == task.report.asked;
+    let newer =
+        order.asked >= task.report.asked && (order.asked, &order.jobs) != (task.report.asked, &task.report.jobs);
+    let joins = task.state == TaskState::Running && answers && newer && !order.hold;
+    let report = || Report { asked: order.asked, jobs: order.jobs.clone(), ..task.report.clone() };
+    joins.then(|| Task { report: report(), state: task.state })
 }
 
 /// The task whose attempt was stopped because its order is held: the same attempt begins again when it goes on.
@@ -421,6 +437,42 @@ mod tests {
         assert_eq!(next(&BTreeMap::from([(key(2), held)]), &BTreeMap::new(), 6), Step::default(), "nor begins");
         let step = next(&BTreeMap::from([(key(1), order(0))]), &tasks, 7);
         assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 2 }]);
+    }
+
+    #[test]
+    fn an_ask_for_what_is_on_its_way_is_answered_by_it() {
+        let fetch = |asked: i64, digest: &str| {
+            let pin = Pin { asked: at(0), digest: digest.into() };
+            Order { ask: crate::model::Ask::Fetch(Some(pin)), ..order(asked) }
+        };
+        let began = fetch(0, "sha256:a");
+        let task = begin(&began, 1, None, at(0));
+        let again = fetch(5, "sha256:a");
+        let joined = rejoin(&began, &again, &task).unwrap();
+        assert_eq!((joined.report.asked, joined.state), (at(5), TaskState::Running));
+        let done = succeed(&again, &joined, "sha256:a".into(), Bytes::default(), at(6));
+        let tasks = BTreeMap::from([(key(1), done)]);
+        assert_eq!(next(&BTreeMap::from([(key(1), again.clone())]), &tasks, 7), Step::default(), "not done twice");
+        assert_eq!(rejoin(&began, &fetch(5, "sha256:b"), &task), None, "the tag means something else by now");
+        let mut strict = again.clone();
+        strict.terms.pull.policy = crate::model::Policy::Always;
+        assert_eq!(rejoin(&began, &strict, &task), None, "it may find another digest and be content with that");
+        assert_eq!(
+            rejoin(&order(0), &order(5), &begin(&order(0), 1, None, at(0))),
+            None,
+            "nobody knows what it brings"
+        );
+        assert_eq!(rejoin(&began, &began, &task), None, "nothing is new");
+    }
+
+    #[test]
+    fn what_was_received_before_a_hold_is_not_forgotten() {
+        let mut running = begin(&order(0), 1, None, at(0));
+        running.report.bytes = Bytes { total: 9, done: 5, upstream: 5, peers: 0 };
+        let again = begin(&order(7), 1, Some(&hold(&running, at(5)).report), at(7));
+        assert_eq!(again.report.bytes, running.report.bytes);
+        let queued = queue(&order(0), 3, at(0));
+        assert_eq!(begin(&order(0), 1, Some(&queued.report), at(1)).report.message, "");
     }
 
     #[test]

@@ -138,7 +138,8 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
                 bail!("there is no node {node}, and {name} does not name one; `stoker get nodes` lists them")
             }
             true => outln!(
-                "{name} has ended: {}. Node {node} is not among its failures, and its own report is no longer kept.",
+                "{name} has ended: {}. Nothing is kept about node {node}: it was not one of the job's nodes, or its report \
+                 was replaced by that of a later job. Nodes that failed would be named here.",
                 summary.message
             ),
             false => bail!("{name} does not want its images on node {node}; `stoker get {name}` shows its nodes"),

@@ -79,8 +79,7 @@ impl Agent {
         let meter = Meter::new(self.news.clone());
         let pace = Arc::new(Pace::unlimited());
         pace.set(order.terms.pull.bandwidth);
-        let (tools, its_meter, its_pace, secrets) =
-            (self.tools.clone(), meter.clone(), pace.clone(), order.terms.secrets.clone());
+        let (tools, its_meter, its_pace, began) = (self.tools.clone(), meter.clone(), pace.clone(), order.clone());
         let abort = self.attempts.spawn(async move {
             let attempt =
                 tokio::time::timeout(order.terms.pull.timeout, tools.attempt(&order, &its_meter, &its_pace)).await;
@@ -99,7 +98,7 @@ impl Agent {
                 })
             })
         });
-        self.running.insert(key, Running { meter, pace, earlier, secrets, abort });
+        self.running.insert(key, Running { meter, pace, earlier, began, abort });
     }
 
     /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.
@@ -120,7 +119,7 @@ impl Agent {
     fn conclude(&mut self, key: Key, result: Result<Done, Failure>) {
         let now = (self.settings.clock)();
         self.read_meters(now);
-        let began_with = self.running.remove(&key).map(|running| running.secrets);
+        let began_with = self.running.remove(&key).map(|running| running.began.terms.secrets);
         // An answer is no image; that there is none is what keeps images from coming.
         let question = self.orders.get(&key).is_some_and(|order| order.ask.is_question());
         let no_answer = |failure: &Failure| matches!(failure.reason, Reason::Unresolved | Reason::Unsupported);

@@ -78,7 +78,9 @@ fn message(outcome: &Outcome) -> String {
     let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
     match outcome.stage {
         Stage::Failed if outcome.lacks_nodes => {
-            format!("{NO_NODES}, and the job's deadline has passed; {COMPARE_NODES}, and make the job anew")
+            format!(
+                "{NO_NODES}, and the job's deadline has passed; {COMPARE_NODES}, then edit the Preheat or make it anew"
+            )
         }
         _ if *desired == 0 => format!("{NO_NODES}; {COMPARE_NODES}"),
         Stage::Suspended => "suspended; set spec.suspend to false to go on".into(),
@@ -99,7 +101,7 @@ fn conditions(outcome: &Outcome, message: &str, before: &[Condition], now: Times
     let good = outcome.failed == 0 && matches!(outcome.stage, Stage::Succeeded | Stage::Synced);
     let all =
         [("Ready", good), ("Complete", outcome.stage == Stage::Succeeded), ("Stalled", outcome.stage == Stage::Failed)];
-    let reason = match outcome.waits_for_nodes() {
+    let reason = match outcome.lacks_nodes {
         true => Reason::NoNodes.as_str(),
         false => phase(outcome.stage),
     };

@@ -69,6 +69,25 @@ pub(crate) async fn after_the_end_a_job_is_told_of_by_its_own_reports_and_then_b
     get.exits(0).says("Failed").says("NotFound");
 }
 
+pub(crate) async fn a_job_that_joins_a_pull_sees_how_far_it_is_and_nothing_is_counted_away(site: &Site) {
+    let registry = Registry::start().await.unwrap();
+    let pushed = registry.push("shop/web", "v1", &[noise(2 << 20, 1)]);
+    registry.fault(On::Path(pushed.layers[0].clone()), 1, Fault::StallAfter(1 << 20));
+    let bed = site.bed(Wishes::default()).await;
+    let (first, image) = (bed.nodes[0].as_str(), format!("{}/shop/web:v1", registry.host()));
+    bed.run(&["pull", &image, "--name", "one", "--node", first, "--no-wait"]).await.exits(0);
+    registry.wait_for_bytes(&pushed.layers[0], 1 << 20).await;
+    bed.run(&["pull", &image, "--name", "two", "--node", first, "--no-wait"]).await.exits(0);
+    let bytes = |status: &Value, field: &str| status["bytes"][field].as_u64().unwrap_or(0);
+    bed.wait("Preheat", "two", |object| bytes(&object.data["status"], "done") > 0).await;
+    registry.let_go();
+    for name in ["one", "two"] {
+        let status = bed.ended("Preheat", name).await;
+        assert_eq!(status["phase"], "Succeeded", "{status:#}");
+        assert!(bytes(&status, "upstream") >= 2 << 20, "{name}: {status:#}");
+    }
+}
+
 pub(crate) async fn objects_and_nodes_are_printed(site: &Site) {
     let registry = Registry::start().await.unwrap();
     registry.push("shop/web", "v1", &[noise(1_000, 1)]);
