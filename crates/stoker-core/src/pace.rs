@@ -22,6 +22,9 @@ pub const AWAIT_SECRET: Duration = Duration::from_secs(5);
 /// all of them. Then an image whose registry does not answer holds up no other.
 pub const AWAIT_DIGESTS: Duration = Duration::from_secs(5);
 
+/// A node that has not learned a digest after this long is slow: others are asked, too.
+pub const SLOW_ANSWER: Duration = Duration::from_secs(30);
+
 /// A copy of a Secret that no job needs any more stays this long: an agent may be about to read it for an order that is
 /// just being changed.
 pub const SPARE_COPY: Duration = Duration::from_secs(10);

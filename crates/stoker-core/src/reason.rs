@@ -217,7 +217,10 @@ impl fmt::Display for Waiting {
                     f,
                     "node {by}{more} {verb} asking the registry for the digest of {image}, so that all nodes get the same"
                 )?;
-                last(trouble, f)
+                match trouble.as_str() {
+                    "" => Ok(()),
+                    trouble => write!(f, "; last, on {by}: {trouble}"),
+                }
             }
             Waiting::Asking { image, trouble } => {
                 write!(f, "this node is asking the registry for the digest of {image}")?;

@@ -9,7 +9,7 @@ use super::held::{Held, Kinds};
 use super::seat::earliest;
 use super::{Slot, Stale, World};
 use crate::model::{Ask, JobId, Key, Phase, Pin, Report, after};
-use crate::pace::SILENCE;
+use crate::pace::{SILENCE, SLOW_ANSWER};
 use crate::reason::Reason;
 
 /// What is known about one image.
@@ -23,12 +23,28 @@ pub(super) struct Demand {
     asking: BTreeSet<usize>,
     /// By when they were asked: how many nodes could not learn the digest.
     failed: BTreeMap<Timestamp, usize>,
+    /// By when they were asked: how many nodes cannot resolve at all.
+    refused: BTreeMap<Timestamp, usize>,
     /// By when they were asked for it: how many nodes more turned out to have it than to have looked for it in vain.
     had: BTreeMap<Timestamp, i64>,
     /// How many nodes are looking whether they have it.
     looking: i64,
     /// What its orders share.
     pub(super) kinds: Kinds,
+}
+
+/// Counts nodes by when they were asked.
+fn count_at(counts: &mut BTreeMap<Timestamp, usize>, asked: Option<Timestamp>, change: impl FnOnce(&mut usize)) {
+    let Some(asked) = asked else { return };
+    let nodes = counts.entry(asked).or_default();
+    change(nodes);
+    if *nodes == 0 {
+        counts.remove(&asked);
+    }
+}
+
+fn since(counts: &BTreeMap<Timestamp, usize>, since: Timestamp) -> usize {
+    counts.range(since..).map(|(_, nodes)| nodes).sum()
 }
 
 /// How many orders and how many reports carry one answer.
@@ -57,21 +73,6 @@ impl Demand {
         }
     }
 
-    fn count_failed(&mut self, asked: Option<Timestamp>, change: impl FnOnce(&mut usize)) {
-        let Some(asked) = asked else { return };
-        let nodes = self.failed.entry(asked).or_default();
-        change(nodes);
-        if *nodes == 0 {
-            self.failed.remove(&asked);
-        }
-    }
-
-    /// How many nodes may ask the registry at one time, for a job that counts from `since`: one, and one more for each
-    /// that failed. So a registry that is away is found out by doubling numbers of nodes, not by one after the other.
-    fn askers_allowed(&self, since: Timestamp) -> usize {
-        self.failed.range(since..).map(|(_, nodes)| nodes).sum::<usize>().saturating_add(1)
-    }
-
     fn count_had(&mut self, found: Option<(Timestamp, bool)>, sign: i64) {
         let Some((asked, had)) = found else { return };
         let nodes = self.had.entry(asked).or_default();
@@ -92,6 +93,7 @@ impl Demand {
             && self.pins.is_empty()
             && self.asking.is_empty()
             && self.failed.is_empty()
+            && self.refused.is_empty()
             && self.had.is_empty()
             && self.looking == 0
     }
@@ -118,11 +120,20 @@ fn is_asking(order: &Held, report: Option<&Report>) -> bool {
     asks && !has_answer && !answered(order, report)
 }
 
-/// When a node was asked that could not learn the digest. One that cannot resolve at all says nothing about the registry.
-fn failed(order: &Held, report: Option<&Report>) -> Option<Timestamp> {
+/// When a node was asked that could not learn the digest, and whether it cannot resolve at all: that says nothing about the
+/// registry.
+fn failed(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
     let report = report.filter(|report| report.phase == Phase::Failed && answered(order, Some(report)))?;
     let asked = matches!(order.ask, Ask::Resolve | Ask::Fetch(None));
-    (asked && report.reason != Some(Reason::Unsupported)).then_some(report.asked)
+    asked.then(|| (report.asked, report.reason == Some(Reason::Unsupported)))
+}
+
+/// Whether a node that asks the registry takes too long: its attempt failed and it rests, it stalls, it is not ready, or it
+/// has not said anything for a while. It goes on, but others need not wait for it.
+fn is_slow(order: &Held, report: Option<&Report>, slot: &Slot, now: Timestamp) -> bool {
+    let troubled = report.is_some_and(|report| report.asked >= order.asked && report.reason.is_some());
+    let ready = slot.node.as_ref().is_some_and(|node| node.ready);
+    troubled || !ready || after(order.asked, SLOW_ANSWER) <= now
 }
 
 /// When a node was asked that did not have to ask the registry, and whether it turned out to have the image: it says that
@@ -143,6 +154,7 @@ struct Contribution {
     reported: Option<Pin>,
     asking: bool,
     failed: Option<Timestamp>,
+    refused: Option<Timestamp>,
     had: Option<(Timestamp, bool)>,
     looking: bool,
 }
@@ -152,11 +164,13 @@ impl Contribution {
     fn of(slot: &Slot, key: Key) -> Self {
         let Some(order) = slot.orders.get(&key) else { return Self::default() };
         let report = slot.report(key);
+        let failed = failed(order, report);
         Self {
             ordered: order.pin(),
             reported: report.and_then(|report| report.pin.clone()),
             asking: is_asking(order, report),
-            failed: failed(order, report),
+            failed: failed.filter(|(_, refused)| !refused).map(|(asked, _)| asked),
+            refused: failed.filter(|(_, refused)| *refused).map(|(asked, _)| asked),
             had: had(order, report),
             looking: order.ask == Ask::Look && !answered(order, report),
         }
@@ -164,16 +178,22 @@ impl Contribution {
 }
 
 /// The nodes that ask the registry for an image, as a job sees them.
+#[derive(Default)]
 pub(super) struct Askers {
-    /// How many more nodes may ask.
+    /// How many more nodes may be asked.
     pub(super) more: usize,
-    /// Those that ask and did not fall silent, the first by name.
+    /// How many more nodes that cannot resolve may pull what the tag means.
+    pub(super) more_pulls: usize,
+    /// The first of those that ask, by name; also one whose answer will be too old for the job.
     pub(super) first: Option<usize>,
     /// How many ask.
     pub(super) count: usize,
-    /// When the first of them would be taken for silent.
+    /// When one of them would be taken for slow or silent.
     pub(super) until: Option<Timestamp>,
 }
+
+/// After this many nodes that cannot resolve no more are asked while one of them pulls.
+const ENOUGH_REFUSALS: usize = 3;
 
 impl World {
     /// Changes an order or a report of one node and tells all that it touches.
@@ -198,8 +218,12 @@ impl World {
                 true => demand.asking.insert(at),
                 false => demand.asking.remove(&at),
             };
-            demand.count_failed(before.failed, |nodes| *nodes = nodes.saturating_sub(1));
-            demand.count_failed(now.failed, |nodes| *nodes += 1);
+            for (counts, before, now) in
+                [(&mut demand.failed, before.failed, now.failed), (&mut demand.refused, before.refused, now.refused)]
+            {
+                count_at(counts, before, |nodes| *nodes = nodes.saturating_sub(1));
+                count_at(counts, now, |nodes| *nodes += 1);
+            }
             demand.count_had(before.had, -1);
             demand.count_had(now.had, 1);
             demand.looking += i64::from(now.looking) - i64::from(before.looking);
@@ -232,27 +256,45 @@ impl World {
         }
     }
 
-    /// Who asks the registry for this image, and how many more may, for a job that counts from `since`. Nodes that fell
-    /// silent do not count, nor do those whose answer would be too old for the job.
-    pub(super) fn askers(&self, key: Key, since: Timestamp, now: Timestamp) -> Askers {
-        let mut askers = Askers { more: 1, first: None, count: 0, until: None };
-        let Some(demand) = self.demand.get(&key) else { return askers };
+    /// Who asks the registry for this image, and how many more may, for a job that counts from `start`: one, and one more for
+    /// each that failed or is slow. So a registry that is away is found out by doubling numbers of nodes, not by one after the
+    /// other. Nodes that fell silent do not count, nor do those whose answer would be too old for the job.
+    pub(super) fn askers(&self, key: Key, start: Timestamp, now: Timestamp) -> Askers {
+        let Some(demand) = self.demand.get(&key) else { return Askers { more: 1, more_pulls: 1, ..Askers::default() } };
+        let mut askers = Askers::default();
+        // Of those that ask, and of those that pull what the tag means: how many are at it, and how many of them are slow.
+        let (mut asked, mut pulled) = ((0, 0), (0, 0));
         for &at in &demand.asking {
             let Some(slot) = self.slots.get(at) else { continue };
-            let asks = [key, key.question()].into_iter().filter_map(|key| {
-                let (order, report) = (slot.orders.get(&key)?, slot.report(key));
+            for key in [key, key.question()] {
+                let (Some(order), report) = (slot.orders.get(&key), slot.report(key)) else { continue };
                 let silent = silent_from(order, report, slot, now);
-                (is_asking(order, report) && order.asked >= since && now < silent).then_some(silent)
-            });
-            let Some(silent) = asks.max() else { continue };
-            let name = |at: usize| self.slots.get(at).map(|slot| &slot.name);
-            askers.count += 1;
-            askers.until = earliest(askers.until, Some(silent));
-            if askers.first.is_none_or(|first| name(at) < name(first)) {
-                askers.first = Some(at);
+                if !is_asking(order, report) || silent <= now {
+                    continue;
+                }
+                let name = |at: usize| self.slots.get(at).map(|slot| &slot.name);
+                if askers.first.is_none_or(|first| name(at) < name(first)) {
+                    askers.first = Some(at);
+                }
+                askers.until = earliest(askers.until, Some(silent));
+                if order.asked < start {
+                    continue;
+                }
+                let slow = is_slow(order, report, slot, now);
+                if !slow {
+                    askers.until = earliest(askers.until, Some(after(order.asked, SLOW_ANSWER)));
+                }
+                let count = if order.ask.is_question() { &mut asked } else { &mut pulled };
+                *count = (count.0 + 1, count.1 + usize::from(slow));
+                askers.count += 1;
             }
         }
-        askers.more = demand.askers_allowed(since).saturating_sub(askers.count);
+        let failed = since(&demand.failed, start);
+        let more = |(all, slow): (usize, usize)| (1 + failed + slow).saturating_sub(all - slow);
+        (askers.more, askers.more_pulls) = (more(asked), more(pulled));
+        if pulled.0 > 0 && since(&demand.refused, start) >= ENOUGH_REFUSALS {
+            askers.more = 0;
+        }
         askers
     }
 }

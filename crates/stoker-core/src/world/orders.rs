@@ -84,7 +84,13 @@ impl World {
                 Some(pull) => {
                     // One that fell silent keeps its logins until it is heard: a new ask would count as work under way.
                     let awake = now < silent_from(order, report, slot, now);
-                    self.amended(order, at, image, &serves, pull, awake, now).map(Some)
+                    let amended = self.amended(order, at, image, &serves, pull, awake, now);
+                    // What a job whose status cannot be read was given stays.
+                    let unreadable = wanting().filter(|job| job.unreadable.is_some()).map(|job| job.id.clone());
+                    amended.map(|mut order| {
+                        order.jobs.extend(unreadable);
+                        Some(order)
+                    })
                 }
                 // Nobody knows whether such a job has ended: what it was given stays.
                 None if wanting().any(|job| job.unreadable.is_some()) => continue,

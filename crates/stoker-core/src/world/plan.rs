@@ -348,7 +348,7 @@ impl World {
         open.map(move |(image, entry)| match (entry, resolutions.get(image)) {
             (Entry::Asking, _) => Some(Wait::Asking(image)),
             (_, Some(Resolution::Open { askers, .. })) => {
-                match askers.more > 0 && self.must_pull(job, image, at, now) {
+                match askers.more_pulls > 0 && self.must_pull(job, image, at, now) {
                     true => self.secret_wait(job, image, now),
                     // What it needs to ask comes before who asks.
                     false if askers.count == 0 => self.secret_wait(job, image, now).or(Some(Wait::Unresolved(image))),

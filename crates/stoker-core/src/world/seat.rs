@@ -6,7 +6,7 @@ use super::Slot;
 use super::demand::{answered, silent_from};
 use super::held::Held;
 use super::secrets::Secrets;
-use crate::model::{Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
+use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
 use crate::reason::Reason;
 use crate::select::selects;
@@ -171,20 +171,22 @@ pub(super) enum Able {
 /// What this node may be asked about the image with this key.
 pub(super) fn able(slot: &Slot, key: Key, since: Timestamp, now: Timestamp) -> Able {
     let (order, report) = (slot.orders.get(&key.question()), slot.report(key.question()));
-    let Some(order) = order.filter(|order| order.asked >= since) else { return Able::Resolve };
-    match report.filter(|report| report.asked >= order.asked) {
-        _ if !answered(order, report) => match now < silent_from(order, report, slot, now) {
-            true => Able::Nothing,
-            false => Able::Resolve,
-        },
-        Some(report) if report.reason == Some(Reason::Unsupported) => Able::Pull,
-        _ => Able::Resolve,
+    let Some(order) = order else { return Able::Resolve };
+    // A question in flight is not replaced, also where its answer is too old for this job: jobs that keep coming would keep
+    // each other from ever hearing one.
+    if !answered(order, report) && now < silent_from(order, report, slot, now) {
+        return Able::Nothing;
     }
+    let refused =
+        report.is_some_and(|report| report.reason == Some(Reason::Unsupported) && report.asked >= order.asked);
+    let cannot = refused && order.ask == Ask::Resolve && order.asked >= since;
+    if cannot { Able::Pull } else { Able::Resolve }
 }
 
 /// Whether this node has not yet looked for the image.
 pub(super) fn may_look(slot: &Slot, key: Key, since: Timestamp) -> bool {
-    slot.orders.get(&key.question()).is_none_or(|order| order.asked < since)
+    let question = slot.orders.get(&key.question());
+    question.is_none_or(|order| order.asked < since && answered(order, slot.report(key.question())))
 }
 
 /// Whether a pull that a registry refused may go better now: the job has a login that was not tried, or somebody is

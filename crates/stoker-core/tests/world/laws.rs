@@ -54,6 +54,8 @@ struct Ordered {
     resolved: bool,
     /// It could not learn a digest.
     failed: bool,
+    /// It takes long to learn one.
+    slow: bool,
 }
 
 fn orders(sim: &Sim) -> Vec<Ordered> {
@@ -67,6 +69,9 @@ fn orders(sim: &Sim) -> Vec<Ordered> {
                 key,
                 answered: report.is_some_and(|report| report.ended() && report.asked >= order.asked),
                 silent: seen + pace::SILENCE <= sim.now,
+                slow: order.asked + pace::SLOW_ANSWER <= sim.now
+                    || report.is_some_and(|report| report.reason.is_some())
+                    || sim.nodes.get(node).is_none_or(|node| !node.ready),
                 failed: matches!(order.ask, Ask::Resolve | Ask::Fetch(None))
                     && report.is_some_and(|report| {
                         report.phase == Phase::Failed
@@ -275,14 +280,16 @@ proptest! {
                 orders(before).iter().filter(|ordered| asks(ordered)).map(|ordered| (ordered.key, ordered.node)).collect();
             let (was, is) = (orders(before), orders(after));
             for new in is.iter().filter(|ordered| asks(ordered) && !told.contains(&(ordered.key, ordered.node))) {
-                // As many as failed before, and one: for one of the jobs at least that want the image.
+                // As many as failed or are slow, and one: for one of the jobs at least that want the image.
                 let few = |id: &JobId| {
                     let Some(since) = after.world.job(id).map(|job| job.since(after.now)) else { return false };
                     let about = |other: &&Ordered| other.order.image == new.order.image && other.order.asked >= since;
-                    let asking = is.iter().filter(about).filter(|other| asks(other)).count();
+                    let alike = |other: &&Ordered| other.order.ask.is_question() == new.order.ask.is_question();
+                    let asking = || is.iter().filter(about).filter(alike).filter(|other| asks(other));
+                    let slow = asking().filter(|other| other.slow).count();
                     // One that failed may be among those that are asked again.
                     let failed = was.iter().filter(about).filter(|other| other.failed).count();
-                    asking <= failed + 1
+                    asking().count() - slow <= failed + slow + 1
                 };
                 assert!(after.jobs.values().map(|job| &job.id).any(few), "{} was told to ask for {}", new.node, new.order.image);
             }

@@ -200,12 +200,14 @@ async fn an_image_that_was_loaded_is_there(version: Version) {
     node.containerd.import(&name, &image).await.unwrap();
     let cri = node.cri().await;
     eventually("CRI lists it", async || cri.find(&name).await.unwrap().is_some()).await;
-    assert_eq!(cri.find(&name).await.unwrap().unwrap().digests, Vec::<String>::new());
+    // containerd 2 makes a name with the digest for it by itself.
+    let nameless = cri.find(&name).await.unwrap().unwrap().digests.is_empty();
     node.wish("loaded", &name, &[], json!({"retries": 0})).await;
     let status = node.end("loaded").await;
     assert_eq!(status["phase"], "Succeeded", "{status:#}");
     let report = node.report(|report| report.phase == "Succeeded").await;
-    assert!(report.message.contains("image id") && report.message.contains(&image.configs[0].digest), "{report:?}");
+    let id = report.message.contains("image id") && report.message.contains(&image.configs[0].digest);
+    assert_eq!(id, nameless, "{report:?}");
     assert_eq!(registry.seen().len(), 0, "nobody was asked");
 
     node.wish("always", &name, &[], json!({"policy": "Always", "retries": 0})).await;
@@ -226,7 +228,8 @@ async fn an_image_that_is_loaded_later_is_found_and_not_pulled(version: Version)
     node.containerd.import(&name, &noise(1, 100_000, 21)).await.unwrap();
     let report = watch.until(|report| report.phase != "Failed").await;
     assert_eq!((report.phase.as_str(), report.attempt), ("Succeeded", 1), "{report:?}");
-    assert!(report.message.contains("image id"), "{report:?}");
+    let nameless = node.cri().await.find(&name).await.unwrap().unwrap().digests.is_empty();
+    assert_eq!(report.message.contains("image id"), nameless, "{report:?}");
     assert_eq!((registry.seen().len(), said(&node, "PullImage")), (asked, pulls), "nothing was begun again");
 }
 on_both!(an_image_that_is_loaded_later_is_found_and_not_pulled);
