@@ -295,7 +295,13 @@ impl Agent {
                     Err(problem) => tracing::warn!(node, "watch interrupted, trying again: {problem}"),
                 },
                 Some(()) = OptionFuture::from(registering.as_mut()) => registering = None,
-                Some(ended) = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => self.join(ended),
+                Some(ended) = self.attempts.join_next_with_id(), if !self.attempts.is_empty() => {
+                    self.join(ended);
+                    // All that ended is noted and told at once.
+                    while let Some(ended) = self.attempts.try_join_next_with_id() {
+                        self.join(ended);
+                    }
+                }
                 Some(ended) = writing.join_next(), if !writing.is_empty() => {
                     self.written(ended.unwrap_or_else(|problem| Err(problem.to_string())));
                 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::demand::Askers;
+use super::demand::{Askers, answered};
 use super::orders::Changes;
 use super::refresh::digests_known;
 use super::seat::{self, Able, Entry, Known, Seat, Standing, Wait};
 use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
-use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Policy, Unreachable, after};
+use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Phase, Policy, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
 use crate::reference::Reference;
@@ -399,8 +399,22 @@ impl World {
     ) {
         if let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) {
             let order = self.hand_out(job, reference, at, now, pulling);
+            let pinned = order.pin().is_some();
             changes.entry(at).or_default().insert(reference.key(), Some(order));
+            // The digest is carried by the order from now on: the node's object need not keep the question, too.
+            let question = reference.key().question();
+            if pinned && self.has_resolved(at, question) {
+                self.set_order(at, question, None);
+                changes.entry(at).or_default().insert(question, None);
+            }
         }
+    }
+
+    /// Whether the node has answered this question with a digest.
+    fn has_resolved(&self, at: usize, question: Key) -> bool {
+        let Some(slot) = self.slots.get(at) else { return false };
+        let resolved = slot.report(question).filter(|report| report.phase == Phase::Resolved);
+        slot.orders.get(&question).is_some_and(|order| order.ask.is_question() && answered(order, resolved))
     }
 
     /// The digest of each image, as far as it is known.

@@ -111,7 +111,13 @@ impl Scene {
                 },
             }
         };
-        writes.map(sentence).collect()
+        // That a question goes along with its answer is said nowhere: it is no news.
+        let resolved = |node: &str, key: &Key| {
+            let report = self.reports.get(node).and_then(|reports| reports.get(key));
+            report.is_some_and(|report| report.phase == Phase::Resolved)
+        };
+        let news = writes.filter(|(node, (key, order))| order.is_some() || !resolved(node, key));
+        news.map(sentence).collect()
     }
 
     fn acknowledge(&mut self, plan: &Plan) {
