@@ -134,6 +134,8 @@ pub struct World {
     dirty_slots: BTreeSet<usize>,
     /// When the orders were asked that this plan has taken back: a new one in their place is a newer ask.
     taken_back: BTreeMap<(usize, Key), Timestamp>,
+    /// Slots with orders that are held; few, if any.
+    holding: BTreeSet<usize>,
     /// By slot: the jobs of pulls that were taken back or held, until the node's object says so. Until then they hold their
     /// places.
     leaving: BTreeMap<usize, BTreeSet<JobId>>,

@@ -47,6 +47,10 @@ impl World {
                 None => slot.orders.remove(&key),
             };
         });
+        match self.slots.get(at).is_some_and(|slot| slot.orders.values().any(|order| order.hold)) {
+            true => self.holding.insert(at),
+            false => self.holding.remove(&at),
+        };
     }
 
     pub(super) fn set_reports(&mut self, at: usize, mut reports: BTreeMap<Key, Report>) {

@@ -195,7 +195,10 @@ impl World {
         let may = |at: usize| active(&at) || seats.get(at).is_some_and(Seat::may_be_handed_out);
         let mut open: Vec<usize> = self.by_name.values().copied().filter(|&at| may(at)).collect();
         // Those that were held go on first: they have a part of it.
-        open.sort_by_key(|at| !self.holds(job, *at));
+        let held: BTreeSet<usize> = self.holding.iter().copied().filter(|at| self.holds(job, *at)).collect();
+        if !held.is_empty() {
+            open.sort_by_key(|at| !held.contains(at));
+        }
         let mut waiting = Vec::new();
         for at in open {
             // One that is at work, or about to drop another pull of this job, has its place.
