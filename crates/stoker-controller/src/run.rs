@@ -264,6 +264,8 @@ impl Shell {
         let mut object = object;
         // A report that outlived its order is for people: what the plan counts has an order.
         object.reports.retain(|key, _| object.orders.contains_key(key));
+        // The order says whose it is; thousands of reports need not say it once more.
+        object.reports.values_mut().for_each(|report| report.jobs.clear());
         let (orders, reports) = facts::node(object);
         if !agent.progress.assumed() && !self.owed.holds(&name) {
             self.world.apply(orders);
