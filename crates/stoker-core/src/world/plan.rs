@@ -287,10 +287,11 @@ impl World {
     /// The names in a job that no node has, where they are waited for.
     pub(super) fn unknown_names<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = &'a str> + 'a {
         let waited_for = job.names.iter().filter(|_| job.unreachable == Unreachable::Wait).flatten();
-        waited_for.map(String::as_str).filter(|name| !self.known(name))
+        waited_for.map(String::as_str).filter(|name| !self.has_node(name))
     }
 
-    pub(super) fn known(&self, name: &str) -> bool {
+    /// Whether there is a node of this name.
+    pub fn has_node(&self, name: &str) -> bool {
         self.by_name.get(name).and_then(|&at| self.slots.get(at)).is_some_and(|slot| slot.node.is_some())
     }
 

@@ -179,11 +179,6 @@ fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Opt
 pub(super) const UNKNOWN_NODE: &str = "no node of this name joined before the job's deadline";
 
 impl World {
-    /// Whether there is a node of this name.
-    pub fn has_node(&self, name: &str) -> bool {
-        self.known(name)
-    }
-
     /// What a person reads about a failed node.
     fn message(&self, job: &Job, failure: Failure, slot: &Slot, now: Timestamp) -> String {
         let image = job.images.get(failure.image);
