@@ -196,6 +196,7 @@ async fn an_image_that_was_loaded_is_there(version: Version) {
     let Some(node) = leaves_it(version, Default::default()).await else { return };
     let registry = registry::Registry::start().await.unwrap();
     let name = format!("{}/shop/loaded:v1", registry.host());
+    node.containerd.set_hosts(&registry.host(), &format!("[host.\"http://{}\"]", registry.host())).unwrap();
     let image = noise(1, 100_000, 20);
     node.containerd.import(&name, &image).await.unwrap();
     let cri = node.cri().await;
@@ -221,6 +222,7 @@ async fn an_image_that_is_loaded_later_is_found_and_not_pulled(version: Version)
     let Some(node) = leaves_it(version, Default::default()).await else { return };
     let registry = registry::Registry::start().await.unwrap();
     let name = format!("{}/shop/later:v1", registry.host());
+    node.containerd.set_hosts(&registry.host(), &format!("[host.\"http://{}\"]", registry.host())).unwrap();
     node.wish("later", &name, &[], json!({"retries": 0})).await;
     assert_eq!(node.failure("later").await.0, "NotFound");
     let mut watch = node.watch().await;
