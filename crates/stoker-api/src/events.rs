@@ -157,7 +157,21 @@ mod tests {
         assert_eq!(said(&begun(1, 1).0, &one), ["Normal Started: Preheating 1 image on 1 node"]);
         assert_eq!(said(&object, &outcome), ["Normal Started: Preheating 2 images on 3 nodes"]);
 
-        object.data["status"] = json!({ "phase": "Running", "observedGeneration": 1 });
+        let waiting = Outcome { desired: 0, lacks_nodes: true, ..outcome.clone() };
+        let none = "Warning NoNodes: no node matches spec.nodes, so nothing is pulled; compare it with `kubectl get nodes \
+                    --show-labels`";
+        assert_eq!(said(&object, &waiting), [none], "nothing has started");
+        object.data["status"] = json!({ "phase": "Running", "observedGeneration": 1, "desired": 0 });
+        assert_eq!(said(&object, &waiting), [""; 0]);
+        assert_eq!(said(&object, &outcome), ["Normal Started: Preheating 2 images on 3 nodes"], "now it has");
+        let completed = Some(Timestamp::UNIX_EPOCH);
+        let ended = Outcome { stage: Stage::Failed, completed, ..waiting };
+        assert_eq!(
+            said(&object, &ended),
+            ["Warning Failed: Preheating 2 images failed: no node matched before the deadline"]
+        );
+
+        object.data["status"] = json!({ "phase": "Running", "observedGeneration": 1, "desired": 3 });
         assert_eq!(said(&object, &outcome), [""; 0], "it was said");
         outcome.completed = Some(Timestamp::UNIX_EPOCH);
         (outcome.stage, outcome.succeeded) = (Stage::Succeeded, 3);
