@@ -5,6 +5,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::human;
 use crate::model::SecretId;
 
 macro_rules! reasons {
@@ -208,10 +209,9 @@ impl fmt::Display for Waiting {
                 write!(f, "as many nodes pull as the job's parallelism allows ({limit}); it comes when one is done")
             }
             Waiting::Unresolved { image, by, others, trouble } => {
-                let (more, verb) = match others {
+                let (more, verb) = match u32::try_from(*others).unwrap_or(u32::MAX) {
                     0 => (String::new(), "is"),
-                    1 => (" and 1 other node".into(), "are"),
-                    others => (format!(" and {others} other nodes"), "are"),
+                    others => (format!(" and {}", human::count(others, "other node")), "are"),
                 };
                 write!(
                     f,

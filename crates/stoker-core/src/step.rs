@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::human;
 use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, after};
 use crate::reason::Reason;
 
@@ -162,7 +163,7 @@ pub struct Failure {
 
 /// The task of an order that waits for its turn behind this many others.
 pub fn queue(order: &Order, behind: usize, now: Timestamp) -> Task {
-    let images = if behind == 1 { "1 other image".into() } else { format!("{behind} other images") };
+    let images = human::count(u32::try_from(behind).unwrap_or(u32::MAX), "other image");
     let report =
         Report { attempt: 0, message: format!("behind {images} on this node"), ..begin(order, 1, None, now).report };
     Task { report, state: TaskState::Queued }
@@ -229,8 +230,7 @@ pub fn resolve(order: &Order, task: &Task, pin: Pin, now: Timestamp) -> Task {
 /// a policy that is no weaker. `began` is the order as the attempt began with it. Whoever joined sees how far it is, and nothing
 /// is done twice.
 pub fn rejoin(began: &Order, order: &Order, task: &Task) -> Option<Task> {
-    let digest = |order: &Order| order.pin().map(|pin| pin.digest.clone());
-    let same = digest(began).is_some() && digest(began) == digest(order);
+    let same = began.pin().zip(order.pin()).is_some_and(|(began, pin)| began.digest == pin.digest);
     let answers = same && began.terms.pull.policy >= order.terms.pull.policy || order.asked == task.report.asked;
     let newer =
         order.asked >= task.report.asked && (order.asked, &order.jobs) != (task.report.asked, &task.report.jobs);

@@ -113,9 +113,14 @@ pub(super) fn answered(order: &Held, report: Option<&Report>) -> bool {
     report.is_some_and(|report| report.ended() && report.asked >= order.asked)
 }
 
+/// Whether the node of this order learns the digest from the registry.
+fn asks_registry(order: &Held) -> bool {
+    matches!(order.ask, Ask::Resolve | Ask::Fetch(None))
+}
+
 /// Whether this order makes its node ask the registry for a digest, and it has not answered.
 fn is_asking(order: &Held, report: Option<&Report>) -> bool {
-    let asks = matches!(order.ask, Ask::Resolve | Ask::Fetch(None)) && !order.hold;
+    let asks = asks_registry(order) && !order.hold;
     let has_answer = report.is_some_and(|report| report.pin.as_ref().is_some_and(|pin| pin.asked >= order.asked));
     asks && !has_answer && !answered(order, report)
 }
@@ -124,8 +129,7 @@ fn is_asking(order: &Held, report: Option<&Report>) -> bool {
 /// registry.
 fn failed(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
     let report = report.filter(|report| report.phase == Phase::Failed && answered(order, Some(report)))?;
-    let asked = matches!(order.ask, Ask::Resolve | Ask::Fetch(None));
-    asked.then(|| (report.asked, report.reason == Some(Reason::Unsupported)))
+    asks_registry(order).then(|| (report.asked, report.reason == Some(Reason::Unsupported)))
 }
 
 /// Whether a node that asks the registry takes too long: its attempt failed and it rests, it stalls, it is not ready, or it

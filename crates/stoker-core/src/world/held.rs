@@ -46,9 +46,10 @@ impl Held {
     /// Whether it is this order.
     pub(super) fn is(&self, order: &Order) -> bool {
         let Order { image, jobs, asked, ask, hold, terms, needs } = order;
-        let digest = |ask: &Ask| ask.pin().map(|pin| pin.digest.clone());
+        // Compared for every order of every object that is heard of: nothing is copied.
+        let (pinned, digest) = (ask.pin().map(|pin| pin.asked), ask.pin().map(|pin| &pin.digest));
         let same_ask = std::mem::discriminant(&self.ask) == std::mem::discriminant(ask)
-            && (self.pinned, digest(&self.ask)) == (ask.pin().map(|pin| pin.asked), digest(ask));
+            && (self.pinned, self.ask.pin().map(|pin| &pin.digest)) == (pinned, digest);
         (self.asked, self.hold) == (*asked, *hold)
             && same_ask
             && (&self.image, &self.jobs, &self.terms, &self.needs) == (image, jobs, terms, needs)

@@ -110,8 +110,8 @@ impl World {
         }
         for (key, order) in edits {
             if let Some(old) = self.slots.get(at).and_then(|slot| slot.orders.get(&key)) {
-                let stops = order.as_ref().is_none_or(|order| order.hold && !old.hold);
-                if stops && !old.hold && !old.ask.is_question() {
+                let stops = !old.hold && order.as_ref().is_none_or(|order| order.hold);
+                if stops && !old.ask.is_question() {
                     self.leaving.entry(at).or_default().extend(old.jobs.iter().cloned());
                 }
                 if order.is_none() {
