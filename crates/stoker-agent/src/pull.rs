@@ -214,7 +214,7 @@ impl Tools {
             return Ok(digest);
         }
         let root = self.registry.resolve_with(&from.reference, &from.logins).await.map_err(transfer_failure)?;
-        meter.resolved(Pin { asked: order.asked, digest: root.digest().to_string() });
+        meter.resolved(Pin::new(order.asked, root.digest().to_string()));
         Ok(root.digest().clone())
     }
 
@@ -226,7 +226,7 @@ impl Tools {
             true => Failure { reason: Reason::Unsupported, retryable: false, ..failure },
             false => failure,
         })?;
-        Ok(Pin { asked: order.asked, digest: root.digest().to_string() })
+        Ok(Pin::new(order.asked, root.digest().to_string()))
     }
 
     /// Whether images come by the runtime's own pull.

@@ -136,7 +136,7 @@ mod tests {
         let mut task = begin(&order(), 1, None, at(0));
         let mut tasks = BTreeMap::from([(key, task.clone())]);
         assert_eq!(said.due(&tasks, &orders, at(1)), Some(at(20)), "a start is no news, progress comes at its pace");
-        task.report.pin = Some(Pin { asked: at(0), digest: "sha256:a".into() });
+        task.report.pin = Some(Pin::new(at(0), "sha256:a"));
         tasks.insert(key, task.clone());
         assert_eq!(said.due(&tasks, &orders, at(1)), Some(at(1)), "others wait for the answer");
         said.acknowledge(&said.saying(&tasks, &Kept::default()));

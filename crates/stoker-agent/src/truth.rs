@@ -113,7 +113,7 @@ mod tests {
         let mut always = order.clone();
         always.terms.pull.policy = Policy::Always;
         assert_eq!(phase(&always, &failed, &image), None, "the registry must be asked");
-        let pin = Pin { asked: at(0), digest: "sha256:a".into() };
+        let pin = Pin::new(at(0), "sha256:a");
         let pinned = Order { ask: Ask::Fetch(Some(pin)), ..always };
         assert_eq!(phase(&pinned, &failed, &image), Some((Phase::Succeeded, None)));
         assert_eq!(
@@ -135,7 +135,7 @@ mod tests {
             there(Identity::Digest("sha256:b".into())),
             there(Identity::ImageId("sha256:c".into())),
         ];
-        let pin = Pin { asked: at(0), digest: "sha256:a".into() };
+        let pin = Pin::new(at(0), "sha256:a");
         for (policy, pin) in [
             (Policy::IfNotPresent, None),
             (Policy::IfNotPresent, Some(pin.clone())),

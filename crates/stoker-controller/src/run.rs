@@ -47,6 +47,8 @@ pub struct Settings {
     pub limits: Limits,
     /// Who this is among controllers of one cluster. One that comes back under the same name need not wait.
     pub identity: String,
+    /// Whether what one node says a tag means is enough for all, instead of two that agree.
+    pub trust_one_witness: bool,
     /// What it counts; the same ones may be registered with a server.
     pub metrics: Metrics,
 }
@@ -101,9 +103,11 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
             "writer"
         }
     });
+    let mut world = World::new();
+    world.trust_one_witness(settings.trust_one_witness);
     let mut shell = Shell {
         clock: settings.clock.clone(),
-        world: World::new(),
+        world,
         mirror: Mirror::default(),
         unreadable: BTreeSet::new(),
         nodes: BTreeMap::new(),

@@ -246,6 +246,15 @@ pub struct Pin {
     pub asked: Timestamp,
     /// What the registry said: the index's digest where there is one, so that every platform can use it.
     pub digest: String,
+    /// Of an order: only one node said so, because no other could be asked. Never so in a report.
+    pub alone: bool,
+}
+
+impl Pin {
+    /// The registry's answer to the ask of this time.
+    pub fn new(asked: Timestamp, digest: impl Into<String>) -> Self {
+        Self { asked, digest: digest.into(), alone: false }
+    }
 }
 
 /// What an order asks of a node.

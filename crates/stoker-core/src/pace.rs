@@ -25,6 +25,10 @@ pub const AWAIT_DIGESTS: Duration = Duration::from_secs(5);
 /// A node that has not learned a digest after this long is slow: others are asked, too.
 pub const SLOW_ANSWER: Duration = Duration::from_secs(30);
 
+/// This many nodes must hear the same digest from the registry before others are told to pull it: a single one could say what
+/// it likes.
+pub const WITNESSES: usize = 2;
+
 /// A copy of a Secret that no job needs any more stays this long: an agent may be about to read it for an order that is
 /// just being changed.
 pub const SPARE_COPY: Duration = Duration::from_secs(10);

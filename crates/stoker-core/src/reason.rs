@@ -208,6 +208,9 @@ impl fmt::Display for Waiting {
             Waiting::Parallelism { limit } => {
                 write!(f, "as many nodes pull as the job's parallelism allows ({limit}); it comes when one is done")
             }
+            Waiting::Unresolved { image, by, .. } if by.is_empty() => {
+                write!(f, "no node has been asked yet for the digest of {image}, so that all nodes get the same")
+            }
             Waiting::Unresolved { image, by, others, trouble } => {
                 let (more, verb) = match u32::try_from(*others).unwrap_or(u32::MAX) {
                     0 => (String::new(), "is"),

@@ -216,6 +216,11 @@ fn check_tag(tag: &str) -> Result<&str, &'static str> {
     }
 }
 
+/// Whether this is a digest as registries and nodes may say it: sha256, in full.
+pub fn is_digest(text: &str) -> bool {
+    parse_digest(text).is_ok()
+}
+
 fn parse_digest(text: &str) -> Result<String, &'static str> {
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
     match text.split_once(':') {

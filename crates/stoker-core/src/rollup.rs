@@ -59,6 +59,8 @@ pub struct Outcome {
     pub bytes: Bytes,
     /// Digest by image as written.
     pub digests: BTreeMap<String, String>,
+    /// The images, as written, whose digest others pull although only one node heard it from the registry.
+    pub alone: Vec<String>,
     /// The first failed nodes by name, at most [`DESCRIBED_FAILURES`].
     pub failures: Vec<FailedNode>,
     /// The names of all failed nodes.
@@ -141,7 +143,7 @@ impl Tally {
     pub(crate) fn outcome(
         self,
         job: &Job,
-        digests: BTreeMap<String, String>,
+        (digests, alone): (BTreeMap<String, String>, Vec<String>),
         closing: &mut Option<Timestamp>,
         now: Timestamp,
     ) -> Outcome {
@@ -172,6 +174,8 @@ impl Tally {
             failed,
             bytes: self.bytes,
             digests,
+            // A node that is alone in the job decides for nobody else.
+            alone: if desired > 1 { alone } else { Vec::new() },
             failures: self.failures,
             failed_nodes: self.failed_nodes,
             waiting_for: self.waiting_for,

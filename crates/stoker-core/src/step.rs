@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn an_adopted_task_goes_on_where_it_was() {
         let mut report = begin(&order(0), 2, None, at(0)).report;
-        report.pin = Some(crate::model::Pin { asked: at(0), digest: "sha256:a".into() });
+        report.pin = Some(crate::model::Pin::new(at(0), "sha256:a"));
         let tasks = BTreeMap::from([(key(1), adopt(report.clone(), at(9)))]);
         let step = next(&BTreeMap::from([(key(1), order(0))]), &tasks, 9);
         assert_eq!(step.actions, [Action::Start { key: key(1), attempt: 2 }]);
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn an_ask_for_what_is_on_its_way_is_answered_by_it() {
         let fetch = |asked: i64, digest: &str| {
-            let pin = Pin { asked: at(0), digest: digest.into() };
+            let pin = Pin::new(at(0), digest);
             Order { ask: crate::model::Ask::Fetch(Some(pin)), ..order(asked) }
         };
         let began = fetch(0, "sha256:a");
@@ -484,7 +484,7 @@ mod tests {
         let step = next(&orders, &tasks, 2);
         assert_eq!(step.actions, [Action::Start { key: key(5), attempt: 1 }]);
         let running = begin(&orders[&key(5)], 1, None, at(2));
-        let pin = Pin { asked: at(1), digest: "sha256:a".into() };
+        let pin = Pin::new(at(1), "sha256:a");
         let done = resolve(&orders[&key(5)], &running, pin.clone(), at(3));
         assert_eq!((done.report.phase, done.report.pin, done.state), (Phase::Resolved, Some(pin), TaskState::Ended));
     }

@@ -95,6 +95,8 @@ struct JobState {
     /// One for each slot.
     seats: Vec<Seat>,
     stale: Stale,
+    /// For each image whether its digest was known when the seats were last looked at.
+    digests: Vec<bool>,
     /// When the plan first saw that every node was done, until the object itself says so.
     closing: Option<Timestamp>,
     /// The outcome that was last handed out, and when.
@@ -109,8 +111,8 @@ struct JobState {
 
 impl JobState {
     fn new(job: Job) -> Self {
-        let (seats, stale) = (Vec::new(), Stale::All);
-        Self { job, seats, stale, closing: None, said: None, holds_back: false, expired: false, wake: None }
+        let (seats, stale, digests) = (Vec::new(), Stale::All, Vec::new());
+        Self { job, seats, stale, digests, closing: None, said: None, holds_back: false, expired: false, wake: None }
     }
 
     /// When what it holds back may be said. Not kept: how often that may be changes with every job that comes or goes.
@@ -140,12 +142,19 @@ pub struct World {
     /// places.
     leaving: BTreeMap<usize, BTreeSet<JobId>>,
     secrets: Secrets,
+    /// Whether the word of one node is enough for all.
+    one_witness: bool,
 }
 
 impl World {
     /// A world without facts.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Whether one node that asks the registry what a tag means is enough, instead of [`pace::WITNESSES`] that agree.
+    pub fn trust_one_witness(&mut self, trust: bool) {
+        self.one_witness = trust;
     }
 
     /// Takes one fact.

@@ -35,6 +35,7 @@ async fn a_fleet_pulls_a_job_to_its_end_and_says_what_failed() {
         limits: Limits { writes_per_second: 10_000, ..Limits::default() },
         namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
+        trust_one_witness: false,
         metrics: stoker_controller::Metrics::new(),
     };
     let until = cancel.clone();

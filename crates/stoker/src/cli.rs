@@ -322,6 +322,10 @@ pub(crate) struct Controller {
     /// Never ask more writes a second than this of the API server
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_writes_per_second: u32,
+    /// How many nodes must hear the same digest of a tag from the registry before others pull it; with 1 every agent is
+    /// trusted to say what all nodes pull
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) digest_witnesses: u8,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -375,6 +379,10 @@ pub(crate) struct Install {
     /// How many controllers run; one leads, others stand by
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=10))]
     pub(crate) replicas: u8,
+    /// How many nodes must hear the same digest of a tag from the registry before others pull it; with 1 every agent is
+    /// trusted to say what all nodes pull
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) digest_witnesses: u8,
     /// Do not look at any cluster
     #[arg(long)]
     pub(crate) offline: bool,

@@ -21,7 +21,9 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
     let metrics = stoker_controller::Metrics::new();
     let server = Server::bind(args.metrics, &Numbers { controller: Some(metrics.clone()), agents: None }).await?;
     let (namespace, clock) = (home(cluster), clock::system());
-    let settings = stoker_controller::Settings { client, namespace, clock, limits, identity, metrics };
+    let trust_one_witness = args.digest_witnesses == 1;
+    let settings =
+        stoker_controller::Settings { client, namespace, clock, limits, identity, trust_one_witness, metrics };
     let cancel = CancellationToken::new();
     until_stopped(stoker_controller::run(settings, cancel.clone()), server, cancel.clone()).await
 }

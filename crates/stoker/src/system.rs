@@ -100,6 +100,7 @@ impl System {
             limits: stoker_controller::Limits::default(),
             // The data directory is locked: whoever held the lease before is gone.
             identity: "up".into(),
+            trust_one_witness: false,
             metrics: counts,
         };
         let cancel = system.cancel.clone();

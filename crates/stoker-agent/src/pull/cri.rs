@@ -80,7 +80,7 @@ impl Tools {
             }
             None => match There::listed(&name, &listed).identity {
                 Identity::Digest(digest) => {
-                    meter.learned(stoker_core::Pin { asked: order.asked, digest: digest.clone() });
+                    meter.learned(stoker_core::Pin::new(order.asked, digest.clone()));
                     digest.into()
                 }
                 // No other node could pull by it.

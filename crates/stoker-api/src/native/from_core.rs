@@ -72,8 +72,18 @@ pub fn phase(stage: Stage) -> &'static str {
 const NO_NODES: &str = "no node matches spec.nodes";
 const COMPARE_NODES: &str = "compare it with `kubectl get nodes --show-labels`";
 
-/// The whole outcome in a sentence.
+/// The whole outcome in a sentence, and what is to be known of its digests.
 fn message(outcome: &Outcome) -> String {
+    let mut message = summary(outcome);
+    if !outcome.alone.is_empty() {
+        let images = outcome.alone.join(", ");
+        message +=
+            &format!("; the digest of {images} is the word of one node alone, because no other could ask the registry");
+    }
+    message
+}
+
+fn summary(outcome: &Outcome) -> String {
     let Outcome { desired, succeeded, failed, pulling, waiting, .. } = outcome;
     let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
     match outcome.stage {
@@ -224,7 +234,7 @@ fn wire_report(report: &Report) -> Value {
 }
 
 fn wire_pin(pin: &model::Pin) -> WirePin {
-    WirePin { asked: pin.asked, digest: pin.digest.clone() }
+    WirePin { asked: pin.asked, digest: pin.digest.clone(), alone: pin.alone }
 }
 
 fn bytes(model::Bytes { total, done, upstream, peers }: model::Bytes) -> WireBytes {

@@ -126,7 +126,11 @@ pub struct WirePin {
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub asked: Timestamp,
     /// The registry's answer.
+    #[schemars(length(max = 71), regex(pattern = "^sha256:[0-9a-f]{64}$"))]
     pub digest: String,
+    /// In an order: only one node said so, because no other could be asked.
+    #[serde(default)]
+    pub alone: bool,
 }
 
 /// What the agent says: of its node, and of each order.

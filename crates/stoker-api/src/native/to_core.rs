@@ -149,7 +149,10 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
             WirePhase::Failed => model::Phase::Failed,
         },
         digest: wire.digest,
-        pin: wire.pin.map(pin),
+        pin: wire
+            .pin
+            .map(|wire| model::Pin { alone: false, ..pin(wire) })
+            .filter(|pin| stoker_core::reference::is_digest(&pin.digest)),
         bytes: bytes(wire.bytes),
         attempt: wire.attempt,
         // A newer agent may have reasons that this version does not know.
@@ -163,7 +166,7 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
 }
 
 fn pin(wire: WirePin) -> model::Pin {
-    model::Pin { asked: wire.asked, digest: wire.digest }
+    model::Pin { asked: wire.asked, digest: wire.digest, alone: wire.alone }
 }
 
 fn bytes(WireBytes { total, done, upstream, peers }: WireBytes) -> model::Bytes {

@@ -15,6 +15,7 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         failed,
         bytes: Bytes::default(),
         digests: BTreeMap::new(),
+        alone: Vec::new(),
         failures: Vec::new(),
         failed_nodes: Vec::new(),
         waiting_for: BTreeMap::from([(waits, waiting)]),

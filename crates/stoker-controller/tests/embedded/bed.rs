@@ -57,6 +57,7 @@ pub(crate) fn settings(client: &Client, clock: &Clock, identity: &str) -> Settin
         limits: Limits::default(),
         namespace: stoker_api::NAMESPACE.into(),
         identity: identity.into(),
+        trust_one_witness: false,
         metrics: Metrics::new(),
     }
 }

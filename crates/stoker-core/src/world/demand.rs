@@ -6,19 +6,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::held::{Held, Kinds};
-use super::seat::earliest;
+use super::seat::{self, Able, Entry, Known, earliest};
 use super::{Slot, Stale, World};
-use crate::model::{Ask, JobId, Key, Phase, Pin, Report, after};
-use crate::pace::{SILENCE, SLOW_ANSWER};
+use crate::model::{Ask, Job, JobId, Key, Phase, Pin, Report, after};
+use crate::pace::{SILENCE, SLOW_ANSWER, WITNESSES};
 use crate::reason::Reason;
+use crate::reference::Reference;
+use crate::select::selects;
 
 /// What is known about one image.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Demand {
     /// The jobs that want it and have not ended.
     pub(super) jobs: BTreeSet<JobId>,
-    /// Answers of the registry, with how often each is carried.
-    pins: BTreeMap<Pin, Carried>,
+    /// Answers of the registry, with who carries each.
+    answers: BTreeMap<Pin, Carried>,
     /// Nodes that were ordered to ask and have not answered.
     asking: BTreeSet<usize>,
     /// By when they were asked: how many nodes could not learn the digest.
@@ -43,7 +45,7 @@ fn count_at(counts: &mut BTreeMap<Timestamp, usize>, asked: Option<Timestamp>, c
     }
 }
 
-fn since(counts: &BTreeMap<Timestamp, usize>, since: Timestamp) -> usize {
+fn count_since(counts: &BTreeMap<Timestamp, usize>, since: Timestamp) -> usize {
     counts.range(since..).map(|(_, nodes)| nodes).sum()
 }
 
@@ -55,22 +57,67 @@ struct Carried {
 }
 
 impl Demand {
-    /// The answer that a job which counts from `since` uses: the first one that was handed out already, so that all
-    /// its nodes get the same even where a node that was thought silent answers late; else the first one.
-    pub(super) fn pin(&self, since: Timestamp) -> Option<&Pin> {
-        let from = Pin { asked: since, digest: String::new() };
-        let mut pins = self.pins.range(from..);
-        let handed_out = pins.clone().find(|(_, carried)| carried.orders > 0);
-        handed_out.or_else(|| pins.next()).map(|(pin, _)| pin)
+    fn answers_since(&self, since: Timestamp) -> impl Iterator<Item = (&Pin, Carried)> + Clone {
+        let from = Pin::new(since, String::new());
+        self.answers.range(from..).map(|(pin, carried)| (pin, *carried))
     }
 
-    fn count(&mut self, pin: Option<Pin>, change: impl FnOnce(&mut Carried)) {
-        let Some(pin) = pin else { return };
-        let carried = self.pins.entry(pin.clone()).or_default();
-        change(carried);
-        if carried.orders == 0 && carried.reports == 0 {
-            self.pins.remove(&pin);
+    /// By digest: how many nodes have said since then that the tag means it.
+    fn witnesses(&self, since: Timestamp) -> BTreeMap<&str, usize> {
+        let mut witnesses = BTreeMap::new();
+        for (pin, carried) in self.answers_since(since) {
+            *witnesses.entry(pin.digest.as_str()).or_default() += carried.reports;
         }
+        witnesses
+    }
+
+    /// The answer that a job which counts from `since` uses: the first one that was handed out as agreed, so that all its
+    /// nodes get the same even where a node that was thought silent answers late; else the first one that enough nodes gave.
+    pub(super) fn agreed(&self, since: Timestamp, enough: usize) -> Option<Pin> {
+        let handed_out = self.answers_since(since).find(|(pin, carried)| carried.orders > 0 && !pin.alone);
+        if let Some((pin, _)) = handed_out {
+            return Some(pin.clone());
+        }
+        // Most images were never asked about, or one answer is all there is.
+        self.answers_since(since).next()?;
+        let witnesses = self.witnesses(since);
+        let agreed = |pin: &Pin| witnesses.get(pin.digest.as_str()).is_some_and(|nodes| *nodes >= enough);
+        let (pin, _) = self.answers_since(since).find(|(pin, _)| agreed(pin))?;
+        Some(Pin { alone: false, ..pin.clone() })
+    }
+
+    /// What one node has said and no other has contradicted.
+    pub(super) fn uncontested(&self, since: Timestamp) -> Option<Pin> {
+        let mut answers = self.answers_since(since).map(|(pin, _)| pin);
+        let first = answers.next()?;
+        answers.all(|other| other.digest == first.digest).then(|| Pin { alone: true, ..first.clone() })
+    }
+
+    /// The digest to tell people: what nodes pull, or will.
+    pub(super) fn told(&self, since: Timestamp, enough: usize) -> Option<Pin> {
+        let handed_out =
+            || self.answers_since(since).find(|(_, carried)| carried.orders > 0).map(|(pin, _)| pin.clone());
+        self.agreed(since, enough).or_else(handed_out)
+    }
+
+    /// How many nodes more must say what one has said, and how many have said something else.
+    fn lacking(&self, since: Timestamp, enough: usize) -> (usize, usize) {
+        let witnesses = self.witnesses(since);
+        let most = witnesses.values().copied().max().unwrap_or_default();
+        (enough.saturating_sub(most), witnesses.values().sum::<usize>() - most)
+    }
+
+    /// Counts an answer in or out. Returns whether that may change what a job knows.
+    fn count(&mut self, pin: Option<Pin>, change: impl FnOnce(&mut Carried)) -> bool {
+        let Some(pin) = pin else { return false };
+        let carried = self.answers.entry(pin.clone()).or_default();
+        let before = (carried.orders > 0, carried.reports);
+        change(carried);
+        let now = (carried.orders > 0, carried.reports);
+        if now == (false, 0) {
+            self.answers.remove(&pin);
+        }
+        before != now
     }
 
     fn count_had(&mut self, found: Option<(Timestamp, bool)>, sign: i64) {
@@ -90,7 +137,7 @@ impl Demand {
 
     fn is_empty(&self) -> bool {
         self.jobs.is_empty()
-            && self.pins.is_empty()
+            && self.answers.is_empty()
             && self.asking.is_empty()
             && self.failed.is_empty()
             && self.refused.is_empty()
@@ -118,18 +165,30 @@ fn asks_registry(order: &Held) -> bool {
     matches!(order.ask, Ask::Resolve | Ask::Fetch(None))
 }
 
+/// What the registry told this node, where it was told to ask: a node has no say in what it was not asked. The answer to the ask
+/// before this one counts for jobs that began before that, until the new one comes.
+fn answer<'a>(order: &Held, report: Option<&'a Report>) -> Option<&'a Pin> {
+    let said = report.filter(|report| asks_registry(order) && report.asked <= order.asked)?;
+    said.pin.as_ref().filter(|pin| pin.asked == said.asked)
+}
+
 /// Whether this order makes its node ask the registry for a digest, and it has not answered.
 fn is_asking(order: &Held, report: Option<&Report>) -> bool {
     let asks = asks_registry(order) && !order.hold;
-    let has_answer = report.is_some_and(|report| report.pin.as_ref().is_some_and(|pin| pin.asked >= order.asked));
+    let has_answer = answer(order, report).is_some_and(|pin| pin.asked == order.asked);
     asks && !has_answer && !answered(order, report)
 }
 
 /// When a node was asked that could not learn the digest, and whether it cannot resolve at all: that says nothing about the
-/// registry.
+/// registry. A node that says it has learned it, and not what, has not.
 fn failed(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
-    let report = report.filter(|report| report.phase == Phase::Failed && answered(order, Some(report)))?;
-    asks_registry(order).then(|| (report.asked, report.reason == Some(Reason::Unsupported)))
+    let report = report.filter(|report| asks_registry(order) && answered(order, Some(report)))?;
+    let failed = match report.phase {
+        Phase::Failed => true,
+        Phase::Resolved => answer(order, Some(report)).is_none(),
+        Phase::Succeeded | Phase::Pulling => false,
+    };
+    failed.then(|| (order.asked, report.reason == Some(Reason::Unsupported)))
 }
 
 /// Whether a node that asks the registry takes too long: its attempt failed and it rests, it stalls, it is not ready, or it
@@ -152,7 +211,7 @@ fn had(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
 }
 
 /// What one order of a node, the one for the image or the question about it, contributes to the demand for the image.
-#[derive(PartialEq, Default)]
+#[derive(Clone, PartialEq, Default)]
 struct Contribution {
     ordered: Option<Pin>,
     reported: Option<Pin>,
@@ -164,6 +223,16 @@ struct Contribution {
 }
 
 impl Contribution {
+    /// The contributions of a node to the demand for an image. A node that answers the question and pulls without a digest has
+    /// still only one word.
+    fn both(slot: &Slot, image: Key) -> [Self; 2] {
+        let (pull, mut question) = (Self::of(slot, image), Self::of(slot, image.question()));
+        if pull.reported.is_some() {
+            question.reported = None;
+        }
+        [pull, question]
+    }
+
     /// A report without its order says nothing: nobody asked for it, or nobody wants to know any more.
     fn of(slot: &Slot, key: Key) -> Self {
         let Some(order) = slot.orders.get(&key) else { return Self::default() };
@@ -171,7 +240,7 @@ impl Contribution {
         let failed = failed(order, report);
         Self {
             ordered: order.pin(),
-            reported: report.and_then(|report| report.pin.clone()),
+            reported: answer(order, report).cloned(),
             asking: is_asking(order, report),
             failed: failed.filter(|(_, refused)| !refused).map(|(asked, _)| asked),
             refused: failed.filter(|(_, refused)| *refused).map(|(asked, _)| asked),
@@ -192,6 +261,10 @@ pub(super) struct Askers {
     pub(super) first: Option<usize>,
     /// How many ask.
     pub(super) count: usize,
+    /// How many of them may be waited for: they are not slow.
+    quick: usize,
+    /// How many of those answer a question, and do not pull.
+    quick_questions: usize,
     /// When one of them would be taken for slow or silent.
     pub(super) until: Option<Timestamp>,
 }
@@ -199,29 +272,32 @@ pub(super) struct Askers {
 /// After this many nodes that cannot resolve no more are asked while one of them pulls.
 const ENOUGH_REFUSALS: usize = 3;
 
+/// After this many nodes that could not learn the digest the word of one that could is enough.
+const ENOUGH_FAILURES: usize = 3;
+
 impl World {
     /// Changes an order or a report of one node and tells all that it touches.
     pub(super) fn change_entry(&mut self, at: usize, key: Key, change: impl FnOnce(&mut Slot)) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         let is_question = |slot: &Slot| slot.orders.get(&key).is_some_and(|order| order.ask.is_question());
         let was_question = is_question(slot);
-        let before = Contribution::of(slot, key);
+        let before = [key, key.question()].map(|image| Contribution::both(slot, image));
         change(slot);
-        let now = Contribution::of(slot, key);
         // A question counts for the image that it is about.
-        let image = if was_question || is_question(slot) { key.question() } else { key };
-        let other = Contribution::of(slot, image).asking || Contribution::of(slot, image.question()).asking;
+        let is_question = was_question || is_question(slot);
+        let image = if is_question { key.question() } else { key };
+        let [as_image, as_question] = before;
+        let before = if is_question { as_question } else { as_image };
+        let now = Contribution::both(slot, image);
         let demand = self.demand.entry(image).or_default();
-        let known = demand.pins.len();
-        if before != now {
-            demand.count(before.ordered, |carried| carried.orders = carried.orders.saturating_sub(1));
-            demand.count(before.reported, |carried| carried.reports = carried.reports.saturating_sub(1));
-            demand.count(now.ordered, |carried| carried.orders += 1);
-            demand.count(now.reported, |carried| carried.reports += 1);
-            match other {
-                true => demand.asking.insert(at),
-                false => demand.asking.remove(&at),
-            };
+        let asking = now.iter().any(|now| now.asking);
+        // Whether a digest is known decides for every node that could not learn it.
+        let mut all = false;
+        for (before, now) in before.into_iter().zip(now).filter(|(before, now)| before != now) {
+            all |= demand.count(before.ordered, |carried| carried.orders = carried.orders.saturating_sub(1));
+            all |= demand.count(before.reported, |carried| carried.reports = carried.reports.saturating_sub(1));
+            all |= demand.count(now.ordered, |carried| carried.orders += 1);
+            all |= demand.count(now.reported, |carried| carried.reports += 1);
             for (counts, before, now) in
                 [(&mut demand.failed, before.failed, now.failed), (&mut demand.refused, before.refused, now.refused)]
             {
@@ -232,8 +308,10 @@ impl World {
             demand.count_had(now.had, 1);
             demand.looking += i64::from(now.looking) - i64::from(before.looking);
         }
-        // Whether a digest is known decides for every node that could not learn it.
-        let all = known != demand.pins.len();
+        match asking {
+            true => demand.asking.insert(at),
+            false => demand.asking.remove(&at),
+        };
         for id in &demand.jobs {
             if let Some(state) = self.jobs.get_mut(id) {
                 match &mut state.stale {
@@ -260,11 +338,61 @@ impl World {
         }
     }
 
-    /// Who asks the registry for this image, and how many more may, for a job that counts from `start`: one, and one more for
-    /// each that failed or is slow. So a registry that is away is found out by doubling numbers of nodes, not by one after the
-    /// other. Nodes that fell silent do not count, nor do those whose answer would be too old for the job.
+    /// How many nodes must say the same before others are told.
+    fn enough(&self) -> usize {
+        if self.one_witness { 1 } else { WITNESSES }
+    }
+
+    /// The digest that nodes of the job may be told to pull: what two of them heard from the registry, so that no single node
+    /// decides for others; or what one heard where no other can be asked, marked as such.
+    pub(super) fn pin(&self, job: &Job, image: usize, now: Timestamp) -> Option<Pin> {
+        let reference = job.images.get(image)?.reference.as_ref().ok()?;
+        let (demand, since) = (self.demand.get(&reference.key())?, job.since(now));
+        demand.agreed(since, self.enough()).or_else(|| {
+            let alone = demand.uncontested(since)?;
+            let failed = count_since(&demand.failed, since) >= ENOUGH_FAILURES;
+            let nobody_else = || {
+                let asking = self.askers(reference.key(), since, now).quick;
+                asking == 0 && !self.may_be_asked(job, image, reference.key(), now)
+            };
+            (failed || nobody_else()).then_some(alone)
+        })
+    }
+
+    /// The digest of an image to tell people.
+    pub(super) fn digest_to_tell(&self, job: &Job, reference: &Reference, now: Timestamp) -> Option<Pin> {
+        self.demand.get(&reference.key())?.told(job.since(now), self.enough())
+    }
+
+    /// Whether nodes have said different things, and no other can be asked: then each of them goes by what it hears itself.
+    pub(super) fn is_contested(&self, job: &Job, image: usize, key: Key, now: Timestamp) -> bool {
+        let answered =
+            self.demand.get(&key).is_some_and(|demand| demand.answers_since(job.since(now)).next().is_some());
+        let asking = self.askers(key, job.since(now), now).quick_questions;
+        answered && asking == 0 && !self.may_be_asked(job, image, key, now)
+    }
+
+    /// Whether another node of the job could be asked now.
+    fn may_be_asked(&self, job: &Job, image: usize, key: Key, now: Timestamp) -> bool {
+        let unknown = vec![false; job.images.len()];
+        let known = Known { digests: &unknown, secrets: &self.secrets, now };
+        let may_ask = |slot: &Slot| {
+            let here = slot.agent && slot.node.as_ref().is_some_and(|node| node.ready && selects(job, node));
+            here && seat::able(slot, key, job.since(now), now) != Able::Nothing
+                && seat::entry(job, image, slot, known).0 == Entry::Open
+        };
+        self.slots.iter().any(may_ask)
+    }
+
+    /// Who asks the registry for this image, and how many more may, for a job that counts from `start`: as many as must agree,
+    /// and one more for each that failed, is slow or said something else than most. So a registry that is away is found out by
+    /// doubling numbers of nodes, not by one after the other. Nodes that fell silent do not count, nor do those whose answer
+    /// would be too old for the job.
     pub(super) fn askers(&self, key: Key, start: Timestamp, now: Timestamp) -> Askers {
-        let Some(demand) = self.demand.get(&key) else { return Askers { more: 1, more_pulls: 1, ..Askers::default() } };
+        let enough = self.enough();
+        let Some(demand) = self.demand.get(&key) else {
+            return Askers { more: enough, more_pulls: enough, ..Askers::default() };
+        };
         let mut askers = Askers::default();
         // Of those that ask, and of those that pull what the tag means: how many are at it, and how many of them are slow.
         let (mut asked, mut pulled) = ((0, 0), (0, 0));
@@ -291,12 +419,15 @@ impl World {
                 let count = if order.ask.is_question() { &mut asked } else { &mut pulled };
                 *count = (count.0 + 1, count.1 + usize::from(slow));
                 askers.count += 1;
+                askers.quick += usize::from(!slow);
+                askers.quick_questions += usize::from(!slow && order.ask.is_question());
             }
         }
-        let failed = since(&demand.failed, start);
-        let more = |(all, slow): (usize, usize)| (1 + failed + slow).saturating_sub(all - slow);
+        let failed = count_since(&demand.failed, start);
+        let (lacking, others) = demand.lacking(start, enough);
+        let more = |(all, slow): (usize, usize)| (lacking + others + failed + slow).saturating_sub(all - slow);
         (askers.more, askers.more_pulls) = (more(asked), more(pulled));
-        if pulled.0 > 0 && since(&demand.refused, start) >= ENOUGH_REFUSALS {
+        if pulled.0 > 0 && count_since(&demand.refused, start) >= ENOUGH_REFUSALS {
             askers.more = 0;
         }
         askers

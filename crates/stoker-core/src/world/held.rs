@@ -40,16 +40,19 @@ impl Held {
 
     /// The digest to fetch, with its time.
     pub(super) fn pin(&self) -> Option<Pin> {
-        Some(Pin { asked: self.pinned?, digest: self.shared.ask.pin()?.digest.clone() })
+        Some(Pin { asked: self.pinned?, ..self.shared.ask.pin()?.clone() })
     }
 
     /// Whether it is this order.
     pub(super) fn is(&self, order: &Order) -> bool {
         let Order { image, jobs, asked, ask, hold, terms, needs } = order;
         // Compared for every order of every object that is heard of: nothing is copied.
-        let (pinned, digest) = (ask.pin().map(|pin| pin.asked), ask.pin().map(|pin| &pin.digest));
+        fn said(ask: &Ask) -> Option<(&str, bool)> {
+            ask.pin().map(|pin| (pin.digest.as_str(), pin.alone))
+        }
         let same_ask = std::mem::discriminant(&self.ask) == std::mem::discriminant(ask)
-            && (self.pinned, self.ask.pin().map(|pin| &pin.digest)) == (pinned, digest);
+            && self.pinned == ask.pin().map(|pin| pin.asked)
+            && said(&self.ask) == said(ask);
         (self.asked, self.hold) == (*asked, *hold)
             && same_ask
             && (&self.image, &self.jobs, &self.terms, &self.needs) == (image, jobs, terms, needs)
@@ -95,7 +98,7 @@ mod tests {
         let plain = order(1);
         let mut other = Order { asked: at(2), ..order(1) };
         other.terms.secrets = vec![CopyName::new("pull-1")];
-        other.ask = Ask::Fetch(Some(Pin { asked: at(0), digest: "sha256:a".into() }));
+        other.ask = Ask::Fetch(Some(Pin::new(at(0), "sha256:a")));
         let orders = [plain.clone(), Order { asked: at(7), ..plain }, other.clone(), Order { asked: at(9), ..other }];
         for order in &orders {
             let held = kinds.hold(order.clone());

@@ -145,22 +145,10 @@ impl World {
         }
         let (asked, ask) = match brings_logins(order, &terms.secrets, serves, now) {
             false => (order.asked, order.order().ask),
-            true => self.ask_anew(order, image, serves, now),
+            true => ask_anew(order, serves, now),
         };
         let jobs = serves.iter().map(|job| job.id.clone()).collect();
         Some(Order { asked, ask, jobs, terms, ..order.order() })
-    }
-
-    /// The time of an order that is under way and gets new logins, and what it asks then.
-    fn ask_anew(&self, order: &Held, image: Key, jobs: &[&Job], now: Timestamp) -> (Timestamp, Ask) {
-        let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
-        // If this is the node that resolves the tag it may have done so; its answer holds.
-        let known = || self.demand.get(&image).and_then(|demand| demand.pin(since)).cloned();
-        let ask = match &order.ask {
-            Ask::Fetch(_) => Ask::Fetch(order.pin().or_else(known)),
-            question => question.clone(),
-        };
-        (next(order.asked, now).max(since), ask)
     }
 
     /// Asks a node about an image: what its tag means, or whether it is there. Jobs that wait for the answer to an older
@@ -208,11 +196,12 @@ impl World {
     pub(super) fn hand_out(
         &mut self,
         job: &Job,
-        reference: &Reference,
+        image: usize,
         at: usize,
         now: Timestamp,
         pulling: usize,
-    ) -> Order {
+    ) -> Option<Order> {
+        let reference = job.images.get(image)?.reference.as_ref().ok()?;
         let key = reference.key();
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
@@ -227,9 +216,8 @@ impl World {
             Some(joined) => (joined.asked, joined.order().ask),
             None => {
                 let asked = self.new_ask(at, key, job, now);
-                let known = || self.demand.get(&key).and_then(|demand| demand.pin(since)).cloned();
-                let named = reference.digest().map(str::to_string).map(|digest| Pin { asked, digest });
-                (asked, Ask::Fetch(named.or_else(known)))
+                let named = reference.digest().map(|digest| Pin::new(asked, digest));
+                (asked, Ask::Fetch(named.or_else(|| self.pin(job, image, now))))
             }
         };
         // A digest that is too old for another job would be a wrong answer to it: that one asks by itself.
@@ -241,11 +229,11 @@ impl World {
         let jobs: Vec<&Job> = others.chain([job]).collect();
         let terms = self.terms(job, &jobs, at, key, old, pulling);
         if let Some(joined) = joined.filter(|joined| brings_logins(joined, &terms.secrets, &jobs, now)) {
-            (asked, ask) = self.ask_anew(joined, key, &jobs, now);
+            (asked, ask) = ask_anew(joined, &jobs, now);
         }
         let order = Order::new(reference.name(), jobs.iter().map(|job| job.id.clone()).collect(), asked, ask, terms);
         self.set_order(at, key, Some(order.clone()));
-        order
+        Some(order)
     }
 
     /// Adds to the writes of a node the removal of finished orders whose jobs have all ended. They never cause a
@@ -265,6 +253,12 @@ impl World {
         }
         swept
     }
+}
+
+/// The time of an order that is under way and gets new logins, and what it asks then.
+fn ask_anew(order: &Held, jobs: &[&Job], now: Timestamp) -> (Timestamp, Ask) {
+    let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
+    (next(order.asked, now).max(since), order.order().ask)
 }
 
 /// The key of the image that the order under this key is about.

@@ -7,7 +7,6 @@ use jiff::Timestamp;
 
 use super::demand::{Askers, answered};
 use super::orders::Changes;
-use super::refresh::digests_known;
 use super::seat::{self, Able, Entry, Known, Seat, Standing, Wait};
 use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
@@ -57,6 +56,8 @@ enum Resolution {
         askers: Askers,
         /// Whether one more node may look meanwhile whether it has the image.
         look: bool,
+        /// Whether nodes that have answered go by their own word, because they disagree and no other can be asked.
+        contested: bool,
     },
 }
 
@@ -168,7 +169,7 @@ impl World {
         let outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
         let lapses = state.seats.iter().filter_map(|seat| seat.lapse).min();
         let deadline = state.job.deadline().filter(|deadline| *deadline > now);
-        let lacks_digests = digests_known(&self.demand, &state.job, now).contains(&false);
+        let lacks_digests = self.digests_known(&state.job, now).contains(&false);
         let together = Some(awaits_digests_until(&state.job, now)).filter(|until| lacks_digests && *until > now);
         let secrets = self.secrets_awaited(&state.job, now);
         let times = [lapses, taken, deadline, state.job.round_ends(now), secrets, together];
@@ -189,7 +190,7 @@ impl World {
         let mut free = pace::free(job, has_place.len());
         let own = targets.min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
         let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
-        let digests = digests_known(&self.demand, job, now);
+        let digests = self.digests_known(job, now);
         let mut resolutions = self.resolutions(job, now);
         // A node at work may have got another image to pull, for which it needs no place more.
         let may = |at: usize| active(&at) || seats.get(at).is_some_and(Seat::may_be_handed_out);
@@ -252,7 +253,7 @@ impl World {
     /// Has nodes ask the registry for the digests that the job lacks. That fetches nothing, so it takes no place of the job's
     /// parallelism; but a job that is paused does not ask.
     fn ask_for_digests(&mut self, job: &Job, seats: &mut [Seat], now: Timestamp, changes: &mut Changes) {
-        let digests = digests_known(&self.demand, job, now);
+        let digests = self.digests_known(job, now);
         if job.parallelism == 0 || digests.iter().all(|known| *known) {
             return;
         }
@@ -263,8 +264,8 @@ impl World {
             for at in open.collect::<Vec<usize>>() {
                 let Some(slot) = self.slots.get(at) else { continue };
                 let known = Known { digests: &digests, secrets: &self.secrets, now };
-                let (Resolution::Open { askers, look }, true) = (
-                    self.resolution(job, &reference, now),
+                let (Resolution::Open { askers, look, .. }, true) = (
+                    self.resolution(job, image, &reference, now),
                     seat::entry(job, image, slot, known).0 == Entry::Open
                         && self.secret_wait(job, image, now).is_none(),
                 ) else {
@@ -296,23 +297,24 @@ impl World {
     }
 
     fn resolutions(&self, job: &Job, now: Timestamp) -> Vec<Resolution> {
-        let images = job.images.iter().map(|image| match &image.reference {
-            Ok(reference) => self.resolution(job, reference, now),
+        let images = job.images.iter().enumerate().map(|(image, written)| match &written.reference {
+            Ok(reference) => self.resolution(job, image, reference, now),
             Err(_) => Resolution::Known,
         });
         images.collect()
     }
 
-    fn resolution(&self, job: &Job, reference: &Reference, now: Timestamp) -> Resolution {
-        let since = job.since(now);
-        let demand = self.demand.get(&reference.key());
-        if reference.digest().is_some() || demand.and_then(|demand| demand.pin(since)).is_some() {
+    fn resolution(&self, job: &Job, image: usize, reference: &Reference, now: Timestamp) -> Resolution {
+        if reference.digest().is_some() || self.pin(job, image, now).is_some() {
             return Resolution::Known;
         }
+        let since = job.since(now);
+        let demand = self.demand.get(&reference.key());
         let content = job.pull.policy == Policy::IfNotPresent;
         Resolution::Open {
             askers: self.askers(reference.key(), since, now),
             look: content && demand.is_some_and(|demand| demand.may_look(since)),
+            contested: self.is_contested(job, image, reference.key(), now),
         }
     }
 
@@ -351,8 +353,8 @@ impl World {
         let open = self.open_images(job, at, digests, now).into_iter();
         open.map(move |(image, entry)| match (entry, resolutions.get(image)) {
             (Entry::Asking, _) => Some(Wait::Asking(image)),
-            (_, Some(Resolution::Open { askers, .. })) => {
-                match askers.more_pulls > 0 && self.must_pull(job, image, at, now) {
+            (_, Some(Resolution::Open { askers, contested, .. })) => {
+                match askers.more_pulls > 0 && self.must_pull(job, image, at, *contested, now) {
                     true => self.secret_wait(job, image, now),
                     // What it needs to ask comes before who asks.
                     false if askers.count == 0 => self.secret_wait(job, image, now).or(Some(Wait::Unresolved(image))),
@@ -377,11 +379,16 @@ impl World {
         open.zip(waits).filter(|(_, wait)| wait.is_none()).map(|(image, _)| image).collect()
     }
 
-    /// Whether only this node's runtime can find out what the tag means, by pulling it.
-    fn must_pull(&self, job: &Job, image: usize, at: usize, now: Timestamp) -> bool {
+    /// Whether this node goes by what it hears itself: only its runtime can find out what the tag means, by pulling it, or nodes
+    /// disagree.
+    fn must_pull(&self, job: &Job, image: usize, at: usize, contested: bool, now: Timestamp) -> bool {
         let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
         let (Some(reference), Some(slot)) = (reference, self.slots.get(at)) else { return false };
-        seat::able(slot, reference.key(), job.since(now), now) == Able::Pull
+        match seat::able(slot, reference.key(), job.since(now), now) {
+            Able::Pull => true,
+            Able::Nothing => contested && self.has_resolved(at, reference.key().question()),
+            Able::Resolve => false,
+        }
     }
 
     /// The images that a node lacks and does not pull.
@@ -401,8 +408,8 @@ impl World {
         pulling: usize,
         changes: &mut Changes,
     ) {
-        if let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) {
-            let order = self.hand_out(job, reference, at, now, pulling);
+        let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else { return };
+        if let Some(order) = self.hand_out(job, image, at, now, pulling) {
             let pinned = order.pin().is_some();
             changes.entry(at).or_default().insert(reference.key(), Some(order));
             // The digest is carried by the order from now on: the node's object need not keep the question, too.
@@ -421,15 +428,21 @@ impl World {
         slot.orders.get(&question).is_some_and(|order| order.ask.is_question() && answered(order, resolved))
     }
 
-    /// The digest of each image, as far as it is known.
-    fn digests(&self, job: &Job, now: Timestamp) -> BTreeMap<String, String> {
-        let since = job.since(now);
-        let known = job.images.iter().filter_map(|image| {
-            let reference = image.reference.as_ref().ok()?;
-            let pin = || self.demand.get(&reference.key())?.pin(since).map(|pin| pin.digest.clone());
-            Some((image.written.clone(), reference.digest().map(str::to_string).or_else(pin)?))
-        });
-        known.collect()
+    /// The digest of each image, as far as it is known, and the images of which only one node has said it.
+    fn digests(&self, job: &Job, now: Timestamp) -> (BTreeMap<String, String>, Vec<String>) {
+        let (mut digests, mut alone) = (BTreeMap::new(), Vec::new());
+        for (image, reference) in job.images.iter().filter_map(|image| Some((image, image.reference.as_ref().ok()?))) {
+            let named = reference.digest().map(str::to_string);
+            let told = || {
+                let pin = self.digest_to_tell(job, reference, now)?;
+                alone.extend(pin.alone.then(|| image.written.clone()));
+                Some(pin.digest)
+            };
+            if let Some(digest) = named.or_else(told) {
+                digests.insert(image.written.clone(), digest);
+            }
+        }
+        (digests, alone)
     }
 }
 

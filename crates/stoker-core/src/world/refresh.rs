@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::demand::{Demand, answered};
+use super::demand::answered;
 use super::seat::{self, Known, Seat};
 use super::{JobState, Stale, World};
-use crate::model::{Job, JobId, Key};
+use crate::model::{Job, JobId};
 
 impl World {
     /// Jobs that are planned for the first time start now.
@@ -37,19 +37,18 @@ impl World {
     /// Looks again at jobs of which every seat is stale: node by node and not job by job, because the facts about a
     /// node lie together. Looking at everything takes a third of the time.
     pub(super) fn refresh_all(&mut self, now: Timestamp) {
-        let Self { jobs, slots, dirty_jobs, secrets, demand, .. } = self;
-        let dirty = |state: &JobState| dirty_jobs.contains(&state.job.id) && matches!(state.stale, Stale::All);
-        let stale = jobs.values_mut().filter(|state| state.job.ended.is_none() && dirty(state));
-        let mut stale: Vec<(&mut JobState, Vec<bool>)> = stale
-            .map(|state| {
-                let digests = digests_known(demand, &state.job, now);
-                (state, digests)
-            })
-            .collect();
-        for (state, _) in &mut stale {
+        let dirty = |state: &&JobState| state.job.ended.is_none() && self.dirty_jobs.contains(&state.job.id);
+        let stale = self.jobs.values().filter(dirty).filter(|state| matches!(state.stale, Stale::All));
+        let digests: BTreeMap<JobId, Vec<bool>> =
+            stale.map(|state| (state.job.id.clone(), self.digests_known(&state.job, now))).collect();
+        let Self { jobs, slots, secrets, .. } = self;
+        let stale = jobs.iter_mut().filter_map(|(id, state)| Some((state, digests.get(id)?)));
+        let mut stale: Vec<(&mut JobState, &Vec<bool>)> = stale.collect();
+        for (state, digests) in &mut stale {
             state.seats.clear();
             state.seats.reserve(slots.len());
             state.stale = Stale::Some(BTreeSet::new());
+            state.digests.clone_from(digests);
         }
         for slot in slots {
             for (JobState { job, seats, .. }, digests) in &mut stale {
@@ -60,29 +59,29 @@ impl World {
 
     /// Looks again at the seats that something touched.
     pub(super) fn refresh(&self, state: &mut JobState, now: Timestamp) {
+        let digests = self.digests_known(&state.job, now);
         let JobState { job, seats, stale, .. } = state;
         seats.resize(self.slots.len(), Seat::default());
-        let digests = digests_known(&self.demand, job, now);
         let known = Known { digests: &digests, secrets: &self.secrets, now };
         let touched = match std::mem::replace(stale, Stale::Some(BTreeSet::new())) {
-            Stale::All => (0..self.slots.len()).collect(),
-            Stale::Some(touched) => touched,
+            // Whether a digest is known decides for every node that could not learn it.
+            Stale::Some(touched) if digests == state.digests => touched,
+            _ => (0..self.slots.len()).collect(),
         };
         for at in touched {
             if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
                 *seat = seat::seat(job, slot, known);
             }
         }
+        state.digests = digests;
     }
-}
 
-/// For each image of the job whether its digest is known.
-pub(super) fn digests_known(demand: &BTreeMap<Key, Demand>, job: &Job, now: Timestamp) -> Vec<bool> {
-    let since = job.since(now);
-    let known = job.images.iter().map(|image| {
-        let Ok(reference) = &image.reference else { return true };
-        let pin = || demand.get(&reference.key()).and_then(|demand| demand.pin(since));
-        reference.digest().is_some() || pin().is_some()
-    });
-    known.collect()
+    /// For each image of the job whether its digest is known.
+    pub(super) fn digests_known(&self, job: &Job, now: Timestamp) -> Vec<bool> {
+        let known = job.images.iter().enumerate().map(|(image, written)| {
+            let Ok(reference) = &written.reference else { return true };
+            reference.digest().is_some() || self.pin(job, image, now).is_some()
+        });
+        known.collect()
+    }
 }

@@ -177,10 +177,12 @@ pub(super) fn able(slot: &Slot, key: Key, since: Timestamp, now: Timestamp) -> A
     if !answered(order, report) && now < silent_from(order, report, slot, now) {
         return Able::Nothing;
     }
-    let refused =
-        report.is_some_and(|report| report.reason == Some(Reason::Unsupported) && report.asked >= order.asked);
-    let cannot = refused && order.ask == Ask::Resolve && order.asked >= since;
-    if cannot { Able::Pull } else { Able::Resolve }
+    let report = report.filter(|_| order.ask == Ask::Resolve && order.asked >= since);
+    match report.filter(|report| report.asked >= order.asked) {
+        Some(report) if report.reason == Some(Reason::Unsupported) => Able::Pull,
+        Some(report) if report.phase == Phase::Resolved => Able::Nothing,
+        _ => Able::Resolve,
+    }
 }
 
 /// Whether this node has not yet looked for the image.

@@ -108,6 +108,8 @@ pub(crate) enum Work {
     Fail,
     /// The registry wants another login.
     Refuse,
+    /// It says what the tag means, asked or not. One node of four does so.
+    Lie,
     /// It cannot answer what it is asked; what it can do, it fails at.
     Unable,
 }
@@ -135,6 +137,7 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Work::Succeed),
         1 => Just(Work::Fail),
         2 => Just(Work::Refuse),
+        1 => Just(Work::Lie),
         1 => Just(Work::Unable)
     ];
     let content = prop_oneof![1 => Just(None), 4 => (0..4u8).prop_map(Some)];

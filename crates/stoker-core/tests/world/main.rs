@@ -14,3 +14,4 @@ mod secrets;
 mod sharing;
 mod sim;
 mod telling;
+mod witness;

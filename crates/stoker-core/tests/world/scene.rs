@@ -22,8 +22,15 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Ready nodes with agents.
+    /// Ready nodes with agents, of which one is believed: most rules are about something else.
     pub(crate) fn of(nodes: &[&str]) -> Self {
+        let mut scene = Self::of_strangers(nodes);
+        scene.world.trust_one_witness(true);
+        scene
+    }
+
+    /// Ready nodes with agents.
+    pub(crate) fn of_strangers(nodes: &[&str]) -> Self {
         let mut scene = Self {
             world: World::new(),
             now: at(0),
@@ -180,6 +187,13 @@ impl Scene {
         self.world.apply(Event::Reports(node.into(), reports.clone()));
     }
 
+    /// An agent says what nobody asked it.
+    pub(crate) fn says_unasked(&mut self, node: &str, key: Key, report: Report) {
+        let reports = self.reports.entry(node.into()).or_default();
+        reports.insert(key, report);
+        self.world.apply(Event::Reports(node.into(), reports.clone()));
+    }
+
     pub(crate) fn progresses(&mut self, node: &str, image: &str) {
         self.report(node, image, |_| {});
     }
@@ -191,7 +205,7 @@ impl Scene {
             if order.ask.is_question() {
                 report.phase = Phase::Resolved;
             }
-            report.pin = Some(Pin { asked: report.asked, digest: digest.into() });
+            report.pin = Some(Pin::new(report.asked, digest));
         });
     }
 
@@ -199,7 +213,7 @@ impl Scene {
     pub(crate) fn report_question(&mut self, node: &str, image: &str, digest: &str) {
         let (key, order) = (key(image).question(), self.question(node, image).unwrap());
         let mut report = pulling(order.asked, self.now);
-        (report.phase, report.pin) = (Phase::Resolved, Some(Pin { asked: order.asked, digest: digest.into() }));
+        (report.phase, report.pin) = (Phase::Resolved, Some(Pin::new(order.asked, digest)));
         let reports = self.reports.entry(node.into()).or_default();
         reports.insert(key, report);
         self.world.apply(Event::Reports(node.into(), reports.clone()));

@@ -12,6 +12,9 @@ use crate::build::{at, id, node, pulling, secs};
 use crate::history::{Happening, IMAGES, SECRETS, Work, copy, secret};
 
 pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+/// What an agent says that was taken over.
+pub(crate) const LIE: &str = "sha256:lie";
+pub(crate) const LIAR: &str = "n2";
 const JOBS: [&str; 3] = ["a", "b", "c"];
 
 /// What the API server keeps of one agent.
@@ -60,7 +63,7 @@ pub(crate) struct Sim {
     pub(crate) events: Vec<Event>,
     /// The stage that was last said of each job.
     said: BTreeMap<JobId, Stage>,
-    /// Registries move tags: each answer is a new digest.
+    /// Registries move tags: every fourth answer is a new digest.
     answers: u64,
 }
 
@@ -384,6 +387,7 @@ impl Sim {
             report.reason = Some(reason);
         };
         match (work, &order.ask) {
+            (Work::Lie, _) if name != LIAR => return,
             (Work::Begin, _) => report.bytes.done = 50,
             (Work::Succeed, Ask::Resolve | Ask::Look) if content => report.phase = Phase::Succeeded,
             (_, Ask::Look) => fail(&mut report, Reason::Unresolved),
@@ -402,6 +406,11 @@ impl Sim {
                 report.phase = Phase::Succeeded;
                 report.digest = pin.as_ref().or(report.pin.as_ref()).map(|pin| pin.digest.clone());
                 report.bytes.done = 100;
+            }
+            // It was not asked, and says so of an ask that is still to come.
+            (Work::Lie, _) => {
+                let asked = if report.asked.as_second() % 2 == 0 { order.asked } else { self.now + secs(5) };
+                report.pin = Some(Pin::new(asked, LIE));
             }
             (Work::Refuse, _) => fail(&mut report, Reason::Unauthorized),
             (Work::Fail | Work::Unable, _) => fail(&mut report, Reason::NotFound),
@@ -448,5 +457,5 @@ impl Sim {
 /// What a registry says to the node with this order.
 fn answer(answers: &mut u64, order: &Order) -> Pin {
     *answers += 1;
-    Pin { asked: order.asked, digest: format!("sha256:{answers}") }
+    Pin::new(order.asked, format!("sha256:{}", *answers / 4))
 }

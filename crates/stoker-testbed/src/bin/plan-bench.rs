@@ -64,7 +64,7 @@ impl Fleet {
     }
 
     fn pin(&self, job: usize) -> Pin {
-        Pin { asked: self.began, digest: format!("sha256:{job:064x}") }
+        Pin::new(self.began, format!("sha256:{job:064x}"))
     }
 
     fn order(&self, job: usize) -> Order {

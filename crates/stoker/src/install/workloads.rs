@@ -63,7 +63,7 @@ fn controller(namespace: &str, args: &Install) -> Value {
     let container = json!({
         "name": "controller",
         "image": args.image.name(),
-        "args": controller_args(namespace),
+        "args": controller_args(namespace, args),
         // One heap for all threads: what is parsed in passing otherwise stays in each of them, as much as all that is kept.
         "env": [{ "name": "MALLOC_ARENA_MAX", "value": "1" }],
         "ports": [{ "name": "metrics", "containerPort": CONTROLLER_PORT, "protocol": "TCP" }],
@@ -165,9 +165,10 @@ fn agent(namespace: &str, args: &Install) -> Value {
     set
 }
 
-fn controller_args(namespace: &str) -> Vec<String> {
+fn controller_args(namespace: &str, install: &Install) -> Vec<String> {
     let args = ["controller".to_string(), format!("--metrics=0.0.0.0:{CONTROLLER_PORT}")];
-    args.into_iter().chain(elsewhere(namespace)).collect()
+    let witnesses = (install.digest_witnesses == 1).then(|| "--digest-witnesses=1".to_string());
+    args.into_iter().chain(witnesses).chain(elsewhere(namespace)).collect()
 }
 
 /// Said only where it is not what they take for granted.

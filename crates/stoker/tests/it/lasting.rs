@@ -179,6 +179,7 @@ async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_ow
         limits: Default::default(),
         namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
+        trust_one_witness: false,
         metrics: Default::default(),
     };
     let controlling = tokio::spawn(stoker_controller::run(settings, cancel.clone()));

@@ -169,6 +169,7 @@ async fn a_link_that_breaks_costs_a_controller_no_list() {
         limits: Default::default(),
         namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
+        trust_one_witness: false,
         metrics: Default::default(),
     };
     let cancel = CancellationToken::new();

@@ -51,15 +51,15 @@ async fn embedded(wishes: Wishes) -> Bed {
     let disk = wishes.small_disk.then(|| SmallDisk::mount(data.path().join("nodes/node-2"))).flatten();
     assert!(!(wishes.trace && wishes.small_disk), "nobody wanted both yet");
     let up = match wishes.trace {
-        true => Up::start_in_env(3, wishes.agents, &[], &log),
-        false => Up::start_with(data, 3, wishes.agents),
+        true => Up::start_in_env(5, wishes.agents, &[], &log),
+        false => Up::start_with(data, 5, wishes.agents),
     };
     Bed {
         person: Login::new(up.kubeconfig().to_owned()),
         operator: Login::new(up.kubeconfig().to_owned()),
         administrator: up.client().await,
         namespace: "default".to_owned(),
-        nodes: ["node-1", "node-2", "node-3"].map(str::to_owned).into(),
+        nodes: (1..=5).map(|number| format!("node-{number}")).collect(),
         own_node: "node-3".to_owned(),
         homes: up.data().join("nodes"),
         logs: vec![log],

@@ -54,7 +54,7 @@ scenarios! {
     needs: an_order_that_needs_what_an_agent_lacks_fails_and_others_go_on;
     pull: an_image_reaches_every_node_and_is_there_the_second_time,
         nodes_look_for_a_tag_that_others_have_and_who_lacks_it_gets_it,
-        an_image_costs_a_node_two_writes_and_the_one_that_asks_two_more,
+        an_image_costs_a_node_two_writes_and_those_that_ask_two_more,
         failed_nodes_are_named_with_their_reasons_while_others_go_on, only_the_nodes_that_were_asked_for,
         ctrl_c_stops_following_and_not_the_job;
     rotated: a_pull_that_is_refused_goes_on_with_the_secret_that_came_meanwhile;

@@ -27,7 +27,7 @@ pub(crate) const SYSTEM: &str = "stoker-system";
 /// What stays out of an installation whose parts are processes of the test.
 const PODS: [&str; 3] = ["DaemonSet", "Deployment", "PodDisruptionBudget"];
 /// There are at least this many nodes.
-const NODES: usize = 3;
+const NODES: usize = 5;
 
 /// A server that was cleaned, with Stoker's objects and with nodes.
 pub(crate) struct Real {
