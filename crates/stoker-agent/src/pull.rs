@@ -230,7 +230,7 @@ impl Tools {
     }
 
     /// Whether images come by the runtime's own pull.
-    fn pulls_by_itself(&self) -> bool {
+    pub(crate) fn pulls_by_itself(&self) -> bool {
         match &self.runtime {
             Runtime::Cri(_) => true,
             Runtime::Containerd(containerd, _) => containerd.node().ineligible().is_some(),

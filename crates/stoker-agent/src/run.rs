@@ -138,6 +138,8 @@ struct Agent {
     /// What is on the disk.
     ledger: Ledger,
     running: BTreeMap<Key, Running>,
+    /// How long attempts that gave their places to others had been at work.
+    worked: BTreeMap<Key, Duration>,
     attempts: JoinSet<Result<Done, Failure>>,
     news: Arc<Notify>,
     said: Said,
@@ -218,6 +220,7 @@ impl Agent {
             source: (ledger.uid.clone(), ledger.generation),
             ledger,
             running: BTreeMap::new(),
+            worked: BTreeMap::new(),
             attempts: JoinSet::new(),
             news: Arc::default(),
             said: Said::default(),
@@ -239,7 +242,7 @@ impl Agent {
         // One at most. A task, so that it goes on while the loop waits for the disk.
         let mut writing: JoinSet<Written> = JoinSet::new();
         let mut listed = false;
-        let able = Able { orders_at_once: self.settings.limits.pulls.max(1), ..Able::default() };
+        let mut able = Able { orders_at_once: self.settings.limits.pulls.max(1), ..Able::default() };
         self.settings.spool.pace().set(self.settings.limits.bandwidth);
         let mut changes = self.settings.runtime.changes();
         let mut looking: Option<BoxFuture<'static, Seen>> = None;
@@ -258,6 +261,7 @@ impl Agent {
             // Orders are on the disk before anything is done about them.
             self.remember().await;
             let now = (self.settings.clock)();
+            able.turn = if self.tools.pulls_by_itself() { step::LONG_TURN } else { step::TURN };
             let step = step::step(&self.orders, &self.tasks, &able, now);
             self.leftovers().pulls.set_orders(self.keep());
             step.actions.into_iter().for_each(|action| self.act(action, now));

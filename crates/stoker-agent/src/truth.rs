@@ -21,7 +21,7 @@ pub(crate) type Seen = Vec<(Key, Said, Stored<There>)>;
 
 /// The images to look for: all whose orders are not being worked on.
 pub(crate) fn questions(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> Vec<(Key, Said, String)> {
-    let idle = tasks.iter().filter(|(_, task)| task.state != TaskState::Running);
+    let idle = tasks.iter().filter(|(_, task)| !matches!(task.state, TaskState::Running { .. }));
     let idle = idle.filter_map(|(key, task)| Some((*key, said(task), orders.get(key)?)));
     idle.filter_map(|(key, said, order)| Some((key, said, name_in_store(&order.image.parse().ok()?)))).collect()
 }
@@ -45,7 +45,7 @@ fn said(task: &Task) -> Said {
 
 /// The task as it is after that look, if it is another. One that moved on since is judged by the next look.
 pub(crate) fn judge(order: &Order, task: &Task, then: Said, seen: &Stored<There>, now: Timestamp) -> Option<Task> {
-    if task.state == TaskState::Running || said(task) != then {
+    if matches!(task.state, TaskState::Running { .. }) || said(task) != then {
         return None;
     }
     match (task.report.phase, seen) {

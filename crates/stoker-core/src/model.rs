@@ -60,18 +60,40 @@ pub struct Pull {
 }
 
 impl Pull {
-    /// The strictest of both; of what a runtime is told, everything.
+    /// One pull for two jobs of the same namespace: the strictest of both.
     pub fn strictest(&self, other: &Self) -> Self {
-        let mut sandbox = other.sandbox.clone();
-        sandbox.labels.extend(self.sandbox.labels.clone());
-        sandbox.annotations.extend(self.sandbox.annotations.clone());
         Self {
-            policy: self.policy.max(other.policy),
             timeout: self.timeout.min(other.timeout),
             retries: self.retries.min(other.retries),
             bandwidth: [self.bandwidth, other.bandwidth].into_iter().flatten().min(),
-            sandbox,
+            ..self.with(other)
         }
+    }
+
+    /// One pull for jobs of two namespaces: the most generous of both, so that neither can throttle or fail the pull of the
+    /// other.
+    pub fn most_generous(&self, other: &Self) -> Self {
+        Self {
+            timeout: self.timeout.max(other.timeout),
+            retries: self.retries.max(other.retries),
+            bandwidth: self.bandwidth.zip(other.bandwidth).map(|(one, other)| one.max(other)),
+            ..self.with(other)
+        }
+    }
+
+    /// Whether a pull on these terms that failed would have failed on the others, too, as far as the terms decide that.
+    pub fn is_as_generous_as(&self, other: &Self) -> bool {
+        let limit = |pull: &Self| pull.bandwidth.unwrap_or(u64::MAX);
+        self.timeout >= other.timeout && self.retries >= other.retries && limit(self) >= limit(other)
+    }
+
+    /// What is the same in both cases: the registry is asked if either wants that, and a runtime is told everything; where they
+    /// differ, what this one says.
+    fn with(&self, other: &Self) -> Self {
+        let mut sandbox = other.sandbox.clone();
+        sandbox.labels.extend(self.sandbox.labels.clone());
+        sandbox.annotations.extend(self.sandbox.annotations.clone());
+        Self { policy: self.policy.max(other.policy), sandbox, ..self.clone() }
     }
 }
 

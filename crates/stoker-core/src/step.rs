@@ -1,6 +1,8 @@
 //! What an agent does next: from its orders, its tasks and the time to actions. The agent performs them and tells
 //! what came of it; retries, back-off and refusals are decided here.
 
+mod turns;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use jiff::Timestamp;
 use crate::human;
 use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, after};
 use crate::reason::Reason;
+use turns::Contender;
+pub use turns::{LONG_TURN, TURN};
 
 /// The longest pause between two attempts.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
@@ -29,7 +33,15 @@ pub struct Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskState {
     /// An attempt is under way.
-    Running,
+    Running {
+        /// Since when it has its place.
+        since: Timestamp,
+    },
+    /// The attempt that was under way gave its place to others, and goes on when it gets one again.
+    Yielded {
+        /// Since when it waits.
+        since: Timestamp,
+    },
     /// The last attempt failed; the next begins then.
     Resting {
         /// When.
@@ -58,6 +70,11 @@ pub enum Action {
         /// What it needs and this agent has not.
         missing: Vec<String>,
     },
+    /// Stop the attempt that is under way, so that another has its turn; what it fetched is kept.
+    Yield {
+        /// Which order.
+        key: Key,
+    },
     /// Stop the attempt that is under way; what it fetched is kept.
     Hold {
         /// Which order.
@@ -75,13 +92,15 @@ pub enum Action {
 pub struct Able {
     /// How many orders it works on at one time; the others wait for their turn.
     pub orders_at_once: usize,
+    /// How long an order may pull before it gives its place to a namespace that has none.
+    pub turn: Duration,
     /// The features that orders may need.
     pub features: BTreeSet<String>,
 }
 
 impl Default for Able {
     fn default() -> Self {
-        Self { orders_at_once: 3, features: BTreeSet::from([LOOK.into(), RESOLVE.into()]) }
+        Self { orders_at_once: 3, turn: TURN, features: BTreeSet::from([LOOK.into(), RESOLVE.into()]) }
     }
 }
 
@@ -101,31 +120,38 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
     let mut step = Step::default();
     let gone = tasks.keys().filter(|key| !orders.contains_key(key));
     step.actions.extend(gone.map(|&key| Action::Forget { key }));
-    let runs = |key: &&Key| tasks.get(key).is_some_and(|task| task.state == TaskState::Running);
-    let held = orders.iter().filter(|(_, order)| order.hold).map(|(key, _)| key).filter(runs);
-    step.actions.extend(held.map(|&key| Action::Hold { key }));
-    let at_work = |order: &Order| !order.hold && !order.ask.is_question();
-    let running = orders.iter().filter(|(_, order)| at_work(order)).map(|(key, _)| key).filter(runs).count();
-    let mut free = able.orders_at_once.saturating_sub(running);
-    let mut before = running;
-    // First asked, first served; the key decides where that is the same.
-    let wanted = orders.iter().filter(|(_, order)| !order.hold);
-    let mut queue: Vec<(Timestamp, Key)> = wanted.map(|(&key, order)| (order.asked, key)).collect();
-    queue.sort_unstable();
-    for (asked, key) in queue {
-        let Some(order) = orders.get(&key) else { continue };
-        let attempt = match tasks.get(&key) {
-            None => 1,
-            Some(task) => match task.state {
-                TaskState::Running => continue,
-                TaskState::Ended if task.report.asked >= asked => continue,
-                TaskState::Ended | TaskState::Queued => 1,
-                TaskState::Resting { until } if until <= now => task.report.attempt.saturating_add(1),
-                TaskState::Resting { until } => {
-                    step.wake = Some(step.wake.map_or(until, |wake| wake.min(until)));
-                    continue;
-                }
-            },
+    let runs = |key: &Key| match tasks.get(key)?.state {
+        TaskState::Running { since } => Some(since),
+        _ => None,
+    };
+    let held = orders.iter().filter(|(key, order)| order.hold && runs(key).is_some());
+    step.actions.extend(held.map(|(&key, _)| Action::Hold { key }));
+    let stalls = |key: &Key| tasks.get(key).is_some_and(|task| task.report.stalled.is_some());
+    let (mut pulling, mut waiting, mut attempts) = (Vec::new(), Vec::new(), BTreeMap::new());
+    for (&key, order) in orders.iter().filter(|(_, order)| !order.hold) {
+        if let Some(since) = runs(&key) {
+            if !order.ask.is_question() {
+                pulling.push(Contender::new(key, order, since, stalls(&key)));
+            }
+            continue;
+        }
+        let task = tasks.get(&key);
+        let mut since = order.asked;
+        let attempt = match task.map(|task| task.state) {
+            None | Some(TaskState::Queued | TaskState::Running { .. }) => 1,
+            Some(TaskState::Ended) if task.is_some_and(|task| task.report.asked >= order.asked) => continue,
+            Some(TaskState::Ended) => 1,
+            Some(TaskState::Yielded { since: yielded }) => {
+                since = yielded;
+                task.map_or(1, |task| task.report.attempt.max(1))
+            }
+            Some(TaskState::Resting { until }) if until <= now => {
+                task.map_or(1, |task| task.report.attempt.saturating_add(1))
+            }
+            Some(TaskState::Resting { until }) => {
+                step.wake = Some(step.wake.map_or(until, |wake| wake.min(until)));
+                continue;
+            }
         };
         let missing: Vec<String> =
             order.features().filter(|feature| !able.features.contains(*feature)).map(str::to_string).collect();
@@ -134,17 +160,21 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
         } else if order.ask.is_question() {
             // Others wait for the answer, and nothing is fetched for it: it takes no place.
             step.actions.push(Action::Start { key, attempt });
-        } else if free > 0 {
-            free -= 1;
-            before += 1;
-            step.actions.push(Action::Start { key, attempt });
         } else {
-            if attempt == 1 {
-                step.queued.push((key, before));
-            }
-            before += 1;
+            attempts.insert(key, attempt);
+            waiting.push(Contender::new(key, order, since, false));
         }
     }
+    let turns = turns::turns(pulling, waiting, able.orders_at_once, able.turn, now);
+    step.actions.extend(turns.yields.into_iter().map(|key| Action::Yield { key }));
+    let attempt = |key: &Key| attempts.get(key).copied().unwrap_or(1);
+    step.actions.extend(turns.starts.into_iter().map(|key| Action::Start { key, attempt: attempt(&key) }));
+    // One that has begun says how far it was.
+    let fresh = |key: &Key| {
+        attempt(key) == 1 && !tasks.get(key).is_some_and(|task| matches!(task.state, TaskState::Yielded { .. }))
+    };
+    step.queued = turns.waits.into_iter().filter(|(key, _)| fresh(key)).collect();
+    step.wake = [step.wake, turns.wake].into_iter().flatten().min();
     step
 }
 
@@ -189,7 +219,7 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
         finished: None,
         updated: now,
     };
-    Task { report, state: TaskState::Running }
+    Task { report, state: TaskState::Running { since: now } }
 }
 
 /// The task that an earlier life of this agent had reported on: done, or to be begun again as the same attempt.
@@ -234,9 +264,19 @@ pub fn rejoin(began: &Order, order: &Order, task: &Task) -> Option<Task> {
     let answers = same && began.terms.pull.policy >= order.terms.pull.policy || order.asked == task.report.asked;
     let newer =
         order.asked >= task.report.asked && (order.asked, &order.jobs) != (task.report.asked, &task.report.jobs);
-    let joins = task.state == TaskState::Running && answers && newer && !order.hold;
+    let joins = matches!(task.state, TaskState::Running { .. }) && answers && newer && !order.hold;
     let report = || Report { asked: order.asked, jobs: order.jobs.clone(), ..task.report.clone() };
     joins.then(|| Task { report: report(), state: task.state })
+}
+
+/// The task whose attempt was stopped so that another has its turn.
+pub fn give_way(task: &Task, now: Timestamp) -> Task {
+    let trouble = match task.report.message.as_str() {
+        "" => String::new(),
+        trouble => format!("; last: {trouble}"),
+    };
+    let message = format!("waits for its turn: it has given its place on this node to others{trouble}");
+    Task { report: Report { message, updated: now, ..task.report.clone() }, state: TaskState::Yielded { since: now } }
 }
 
 /// The task whose attempt was stopped because its order is held: the same attempt begins again when it goes on.
@@ -449,7 +489,7 @@ mod tests {
         let task = begin(&began, 1, None, at(0));
         let again = fetch(5, "sha256:a");
         let joined = rejoin(&began, &again, &task).unwrap();
-        assert_eq!((joined.report.asked, joined.state), (at(5), TaskState::Running));
+        assert_eq!((joined.report.asked, joined.state), (at(5), task.state));
         let done = succeed(&again, &joined, "sha256:a".into(), Bytes::default(), at(6));
         let tasks = BTreeMap::from([(key(1), done)]);
         assert_eq!(next(&BTreeMap::from([(key(1), again.clone())]), &tasks, 7), Step::default(), "not done twice");
@@ -473,6 +513,32 @@ mod tests {
         assert_eq!(again.report.bytes, running.report.bytes);
         let queued = queue(&order(0), 3, at(0));
         assert_eq!(begin(&order(0), 1, Some(&queued.report), at(1)).report.message, "");
+    }
+
+    #[test]
+    fn who_gave_its_place_away_goes_on_as_the_same_attempt_behind_those_that_waited() {
+        let mut orders: BTreeMap<Key, Order> = (1..=5).map(|n| (key(n), order(i64::from(n)))).collect();
+        orders.values_mut().for_each(|order| order.ask = crate::model::Ask::Fetch(Some(Pin::new(at(0), "sha256:a"))));
+        let begun = (1..=3).map(|n| (key(n), begin(&orders[&key(n)], 2, None, at(9))));
+        let mut tasks: BTreeMap<Key, Task> = begun.collect();
+        let stalls = tasks.get_mut(&key(1)).unwrap();
+        (stalls.report.stalled, stalls.report.message) = (Some(at(10)), "the registry sends nothing".into());
+        let step = next(&orders, &tasks, 20);
+        assert_eq!(step.actions, [Action::Yield { key: key(1) }, Action::Start { key: key(4), attempt: 1 }]);
+        let waits = give_way(&tasks[&key(1)], at(20));
+        assert_eq!(
+            waits.report.message,
+            "waits for its turn: it has given its place on this node to others; last: the registry sends nothing"
+        );
+        tasks.insert(key(1), waits);
+        tasks.insert(key(4), begin(&orders[&key(4)], 1, None, at(20)));
+        orders.remove(&key(4));
+        let step = next(&orders, &tasks, 21);
+        assert_eq!(step.actions, [Action::Forget { key: key(4) }, Action::Start { key: key(5), attempt: 1 }]);
+        orders.remove(&key(5));
+        let step = next(&orders, &tasks, 22);
+        assert_eq!(step.actions.last(), Some(&Action::Start { key: key(1), attempt: 2 }));
+        assert_eq!(begin(&orders[&key(1)], 2, Some(&tasks[&key(1)].report), at(22)).report.stalled, None);
     }
 
     #[test]

@@ -24,7 +24,20 @@ impl Agent {
                     self.tasks.insert(key, step::refuse(order, &missing, now));
                 }
             }
+            Action::Yield { key } => {
+                if let Some(running) = self.running.remove(&key) {
+                    tracing::info!(node = self.settings.node, image = running.began.image, "gives its place to others");
+                    running.abort.abort();
+                }
+                if let Some(task) = self.tasks.get(&key) {
+                    if let TaskState::Running { since } = task.state {
+                        *self.worked.entry(key).or_default() += now.duration_since(since).unsigned_abs();
+                    }
+                    self.tasks.insert(key, step::give_way(task, now));
+                }
+            }
             Action::Hold { key } => {
+                self.worked.remove(&key);
                 if let Some(running) = self.running.remove(&key) {
                     tracing::info!(node = self.settings.node, order = %key, "held; what was fetched is kept");
                     running.abort.abort();
@@ -34,6 +47,7 @@ impl Agent {
                 }
             }
             Action::Forget { key } => {
+                self.worked.remove(&key);
                 if let Some(task) = self.tasks.remove(&key) {
                     let left = Left { since: now, bytes: task.report.bytes.upstream };
                     self.leftovers().pulls.leave(&key.to_string(), left);
@@ -80,9 +94,9 @@ impl Agent {
         let pace = Arc::new(Pace::unlimited());
         pace.set(order.terms.pull.bandwidth);
         let (tools, its_meter, its_pace, began) = (self.tools.clone(), meter.clone(), pace.clone(), order.clone());
+        let left = order.terms.pull.timeout.saturating_sub(self.worked.get(&key).copied().unwrap_or_default());
         let abort = self.attempts.spawn(async move {
-            let attempt =
-                tokio::time::timeout(order.terms.pull.timeout, tools.attempt(&order, &its_meter, &its_pace)).await;
+            let attempt = tokio::time::timeout(left, tools.attempt(&order, &its_meter, &its_pace)).await;
             attempt.unwrap_or_else(|_| {
                 let last = its_meter.trouble().map(|trouble| format!("; last: {trouble}")).unwrap_or_default();
                 Err(Failure {
@@ -119,6 +133,7 @@ impl Agent {
     fn conclude(&mut self, key: Key, result: Result<Done, Failure>) {
         let now = (self.settings.clock)();
         self.read_meters(now);
+        self.worked.remove(&key);
         let began_with = self.running.remove(&key).map(|running| running.began.terms.secrets);
         // An answer is no image; that there is none is what keeps images from coming.
         let question = self.orders.get(&key).is_some_and(|order| order.ask.is_question());

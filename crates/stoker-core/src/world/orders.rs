@@ -9,17 +9,26 @@ use super::World;
 use super::demand::{answered, silent_from};
 use super::held::Held;
 use crate::model::{Ask, CopyName, Job, JobId, Key, Order, Pin, Pull, Report, Terms, after};
-use crate::pace;
+use crate::pace::{self, SLOW_ANSWER};
 use crate::reference::Reference;
 use crate::select::selects;
 
 /// Changes of orders by slot and key; `None` takes an order away.
 pub(super) type Changes = BTreeMap<usize, BTreeMap<Key, Option<Order>>>;
 
-/// What an order takes from the jobs that it serves.
+/// What an order takes from the jobs that it serves: strictest among those of one namespace, most generous between namespaces.
+/// Older jobs come first, so that no later one changes what a runtime is told for them.
 fn terms(jobs: &[&Job]) -> Option<Pull> {
-    let (first, others) = jobs.split_first()?;
-    Some(others.iter().fold(first.pull.clone(), |terms, job| terms.strictest(&job.pull)))
+    let mut jobs = jobs.to_vec();
+    jobs.sort_by_key(|job| (job.created, &job.id));
+    let mut namespaces: Vec<(&str, Pull)> = Vec::new();
+    for job in jobs {
+        match namespaces.iter_mut().find(|(name, _)| *name == job.id.namespace()) {
+            Some((_, pull)) => *pull = pull.strictest(&job.pull),
+            None => namespaces.push((job.id.namespace(), job.pull.clone())),
+        }
+    }
+    namespaces.into_iter().map(|(_, pull)| pull).reduce(|one, other| one.most_generous(&other))
 }
 
 impl World {
@@ -137,6 +146,9 @@ impl World {
     ) -> Option<Order> {
         // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
         pull.policy = pull.policy.min(order.terms.pull.policy);
+        if order.ask.is_question() {
+            pull.timeout = pull.timeout.max(SLOW_ANSWER);
+        }
         let secrets = awake.then(|| self.logins(at, image, serves, &order.terms.secrets)).flatten();
         let secrets = secrets.unwrap_or_else(|| order.terms.secrets.clone());
         let terms = Terms { pull, secrets, progress: order.terms.progress };
@@ -162,7 +174,9 @@ impl World {
         let others = others.filter(|other| open.is_some_and(|open| open.jobs.contains(&other.id)));
         let jobs: Vec<&Job> = others.chain([job]).collect();
         let asked = self.new_ask(at, key, job, now);
-        let terms = self.terms(job, &jobs, at, reference.key(), old, 1);
+        let mut terms = self.terms(job, &jobs, at, reference.key(), old, 1);
+        // All jobs go by the answer: one that is in a hurry does not make it fail.
+        terms.pull.timeout = terms.pull.timeout.max(SLOW_ANSWER);
         let order = Order::new(reference.name(), jobs.iter().map(|job| job.id.clone()).collect(), asked, ask, terms);
         self.set_order(at, key, Some(order.clone()));
         order

@@ -130,6 +130,12 @@ fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>)
     match report.filter(|report| report.asked >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
         Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => (Entry::Open, None),
+        // It failed for others, who would have given up earlier than this job: nobody fails the pull of another.
+        Some(Report { phase: Phase::Failed, .. })
+            if !order.jobs.contains(&job.id) && !order.terms.pull.is_as_generous_as(&job.pull) =>
+        {
+            (Entry::Open, None)
+        }
         // The node could not learn the digest; another one has.
         Some(Report { phase: Phase::Failed, .. }) if question && resolved => (Entry::Open, None),
         Some(report @ Report { phase: Phase::Failed, .. }) => {

@@ -26,6 +26,12 @@ pub(crate) fn id(name: &str) -> JobId {
     JobId::new(("stoker.dev", "Preheat"), "default", name)
 }
 
+/// The same job in another namespace.
+pub(crate) fn of_namespace(namespace: &str, mut job: Job) -> Job {
+    job.id = JobId::new(("stoker.dev", "Preheat"), namespace, job.id.name());
+    job
+}
+
 /// The reference of an image that tests write as `web:1` or, with a short digest, `web@sha256:w`.
 pub(crate) fn reference(written: &str) -> Result<Reference, String> {
     let whole = match written.split_once("@sha256:") {

@@ -1,9 +1,9 @@
 //! One pull and one report serve all jobs that want an image on a node.
 
-use stoker_core::model::{Completion, Policy};
+use stoker_core::model::{Completion, Job, Policy};
 use stoker_core::{Reason, Stage};
 
-use crate::build::{id, job, secs};
+use crate::build::{id, job, of_namespace, secs};
 use crate::scene::{NOTHING, Scene};
 
 const WEB: &str = "web@sha256:w";
@@ -215,4 +215,64 @@ fn an_order_that_is_taken_back_and_handed_out_at_once_is_a_newer_ask() {
     scene.edit("b", |job| job.parallelism = 1);
     scene.plan();
     assert!(scene.order("n1", WEB).unwrap().asked > asked);
+}
+
+/// Terms that ruin every pull.
+fn ruinous(name: &str, image: &str) -> Job {
+    let mut job = of_namespace("hostile", job(name, &[image]));
+    (job.pull.timeout, job.pull.retries, job.pull.bandwidth) = (secs(1), 0, Some(1));
+    job
+}
+
+#[test]
+fn between_namespaces_the_most_generous_terms_hold_and_inside_one_the_strictest() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut first = job("first", &[WEB]);
+    (first.pull.timeout, first.pull.retries, first.pull.bandwidth) = (secs(600), 3, Some(1_000));
+    let mut second = job("second", &[WEB]);
+    (second.pull.timeout, second.pull.retries, second.pull.bandwidth) = (secs(300), 5, Some(2_000));
+    scene.job(ruinous("throttle", WEB));
+    scene.job(first);
+    scene.job(second);
+    scene.plan();
+    let pull = scene.order("n1", WEB).unwrap().terms.pull;
+    assert_eq!((pull.timeout, pull.retries, pull.bandwidth), (secs(300), 3, Some(1_000)));
+    scene.job(of_namespace("third", job("unlimited", &[WEB])));
+    scene.plan();
+    assert_eq!(
+        scene.order("n1", WEB).unwrap().terms.pull.bandwidth,
+        None,
+        "who sets no limit is not limited by others"
+    );
+}
+
+#[test]
+fn what_fails_on_the_terms_of_one_namespace_has_not_failed_for_another() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &[WEB]);
+    web.parallelism = 1;
+    scene.job(web);
+    scene.plan();
+    scene.pass(1);
+    scene.job(ruinous("early", WEB));
+    scene.plan();
+    scene.fails("n2", WEB, Reason::Timeout);
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 waits: Parallelism"], "its own terms were not tried on n2");
+    scene.succeeds("n1", WEB);
+    scene.plan();
+    assert_eq!(scene.order("n2", WEB).unwrap().terms.pull.timeout, secs(600));
+    scene.succeeds("n2", WEB);
+    scene.plan();
+    assert_eq!(scene.outcome("web").stage, Stage::Succeeded);
+}
+
+#[test]
+fn a_job_in_a_hurry_does_not_make_questions_fail() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(ruinous("hurry", "web:1"));
+    scene.plan();
+    assert_eq!(scene.question("n1", "web:1").unwrap().terms.pull.timeout, secs(30));
+    scene.pass(1);
+    assert_eq!(scene.plan(), NOTHING);
 }

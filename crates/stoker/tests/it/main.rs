@@ -16,6 +16,7 @@ mod lasting;
 mod memory;
 mod metrics;
 mod mistakes;
+mod neighbours;
 mod pages;
 mod pull;
 mod quiet;

@@ -1,0 +1,46 @@
+//! What namespaces can do to one another on a node: nothing.
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, DynamicObject, PostParams};
+use serde_json::json;
+use stoker_testbed::registry::{Fault, On, Registry, noise};
+
+use crate::bed::Up;
+
+/// As many images as a node pulls at one time, whose registry sends a little and then nothing, hold every place.
+#[tokio::test(flavor = "multi_thread")]
+async fn images_that_never_come_do_not_keep_those_of_others_from_coming() {
+    let registry = Registry::start().await.unwrap();
+    let tarpit: Vec<String> = (0..6).map(|n| format!("{}/hostile/tar{n}:v1", registry.host())).collect();
+    let mut stuck = Vec::new();
+    for n in 0..6 {
+        let pushed = registry.push(&format!("hostile/tar{n}"), "v1", &[noise(200_000, n)]);
+        registry.fault(On::Path(pushed.layers[0].clone()), usize::MAX, Fault::StallAfter(1_000));
+        stuck.push(pushed.layers[0].clone());
+    }
+    registry.push("shop/web", "v1", &[noise(1_000, 9)]);
+    let up = Up::start(1);
+    let namespaces: Api<Namespace> = Api::all(up.client().await);
+    let hostile = serde_json::from_value(json!({ "metadata": { "name": "hostile" } })).unwrap();
+    namespaces.create(&PostParams::default(), &hostile).await.unwrap();
+    for (n, image) in tarpit.iter().enumerate() {
+        let (name, namespace) = (format!("tar{n}"), "hostile");
+        up.run(&["-n", namespace, "pull", image, "--name", &name, "--timeout", "24h", "--no-wait"]).await.exits(0);
+    }
+    registry
+        .wait_for(|seen| stuck.iter().filter(|layer| seen.iter().any(|seen| seen.path.contains(*layer))).count() >= 3)
+        .await;
+    let image = format!("{}/shop/web:v1", registry.host());
+    up.run(&["pull", &image, "--timeout", "2m"]).await.exits(0);
+    // Those that gave their places away say so, and go on where they were.
+    let waits = |object: &DynamicObject| {
+        object.data["status"]["reports"].to_string().contains("has given its place on this node to others")
+    };
+    up.wait("NodePreheat", "node-1", waits).await;
+    registry.let_go();
+    let all_there = |object: &DynamicObject| {
+        let reports = object.data["status"]["reports"].as_object().into_iter().flatten();
+        reports.filter(|(_, report)| report["phase"] == json!("Succeeded")).count() == 7
+    };
+    up.wait("NodePreheat", "node-1", all_there).await;
+}
