@@ -60,7 +60,7 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     async fn run(&self, seat: Arc<Seat<()>>) -> Result<(), Error> {
-        let _turn = self.spool.turns.take().await.ok_or(spool::Error::Stopped)?;
+        let _turn = self.spool.turns.take(self.core.image().name()).await.ok_or(spool::Error::Stopped)?;
         let mut writer = self.open(seat).await?;
         let mut chances = Chances { inherited: writer.length() > 0, again: false };
         loop {

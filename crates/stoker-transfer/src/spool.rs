@@ -10,10 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
 use oci_spec::image::{Descriptor, Digest};
+use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex as Seat;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::fetch;
+use crate::hash::hex;
 use crate::limit::Pace;
 use crate::login::Login;
 use crate::reference::Reference;
@@ -35,7 +37,8 @@ pub(crate) use self::writer::Writer;
 /// How much a spool does at once.
 #[derive(Debug, Clone)]
 pub struct SpoolSettings {
-    /// Blobs that are fetched at the same time; the others wait in the order they came.
+    /// Blobs that are fetched at the same time; the others wait in the order they came. Beyond it every image has one: those
+    /// of an image that never comes do not keep others waiting.
     pub concurrency: usize,
     /// Bytes after which what was written is made to last: at most this much is lost with the power.
     pub checkpoint: u64,
@@ -92,8 +95,32 @@ pub(crate) struct Inner {
     blobs: Mutex<HashMap<Key, Entry>>,
 }
 
-/// The length is part of a blob's name here: a manifest that lies about it must not touch the file of one that does not.
-type Key = (Digest, u64);
+/// A blob that is fetched. The length is part of its name here: a manifest that lies about it must not touch the file of one that
+/// does not.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    digest: Digest,
+    size: u64,
+    /// A mark of the registry, where another one is being asked for the same blob: a registry slows nobody's images but its own.
+    beside: Option<String>,
+}
+
+impl Key {
+    fn file(&self) -> String {
+        let (digest, size) = (self.digest.digest(), self.size);
+        match &self.beside {
+            None => format!("{digest}.{size}"),
+            Some(mark) => format!("{digest}.{size}.{mark}"),
+        }
+    }
+
+    /// From the name of a file of the spool.
+    fn of_file(name: &str) -> Option<Self> {
+        let mut parts = name.splitn(3, '.');
+        let digest = Digest::try_from(format!("sha256:{}", parts.next()?)).ok()?;
+        Some(Self { digest, size: parts.next()?.parse().ok()?, beside: parts.next().map(str::to_owned) })
+    }
+}
 
 /// What we know of a blob: its fetch, if anyone still holds it, and the seat of its one writer.
 #[derive(Debug, Default)]
@@ -129,19 +156,26 @@ impl Spool {
 
     /// Joins the fetch of this blob, or starts it. Must be called inside a tokio runtime.
     ///
-    /// All handles of one digest share one fetch. It goes on while there is a handle (or a follower) and stops with the
+    /// All handles of one digest from one registry share one fetch. It goes on while there is a handle (or a follower) and stops with the
     /// last one; the part that is there stays. Where the first caller's source fails, those of later callers are tried.
     pub fn blob(&self, source: Source, descriptor: Descriptor) -> Growing {
         let mut blobs = self.inner.blobs.lock().unwrap_or_else(PoisonError::into_inner);
         // Seats nobody sits on and nobody waits for would pile up otherwise.
         blobs.retain(|_, entry| entry.handle.strong_count() > 0 || Arc::strong_count(&entry.seat) > 1);
-        let entry = blobs.entry((descriptor.digest().clone(), descriptor.size())).or_default();
+        let mut key = Key { digest: descriptor.digest().clone(), size: descriptor.size(), beside: None };
+        let running =
+            blobs.get(&key).and_then(|entry| entry.handle.upgrade()).filter(|handle| handle.core.is_running());
+        if running.is_some_and(|handle| handle.core.registry() != source.image.registry()) {
+            let mark = hex(Sha256::new_with_prefix(source.image.registry()));
+            key.beside = Some(mark.chars().take(16).collect());
+        }
+        let path = self.inner.dir.join(key.file());
+        let entry = blobs.entry(key).or_default();
         if let Some(handle) = entry.handle.upgrade()
             && handle.core.join(&source)
         {
             return Growing::new(handle);
         }
-        let path = self.inner.path(descriptor.digest(), descriptor.size());
         let core = Arc::new(Core::new(path, descriptor, source, self.inner.pace.clone()));
         let seat = entry.seat.clone();
         let task = tokio::spawn(fetch::drive(core.clone(), self.inner.clone(), seat));
@@ -153,7 +187,7 @@ impl Spool {
     /// Removes a blob's file, whole or not, because nobody needs it here any more. One that is being fetched stays.
     pub async fn release(&self, digest: &Digest) -> Result<(), crate::Error> {
         for file in self.files().await?.into_iter().filter(|file| file.digest == *digest) {
-            let Some(seat) = self.inner.free_seat((file.digest, file.size)) else { continue };
+            let Some(seat) = self.inner.free_seat(file.key) else { continue };
             // A writer that was told to stop may still have a write in hand.
             let _guard = seat.lock().await;
             let path = file.path;
@@ -178,10 +212,6 @@ impl Spool {
 }
 
 impl Inner {
-    fn path(&self, digest: &Digest, size: u64) -> PathBuf {
-        self.dir.join(format!("{}.{size}", digest.digest()))
-    }
-
     /// The seat of a blob that nobody fetches, and whose finished fetch, if any, is forgotten with this.
     fn free_seat(&self, key: Key) -> Option<Arc<Seat<()>>> {
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,8 +233,7 @@ pub struct Held {
     pub bytes: u64,
     /// When it was last written to.
     pub modified: SystemTime,
-    /// What the whole blob has.
-    size: u64,
+    key: Key,
     path: PathBuf,
 }
 
@@ -214,13 +243,10 @@ fn list(dir: &Path) -> Result<Vec<Held>, Error> {
     for entry in std::fs::read_dir(dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
-        let Some((digest, size)) = name.to_str().and_then(|name| name.split_once('.')) else { continue };
         // A file may go while we look: it counts no more.
-        if let (Ok(digest), Ok(size), Ok(meta)) =
-            (Digest::try_from(format!("sha256:{digest}")), size.parse(), entry.metadata())
-        {
+        if let (Some(key), Ok(meta)) = (name.to_str().and_then(Key::of_file), entry.metadata()) {
             let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            held.push(Held { digest, bytes: meta.len(), modified, size, path: entry.path() });
+            held.push(Held { digest: key.digest.clone(), bytes: meta.len(), modified, key, path: entry.path() });
         }
     }
     Ok(held)

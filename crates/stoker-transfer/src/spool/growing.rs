@@ -43,6 +43,8 @@ pub(crate) struct Core {
     first: Source,
     /// Those of everyone who joined.
     others: Mutex<Vec<Source>>,
+    /// Changes with each of them.
+    pub(crate) joined: watch::Sender<()>,
     /// How many sources have failed: the next one is in use.
     failed: AtomicUsize,
 }
@@ -59,8 +61,19 @@ impl Core {
             pace,
             first: source,
             others: Mutex::default(),
+            joined: watch::Sender::new(()),
             failed: AtomicUsize::new(0),
         }
+    }
+
+    /// The registry that is asked.
+    pub(crate) fn registry(&self) -> &str {
+        self.first.image.registry()
+    }
+
+    /// The image whose turn it is while this is fetched.
+    pub(crate) fn image(&self) -> &Reference {
+        &self.first.image
     }
 
     /// Adds one more who wants the blob; `false` where this fetch is no longer good for that.
@@ -74,6 +87,7 @@ impl Core {
         let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
         if !source.is_same_way(&self.first) && !others.iter().any(|other| source.is_same_way(other)) {
             others.push(source.clone());
+            self.joined.send_replace(());
         }
         true
     }
@@ -95,10 +109,15 @@ impl Core {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What holds the bytes back: the pace of all, and that of the way in use.
+    /// What holds the bytes back: the pace of all, and the most generous of those who want the blob. Who shares a fetch with others
+    /// is not slowed by their limits.
     pub(crate) fn paces(&self) -> impl Iterator<Item = Arc<Pace>> {
-        let own = self.with_source(|source| source.pace.clone()).flatten();
-        std::iter::once(self.pace.clone()).chain(own).filter(|pace| pace.limit().is_some())
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = std::iter::once(&self.first).chain(others.iter());
+        let limits: Option<Vec<(u64, Arc<Pace>)>> =
+            all.map(|source| source.pace.as_ref().and_then(|pace| Some((pace.limit()?, pace.clone())))).collect();
+        let own = limits.and_then(|limits| limits.into_iter().max_by_key(|(limit, _)| *limit)).map(|(_, pace)| pace);
+        std::iter::once(self.pace.clone()).filter(|pace| pace.limit().is_some()).chain(own)
     }
 
     /// The blob of this image, for error messages.

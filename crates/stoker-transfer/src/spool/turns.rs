@@ -1,8 +1,10 @@
 //! Whose turn it is to fetch.
 //!
 //! Those who want a turn come in; at most so many have one at the same time, in the order they came. How many may change
-//! while they run: nobody loses a turn by it, the next ones wait.
+//! while they run: nobody loses a turn by it, the next ones wait. Each image has one turn of its own besides, so that one whose
+//! blobs never come does not keep those of others from coming.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -13,8 +15,11 @@ const MOST: usize = 1024;
 /// So many at once.
 #[derive(Debug)]
 pub(crate) struct Turns {
+    /// One less than the limit: the first turn is the image's own.
     free: Arc<Semaphore>,
     count: Mutex<Count>,
+    /// The turns of images that want one.
+    own: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 #[derive(Debug)]
@@ -28,24 +33,39 @@ struct Count {
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Arc<Turns>,
-    permit: Option<OwnedSemaphorePermit>,
+    /// One of those that are for all.
+    shared: Option<OwnedSemaphorePermit>,
+    _own: Option<OwnedSemaphorePermit>,
 }
 
 impl Turns {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
-        let limit = limit.clamp(1, MOST);
-        Arc::new(Self { free: Arc::new(Semaphore::new(limit)), count: Mutex::new(Count { limit, surplus: 0 }) })
+        let limit = limit.clamp(1, MOST) - 1;
+        let count = Mutex::new(Count { limit, surplus: 0 });
+        Arc::new(Self { free: Arc::new(Semaphore::new(limit)), count, own: Mutex::default() })
     }
 
-    /// Waits for a turn; `None` never comes, because nobody closes this.
-    pub(crate) async fn take(self: &Arc<Self>) -> Option<Turn> {
-        let permit = self.free.clone().acquire_owned().await.ok()?;
-        Some(Turn { turns: self.clone(), permit: Some(permit) })
+    fn own(&self, image: &str) -> Arc<Semaphore> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        // Of images that nobody fetches any more. A turn that is taken holds its semaphore, too.
+        own.retain(|_, turn| Arc::strong_count(turn) > 1);
+        own.entry(image.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
+    }
+
+    /// Waits for a turn for a blob of this image; `None` never comes, because nobody closes this.
+    pub(crate) async fn take(self: &Arc<Self>, image: &str) -> Option<Turn> {
+        let own = self.own(image);
+        let (shared, own) = tokio::select! {
+            biased;
+            own = own.acquire_owned() => (None, Some(own.ok()?)),
+            shared = self.free.clone().acquire_owned() => (Some(shared.ok()?), None),
+        };
+        Some(Turn { turns: self.clone(), shared, _own: own })
     }
 
     pub(crate) fn set(&self, limit: usize) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = limit.clamp(1, MOST);
+        let limit = limit.clamp(1, MOST) - 1;
         let (more, fewer) = (limit.saturating_sub(count.limit), count.limit.saturating_sub(limit));
         count.limit = limit;
         let kept = more.min(count.surplus);
@@ -58,12 +78,12 @@ impl Turns {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut count = self.turns.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let permit = self.permit.take();
+        let shared = self.shared.take();
         if count.surplus > 0
-            && let Some(permit) = permit
+            && let Some(shared) = shared
         {
             count.surplus -= 1;
-            permit.forget();
+            shared.forget();
         }
     }
 }
@@ -76,7 +96,18 @@ mod tests {
 
     /// Takes turns until there is none.
     fn all(turns: &Arc<Turns>) -> Vec<Turn> {
-        std::iter::from_fn(|| turns.take().now_or_never().flatten()).collect()
+        std::iter::from_fn(|| turns.take("a").now_or_never().flatten()).collect()
+    }
+
+    #[tokio::test]
+    async fn one_image_has_all_turns_and_another_still_one() {
+        let turns = Turns::new(3);
+        let taken = all(&turns);
+        let other = turns.take("b").now_or_never().flatten();
+        assert_eq!((taken.len(), other.is_some()), (3, true));
+        assert!(turns.take("b").now_or_never().is_none(), "a second one is not its own");
+        drop(other);
+        assert!(turns.take("b").now_or_never().flatten().is_some());
     }
 
     #[tokio::test]
@@ -102,8 +133,8 @@ mod tests {
     #[tokio::test]
     async fn one_who_waits_gets_the_turn_that_is_new() {
         let turns = Turns::new(1);
-        let _taken = turns.take().await;
-        let mut waits = Box::pin(turns.take());
+        let _taken = turns.take("a").await;
+        let mut waits = Box::pin(turns.take("a"));
         assert!(waits.as_mut().now_or_never().is_none());
         turns.set(2);
         assert!(waits.await.is_some());

@@ -82,3 +82,15 @@ async fn our_own_waiting_is_no_stall_of_the_registry() {
     growing.complete().await.unwrap();
     assert_eq!((bench.ranges(), bench.sent()), (vec![None], SIZE as u64), "nothing was asked for again");
 }
+
+#[tokio::test]
+async fn who_shares_a_blob_with_others_is_not_held_back_by_their_limit() {
+    let bench = Bench::new().await;
+    let slow = bench.spool.blob(bench.source().paced(Arc::new(Pace::new(1))), bench.descriptor());
+    came(&slow, 1).await;
+    let name = format!("{}/shop/app:v1", bench.registry.host());
+    let fast = bench.spool.blob(Source::new(name.parse().unwrap(), None), bench.descriptor());
+    assert!(fast.is_same_fetch(&slow) && !slow.throttled());
+    fast.complete().await.unwrap();
+    assert_eq!(bench.sent(), SIZE as u64, "nothing came twice");
+}

@@ -1,7 +1,6 @@
 //! One writer, many who wait; parts that outlive their fetch.
 
 use futures::StreamExt;
-use stoker_testbed::proxy::Proxy;
 use stoker_testbed::registry::{Fault, On};
 use stoker_transfer::Kind;
 
@@ -118,18 +117,51 @@ async fn a_follower_never_gets_the_end_of_a_corrupt_blob() {
 #[tokio::test]
 async fn a_second_caller_brings_a_second_way() {
     let bench = Bench::new().await;
-    let other = testbed::Registry::start().await.unwrap();
-    other.push("mirror/app", "v1", std::slice::from_ref(&bench.layer));
-    let way = Proxy::start(bench.registry.host().parse().unwrap()).await.unwrap();
-    let source = |host: String, name: &str| Source::new(format!("{host}/{name}:v1").parse().unwrap(), None);
-    let first = half_from(&bench, source(way.host(), "team/app")).await;
-    let second = bench.spool.blob(source(other.host(), "mirror/app"), bench.descriptor());
-    // The first registry goes away in the middle.
-    way.down().await;
+    bench.registry.push("mirror/app", "v1", std::slice::from_ref(&bench.layer));
+    let source = |name: &str| Source::new(format!("{}/{name}:v1", bench.registry.host()).parse().unwrap(), None);
+    let first = half_from(&bench, source("team/app")).await;
+    let second = bench.spool.blob(source("mirror/app"), bench.descriptor());
+    assert!(second.is_same_fetch(&first));
+    // The first repository has it no more when the connection ends in the middle.
+    bench.registry.fault(On::Path("/team/app/blobs/".into()), usize::MAX, Fault::Status(404, None));
+    pass(2 * STALL).await;
     let file = second.complete().await.unwrap();
     assert_eq!(std::fs::read(file).unwrap(), bench.layer);
-    assert_eq!(other.body_bytes("/blobs/"), SIZE as u64 - HALF);
+    assert_eq!(bench.registry.body_bytes("/mirror/app/blobs/"), SIZE as u64 - HALF);
     drop(first);
+}
+
+#[tokio::test]
+async fn a_registry_that_sends_nothing_does_not_hold_up_the_same_blob_of_another() {
+    let bench = Bench::new().await;
+    let other = testbed::Registry::start().await.unwrap();
+    other.push("shop/app", "v1", std::slice::from_ref(&bench.layer));
+    let stuck = half(&bench).await;
+    let source = Source::new(format!("{}/shop/app:v1", other.host()).parse().unwrap(), None);
+    let file = bench.spool.blob(source, bench.descriptor()).complete().await.unwrap();
+    assert_eq!(std::fs::read(file).unwrap(), bench.layer);
+    assert_eq!(other.body_bytes("/blobs/"), SIZE as u64);
+    bench.registry.let_go();
+    stuck.complete().await.unwrap();
+    bench.spool.release(&digest_of(&bench.pushed.layers[0])).await.unwrap();
+    assert!(bench.spool.held().await.unwrap().is_empty(), "both files are found and go");
+}
+
+#[tokio::test]
+async fn blobs_of_an_image_that_never_comes_leave_a_turn_to_others() {
+    let bench = Bench::new().await;
+    bench.registry.fault(On::Path("/team/app/blobs/".into()), usize::MAX, Fault::StallAfter(10));
+    let stuck: Vec<Growing> = (0..8)
+        .map(|seed| {
+            let digest = bench.registry.put_blob(testbed::noise(1_000, 100 + seed));
+            bench.spool.blob(bench.source(), descriptor(&digest, 1_000))
+        })
+        .collect();
+    bench.registry.wait_for(|seen| seen.iter().filter(|seen| seen.body_bytes == 10).count() == 4).await;
+    let digest = bench.registry.put_blob(testbed::noise(1_000, 9));
+    let source = Source::new(format!("{}/shop/app:v1", bench.registry.host()).parse().unwrap(), None);
+    bench.spool.blob(source, descriptor(&digest, 1_000)).complete().await.unwrap();
+    drop(stuck);
 }
 
 #[tokio::test]
