@@ -50,7 +50,9 @@ impl FromStr for Amount {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match UNITS.iter().find(|(_, unit)| self.0.is_multiple_of(*unit)) {
+        // The pattern has no more than six digits before the largest units.
+        let fits = |unit: u64| unit < 1_000_000_000_000 || self.0 / unit < 1_000_000;
+        match UNITS.iter().find(|(_, unit)| self.0.is_multiple_of(*unit) && fits(*unit)) {
             Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
             None => write!(f, "{}", self.0),
         }
@@ -100,6 +102,8 @@ mod tests {
             ("1024Ki", 1 << 20, "1Mi"),
             ("3G", 3_000_000_000, "3G"),
             ("65537", 65537, "65537"),
+            ("1048576000Gi", 1_048_576_000 << 30, "1048576000Gi"),
+            ("999999Ti", 999_999 << 40, "999999Ti"),
         ] {
             let amount: Amount = text.parse().unwrap();
             assert_eq!((amount.0, amount.to_string().as_str()), (bytes, back));

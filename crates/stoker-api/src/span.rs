@@ -48,9 +48,12 @@ impl FromStr for Span {
     }
 }
 
+/// As long as the schema can write it, some hundred thousand years: a longer one is as good as this.
+const LONGEST: u128 = 999_999_999 * 3_600_000;
+
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let millis = self.0.as_millis();
+        let millis = self.0.as_millis().min(LONGEST);
         let parts = [
             (millis / 3_600_000, "h"),
             (millis / 60_000 % 60, "m"),
@@ -101,6 +104,8 @@ mod tests {
             assert_eq!(span.0, Duration::from_millis(millis), "{text}");
             assert_eq!(span.to_string().parse::<Span>().unwrap(), span, "{text}");
         }
+        let long: Span = "999999999h999999999h".parse().unwrap();
+        assert_eq!((long.to_string().as_str(), Span(Duration::MAX).to_string()), ("999999999h", long.to_string()));
         for text in ["", "10", "m", "1.5h", "-1s", "5d", "99999999999999999999h", "9999999999999999h9999999999999999h"]
         {
             assert!(text.parse::<Span>().is_err(), "{text}");

@@ -307,7 +307,7 @@ async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String
     let params = PatchParams::default();
     let result = match write {
         Write::Patch(_, patch) if resource.kind == NodeObject::kind(&()) => {
-            Api::<NodeObject>::all(client).patch(name, &params, &Patch::Merge(patch)).await.map(Answer::node)
+            write_orders(&Api::all(client), name, patch).await.map(Answer::node)
         }
         Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
         Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
@@ -346,6 +346,42 @@ async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String
         true => Ok(None),
         false => Err(Problem::Request(&kube::Error::Api(status)).to_string()),
     }
+}
+
+/// Writes orders of a node. Where the API server refuses them because of what is in them, they are written one by one: an order that
+/// cannot be written keeps no other from being written, and is tried again with the next ones.
+async fn write_orders(api: &Api<NodeObject>, name: &str, patch: &Value) -> Result<NodeObject, kube::Error> {
+    let params = PatchParams::default();
+    let refused = match api.patch(name, &params, &Patch::Merge(patch)).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 413 | 422) => kube::Error::Api(status),
+        result => return result,
+    };
+    let parts = one_by_one(patch);
+    if parts.len() < 2 {
+        return Err(refused);
+    }
+    let mut last = Err(refused);
+    let mut broken = None;
+    for part in parts {
+        match api.patch(name, &params, &Patch::Merge(part)).await {
+            Err(problem) => broken = Some(problem),
+            written => last = written,
+        }
+    }
+    broken.map_or(last, Err)
+}
+
+/// A patch of several orders as one patch for each of them.
+fn one_by_one(patch: &Value) -> Vec<Value> {
+    let orders = patch.pointer("/spec/orders").and_then(Value::as_object).into_iter().flatten();
+    let alone = orders.map(|(key, order)| {
+        let mut alone = patch.clone();
+        if let Some(orders) = alone.pointer_mut("/spec/orders") {
+            *orders = serde_json::json!({ key: order });
+        }
+        alone
+    });
+    alone.collect()
 }
 
 /// Whether the object that a write is for is there, the one with this uid where the write is for that one alone. A conflict

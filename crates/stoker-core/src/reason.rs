@@ -48,6 +48,8 @@ reasons! {
     NodeUnknown = "NodeUnknown",
     /// Waiting: a Secret of the job is being copied to where agents may read it.
     SecretCopying = "SecretCopying",
+    /// Waiting: the node's object has no room for more orders, of the job's namespace or of all.
+    TooManyOrders = "TooManyOrders",
     /// Waiting: nothing stands in the way, the controller has not acted yet.
     Pending = "Pending",
     /// Waiting: no node matches what the job asks for.
@@ -157,6 +159,11 @@ pub enum Waiting {
         /// Which one.
         secret: SecretId,
     },
+    /// The node's object has no room for more orders.
+    TooManyOrders {
+        /// The namespace whose jobs have taken their part; none where all of them together have.
+        namespace: Option<String>,
+    },
     /// The controller has not acted yet.
     Pending,
     /// Nobody knows whether the job has ended.
@@ -168,7 +175,7 @@ pub enum Waiting {
 
 impl Waiting {
     /// The public words for all of them.
-    pub const REASONS: [Reason; 10] = [
+    pub const REASONS: [Reason; 11] = [
         Reason::Suspended,
         Reason::Parallelism,
         Reason::Unresolved,
@@ -177,6 +184,7 @@ impl Waiting {
         Reason::NodeUnknown,
         Reason::SecretCopying,
         Reason::SecretMissing,
+        Reason::TooManyOrders,
         Reason::Pending,
         Reason::StatusUnreadable,
     ];
@@ -192,6 +200,7 @@ impl Waiting {
             Waiting::NodeUnknown => Reason::NodeUnknown,
             Waiting::SecretCopying { .. } => Reason::SecretCopying,
             Waiting::SecretMissing { .. } => Reason::SecretMissing,
+            Waiting::TooManyOrders { .. } => Reason::TooManyOrders,
             Waiting::Pending => Reason::Pending,
             Waiting::StatusUnreadable { .. } => Reason::StatusUnreadable,
         }
@@ -249,6 +258,17 @@ impl fmt::Display for Waiting {
                 write!(
                     f,
                     "Secret {secret} is not there; the pull is tried without it if it does not come in a few seconds"
+                )
+            }
+            Waiting::TooManyOrders { namespace } => {
+                let whose = match namespace {
+                    Some(namespace) => format!("the jobs of namespace {namespace}"),
+                    None => "all jobs together".into(),
+                };
+                write!(
+                    f,
+                    "{whose} have as many orders on this node as its NodePreheat can hold; it comes when others end: delete \
+                     jobs that are no longer needed, or give each fewer images"
                 )
             }
             Waiting::Pending => {

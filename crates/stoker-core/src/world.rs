@@ -10,6 +10,7 @@ mod held;
 mod orders;
 mod plan;
 mod refresh;
+mod room;
 mod seat;
 mod secrets;
 mod view;
@@ -26,6 +27,7 @@ use crate::rollup::Outcome;
 use demand::Demand;
 use held::Held;
 pub use plan::{OrderWrite, Plan};
+pub use room::{Full, ROOM, ROOM_OF_A_NAMESPACE};
 use seat::Seat;
 pub use secrets::CopyChange;
 use secrets::Secrets;
@@ -308,7 +310,11 @@ impl World {
         let slots = self.slots.iter().enumerate();
         let held = |slot: &Slot, key: &Key| slot.orders.contains_key(key) || slot.orders.contains_key(&key.question());
         let holding = slots.filter(|(_, slot)| keys.iter().any(|key| held(slot, key)));
-        self.dirty_slots.extend(holding.map(|(at, _)| at));
+        let holding: Vec<usize> = holding.map(|(at, _)| at).collect();
+        // Orders that nobody wants any more make room for others.
+        let crowded: Vec<usize> = holding.iter().copied().filter(|at| self.is_crowded(*at)).collect();
+        crowded.into_iter().for_each(|at| self.touch_node(at));
+        self.dirty_slots.extend(holding);
     }
 
     /// The place of this name; a new one if there is none.

@@ -192,6 +192,9 @@ pub struct Saying {
     pub disk: Option<Disk>,
 }
 
+/// In characters; the schema has room for a little more.
+const LONGEST_MESSAGE: usize = 2000;
+
 /// The patch of a node's status.
 pub fn saying(node: &str, saying: &Saying) -> Write {
     let mut status = Map::new();
@@ -225,12 +228,20 @@ fn wire_report(report: &Report) -> Value {
         bytes: bytes(report.bytes),
         attempt: report.attempt,
         reason: report.reason.map(|reason| reason.to_string()),
-        message: Some(report.message.clone()).filter(|message| !message.is_empty()),
+        message: Some(shortened(&report.message)).filter(|message| !message.is_empty()),
         stalled: report.stalled,
         started: report.started,
         finished: report.finished,
         updated: report.updated,
     })
+}
+
+/// As much of a message as a NodePreheat may hold.
+fn shortened(message: &str) -> String {
+    match message.char_indices().nth(LONGEST_MESSAGE) {
+        None => message.into(),
+        Some((end, _)) => format!("{} …", message.get(..end).unwrap_or_default()),
+    }
 }
 
 fn wire_pin(pin: &model::Pin) -> WirePin {

@@ -60,6 +60,7 @@ pub struct NodePreheatSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WireOrder {
     /// The canonical reference.
+    #[schemars(length(max = 1024))]
     pub image: String,
     /// What to do; none, as older controllers write it, means Look where `needs` has `look`, else Fetch.
     #[serde(default)]
@@ -85,6 +86,7 @@ pub struct WireOrder {
     /// The time between two reports of mere progress.
     pub progress: Span,
     /// The jobs that it serves, as Kind.group/namespace/name, with #part where an object means several jobs.
+    #[schemars(length(max = 4096), inner(length(max = 1024)))]
     pub jobs: Vec<String>,
     /// When it was last asked for; the report repeats it.
     #[schemars(with = "String", extend("format" = "date-time"))]
@@ -94,6 +96,7 @@ pub struct WireOrder {
     pub secrets: Vec<String>,
     /// Features that the agent must have: `look` and `resolve` for the asks of these names.
     #[serde(default)]
+    #[schemars(length(max = 64), inner(length(max = 64)))]
     pub needs: Vec<String>,
 }
 
@@ -113,9 +116,11 @@ pub enum WireAsk {
 pub struct WireSandbox {
     /// Its labels.
     #[serde(default)]
+    #[schemars(length(max = 1024))]
     pub labels: Vec<String>,
     /// Its annotations.
     #[serde(default)]
+    #[schemars(length(max = 1024))]
     pub annotations: Vec<String>,
 }
 
@@ -144,6 +149,7 @@ pub struct NodePreheatStatus {
     pub disk: Option<Disk>,
     /// What came of each order, under the order's key.
     #[serde(default)]
+    #[schemars(extend("maxProperties" = 4096))]
     pub reports: BTreeMap<String, WireReport>,
 }
 
@@ -151,16 +157,21 @@ pub struct NodePreheatStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AgentInfo {
     /// Its version.
+    #[schemars(length(max = 64))]
     pub version: String,
     /// Where it puts images.
+    #[schemars(length(max = 64))]
     pub runtime: String,
     /// Why it puts them there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub chosen: Option<String>,
     /// The platform that it pulls for, such as linux/arm64.
+    #[schemars(length(max = 64))]
     pub platform: String,
     /// Features that orders may need.
     #[serde(default)]
+    #[schemars(length(max = 64), inner(length(max = 64)))]
     pub features: Vec<String>,
 }
 
@@ -175,6 +186,7 @@ pub struct Disk {
     pub free: u64,
     /// What is free, for people, such as 75.8GiB.
     #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
     pub available: String,
 }
 
@@ -193,11 +205,13 @@ pub struct WireReport {
     pub asked: Timestamp,
     /// The jobs of that order; the report may outlive it.
     #[serde(default)]
+    #[schemars(length(max = 4096), inner(length(max = 1024)))]
     pub jobs: Vec<String>,
     /// How far it is.
     pub phase: WirePhase,
     /// The digest that is there, or on its way.
     #[serde(default)]
+    #[schemars(length(max = 256))]
     pub digest: Option<String>,
     /// The registry's answer, where this node asked it.
     #[serde(default)]
@@ -209,9 +223,11 @@ pub struct WireReport {
     pub attempt: u32,
     /// Why it failed, in a word.
     #[serde(default)]
+    #[schemars(length(max = 64))]
     pub reason: Option<String>,
     /// Why it failed, in a sentence.
     #[serde(default)]
+    #[schemars(length(max = 2048))]
     pub message: Option<String>,
     /// Since when no byte has come, in an attempt that goes on.
     #[serde(default)]

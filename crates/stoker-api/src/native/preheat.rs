@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use kube_derive::CustomResource;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::status::PreheatStatus;
 use crate::amount::Amount;
@@ -154,6 +155,7 @@ pub struct PullSpec {
     pub retries: i32,
     /// What a container runtime that pulls by itself is told about the pod that the images are for.
     #[serde(default, skip_serializing_if = "SandboxSpec::is_empty")]
+    #[schemars(schema_with = "bounded_sandbox")]
     pub sandbox: SandboxSpec,
 }
 
@@ -185,6 +187,20 @@ pub struct SandboxSpec {
     /// Its annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
+}
+
+/// What a Preheat may say about the pod: it goes to every node that pulls, once for each image.
+fn bounded_sandbox(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = SandboxSpec::json_schema(generator);
+    let rule = json!([{ "rule": "self.all(key, size(key) <= 317)", "message": "a key has at most 317 characters" }]);
+    for (field, longest) in [("labels", 63), ("annotations", 1024)] {
+        if let Some(map) = schema.pointer_mut(&format!("/properties/{field}")).and_then(Value::as_object_mut) {
+            map.insert("maxProperties".into(), 16.into());
+            map.insert("additionalProperties".into(), json!({ "type": "string", "maxLength": longest }));
+            map.insert("x-kubernetes-validations".into(), rule.clone());
+        }
+    }
+    schema
 }
 
 impl SandboxSpec {

@@ -1,12 +1,15 @@
 //! An API server that refuses for a while what the controller may see at other times: one that has just started and does not
 //! know yet who may what, or a role that is being replaced. What it hides is still there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kube::Client;
-use kube::api::Api;
+use kube::api::{Api, DynamicObject, PostParams};
+use serde_json::json;
+use stoker_api::DIALECTS;
 use stoker_api::native::{NodePreheat, Preheat};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -119,4 +122,35 @@ async fn a_lease_that_is_refused_is_asked_for_now_and_then_until_it_is_given() {
         cancel.cancel();
         candidate.await.unwrap();
     }
+}
+
+/// Another project's kind has no bounds where NodePreheats have some.
+async fn poisonous(client: &Client, name: &str) {
+    let labels: BTreeMap<String, String> = (0..1_100).map(|n| (format!("l{n}"), "x".into())).collect();
+    let spec = json!({ "image": format!("registry.example/{name}:v1"), "sandboxConfig": { "labels": labels } });
+    let dialect = DIALECTS.iter().find(|dialect| dialect.kind == "ImagePullJob").unwrap();
+    let object = json!({ "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": { "name": name }, "spec": spec });
+    let api: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &(dialect.resource)());
+    api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_that_cannot_be_written_keeps_no_other_from_being_written() {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    poisonous(&client, "bad").await;
+    for name in ["a", "z"] {
+        preheat(&client, name).await;
+    }
+    let cancel = CancellationToken::new();
+    let leader = bed::run(bed::settings(&client, &clock, "only"), &cancel);
+    ordered(&client, "n1", 2).await;
+    // What comes later is not in the way of its retries either.
+    preheat(&client, "later").await;
+    ordered(&client, "n1", 3).await;
+    let orders = Api::<NodePreheat>::all(client.clone()).get("n1").await.unwrap().spec.orders;
+    assert!(orders.values().all(|order| !order.image.contains("bad")), "{orders:?}");
+    cancel.cancel();
+    leader.await.unwrap();
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::room::weight;
 use crate::model::{Ask, Order, Pin};
 
 /// How many kinds of orders of one image are looked through for those that nobody has any more.
@@ -18,6 +19,8 @@ pub(super) struct Held {
     pub(super) asked: Timestamp,
     /// [`Pin::asked`] of its digest, if it has one.
     pub(super) pinned: Option<Timestamp>,
+    /// How much room it takes.
+    pub(super) weight: usize,
     shared: Arc<Order>,
 }
 
@@ -72,7 +75,7 @@ impl Kinds {
             _ => None,
         };
         if let Some(shared) = self.0.iter().find(|there| ***there == order) {
-            return Held { asked, pinned, shared: shared.clone() };
+            return Held { asked, pinned, weight: weight(shared), shared: shared.clone() };
         }
         if self.0.len() >= MANY {
             self.0.retain(|there| Arc::strong_count(there) > 1);
@@ -82,7 +85,7 @@ impl Kinds {
         if self.0.len() < MANY {
             self.0.push(shared.clone());
         }
-        Held { asked, pinned, shared }
+        Held { asked, pinned, weight: weight(&shared), shared }
     }
 }
 

@@ -50,12 +50,17 @@ impl World {
 
     pub(super) fn set_order(&mut self, at: usize, key: Key, order: Option<Order>) {
         let order = order.map(|order| self.demand.entry(image_key(key, &order)).or_default().kinds.hold(order));
+        let (crowded, taken) = (self.is_crowded(at), self.taken(at));
         self.change_entry(at, key, |slot| {
             match order {
                 Some(order) => slot.orders.insert(key, order),
                 None => slot.orders.remove(&key),
             };
         });
+        if crowded && self.taken(at) < taken {
+            // Whoever waited for room may have it now.
+            self.touch_node(at);
+        }
         match self.slots.get(at).is_some_and(|slot| slot.orders.values().any(|order| order.hold)) {
             true => self.holding.insert(at),
             false => self.holding.remove(&at),
@@ -217,6 +222,9 @@ impl World {
     ) -> Option<Order> {
         let reference = job.images.get(image)?.reference.as_ref().ok()?;
         let key = reference.key();
+        if self.is_full(job, at, key).is_some() {
+            return None;
+        }
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
         let at_work = |old: &&Held| {
@@ -276,7 +284,7 @@ fn ask_anew(order: &Held, jobs: &[&Job], now: Timestamp) -> (Timestamp, Ask) {
 }
 
 /// The key of the image that the order under this key is about.
-fn image_key(key: Key, order: &Order) -> Key {
+pub(super) fn image_key(key: Key, order: &Order) -> Key {
     if order.ask.is_question() { key.question() } else { key }
 }
 

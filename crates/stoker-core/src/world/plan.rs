@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::demand::{Askers, answered};
 use super::orders::Changes;
+use super::room::Full;
 use super::seat::{self, Able, Entry, Known, Seat, Standing, Wait};
 use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
@@ -267,7 +268,8 @@ impl World {
                 let (Resolution::Open { askers, look, .. }, true) = (
                     self.resolution(job, image, &reference, now),
                     seat::entry(job, image, slot, known).0 == Entry::Open
-                        && self.secret_wait(job, image, now).is_none(),
+                        && self.secret_wait(job, image, now).is_none()
+                        && self.has_no_room(job, image, at).is_none(),
                 ) else {
                     continue;
                 };
@@ -353,6 +355,7 @@ impl World {
         let open = self.open_images(job, at, digests, now).into_iter();
         open.map(move |(image, entry)| match (entry, resolutions.get(image)) {
             (Entry::Asking, _) => Some(Wait::Asking(image)),
+            _ if self.has_no_room(job, image, at).is_some() => self.has_no_room(job, image, at).map(Wait::Full),
             (_, Some(Resolution::Open { askers, contested, .. })) => {
                 match askers.more_pulls > 0 && self.must_pull(job, image, at, *contested, now) {
                     true => self.secret_wait(job, image, now),
@@ -363,6 +366,12 @@ impl World {
             }
             _ => self.secret_wait(job, image, now),
         })
+    }
+
+    /// Whether the node's object has no room for this image, for the order or for the question about it.
+    fn has_no_room(&self, job: &Job, image: usize, at: usize) -> Option<Full> {
+        let key = job.images.get(image)?.reference.as_ref().ok()?.key();
+        self.is_full(job, at, key)
     }
 
     /// The images that a node may pull now.

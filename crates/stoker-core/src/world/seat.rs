@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::Slot;
 use super::demand::{answered, silent_from};
 use super::held::Held;
+use super::room::Full;
 use super::secrets::Secrets;
 use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
@@ -51,6 +52,8 @@ pub(super) enum Wait {
     Copying(usize),
     /// For a Secret of this one of the job's images that may still come.
     Missing(usize),
+    /// For room in the node's object.
+    Full(Full),
     /// For nothing: it may be handed out.
     Pending,
 }

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::room::Full;
 use super::seat::{self, Failure, Seat, Standing, Wait};
 use super::{Slot, World};
 use crate::human;
@@ -128,6 +129,8 @@ impl World {
             Wait::NotReady => Waiting::NodeNotReady,
             Wait::NoAgent => Waiting::NoAgent,
             Wait::Pending => Waiting::Pending,
+            Wait::Full(Full::Namespace) => Waiting::TooManyOrders { namespace: Some(job.id.namespace().into()) },
+            Wait::Full(Full::Node) => Waiting::TooManyOrders { namespace: None },
             Wait::Copying(image) | Wait::Missing(image) => match self.awaited(job, image) {
                 Some((secret, true)) => {
                     Waiting::SecretCopying { secret: secret.clone(), blocked: self.secrets.in_the_way(secret).cloned() }
@@ -220,6 +223,7 @@ impl World {
                 Wait::NoAgent => Reason::NoAgent,
                 Wait::Copying(_) => Reason::SecretCopying,
                 Wait::Missing(_) => Reason::SecretMissing,
+                Wait::Full(_) => Reason::TooManyOrders,
                 Wait::Pending => Reason::Pending,
             }),
             Standing::Failed(failure) => {

@@ -9,6 +9,7 @@ mod history;
 mod laws;
 mod pacing;
 mod presence;
+mod room;
 mod scene;
 mod secrets;
 mod sharing;

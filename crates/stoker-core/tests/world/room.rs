@@ -1,0 +1,65 @@
+//! A node's object holds so much and no more, and no namespace fills it.
+
+use stoker_core::model::{Job, Sandbox};
+use stoker_core::world::{ROOM, ROOM_OF_A_NAMESPACE};
+use stoker_core::{Order, Stage};
+
+use crate::build::{job, of_namespace};
+use crate::scene::{NOTHING, Scene};
+
+/// A job of so many images, each of which goes to nodes with a kilobyte of annotations.
+fn fat(namespace: &str, name: &str, images: usize) -> Job {
+    let images: Vec<String> = (0..images).map(|n| format!("{name}-{n}@sha256:{n}")).collect();
+    let images: Vec<&str> = images.iter().map(String::as_str).collect();
+    let mut job = of_namespace(namespace, job(name, &images));
+    let annotations = [("key".to_string(), "x".repeat(1_000))].into();
+    job.pull.sandbox = Sandbox { annotations, ..Sandbox::default() };
+    job
+}
+
+/// What the orders of a node take, as they are written.
+fn taken(scene: &Scene, node: &str) -> usize {
+    let texts = |order: &Order| {
+        let sandbox: usize =
+            order.terms.pull.sandbox.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        500 + order.image.len() + sandbox + order.jobs.iter().map(|job| job.to_string().len()).sum::<usize>()
+    };
+    scene.world.orders(node).unwrap().values().map(texts).sum()
+}
+
+#[test]
+fn no_namespace_fills_a_node_and_none_is_kept_out_by_another() {
+    let mut scene = Scene::of(&["n1"]);
+    for n in 0..10 {
+        scene.job(fat("hostile", &format!("a-{n}"), 100));
+    }
+    scene.plan();
+    let hostile = taken(&scene, "n1");
+    assert!(hostile <= ROOM_OF_A_NAMESPACE && hostile > ROOM_OF_A_NAMESPACE / 2, "{hostile}");
+    scene.job(job("web", &["web@sha256:w"]));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    for n in 0..10 {
+        scene.job(fat(&format!("hostile-{n}"), &format!("b-{n}"), 100));
+    }
+    scene.plan();
+    assert!(taken(&scene, "n1") <= ROOM, "{}", taken(&scene, "n1"));
+}
+
+#[test]
+fn who_has_no_room_waits_for_it_and_says_so() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(fat("default", "first", 100));
+    scene.job(fat("default", "second", 100));
+    scene.job(fat("default", "third", 20));
+    scene.plan();
+    assert_eq!(scene.states("third"), ["n1 waits: TooManyOrders"]);
+    assert_eq!(scene.plan(), NOTHING);
+    for n in 0..100 {
+        scene.succeeds("n1", &format!("first-{n}@sha256:{n}"));
+    }
+    scene.plan();
+    assert_eq!(scene.outcome("first").stage, Stage::Succeeded);
+    scene.delete("first");
+    scene.plan();
+    assert_eq!(scene.states("third"), ["n1 pulls"], "the room of orders that nobody wants any more");
+}
