@@ -60,6 +60,8 @@ pub struct Summary {
     pub failures: Vec<FailedNode>,
     /// All this in a sentence.
     pub message: String,
+    /// What should be known although nothing has failed.
+    pub warnings: Vec<String>,
 }
 
 /// Every dialect; the native API is the first.

@@ -107,6 +107,7 @@ fn job_table(jobs: &[Job], args: &Get) -> String {
 async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<()> {
     let summary = (job.dialect.summary)(&job.object);
     outln!("{} {}: {}", job.dialect.kind, job.object.name_any(), summary.message);
+    summary.warnings.iter().for_each(|warning| outln!("warning: {warning}"));
     let namespace = job.object.namespace().unwrap_or_default();
     let mut world = match snapshot::take(client, &namespace).await {
         // Somebody who may see this namespace only still sees what the job says of itself.

@@ -111,6 +111,7 @@ fn refused(problem: kube::Error, name: Option<&str>) -> anyhow::Error {
 fn conclude(end: &End) -> anyhow::Result<ExitCode> {
     let End { summary, object, rows } = end;
     let name = object.name_any();
+    summary.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     if summary.failed > 0 {
         eprintln!("Preheat {name}: {} of {} nodes failed:", summary.failed, summary.desired);
         let lines = failures(object)?;

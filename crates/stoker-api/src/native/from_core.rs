@@ -11,8 +11,8 @@ use stoker_core::rollup::{Outcome, Stage};
 use stoker_core::{Reason, human};
 
 use super::{
-    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatStatus, PullPolicy, WaitingFor, WireAsk,
-    WireBytes, WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
+    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatSpec, PreheatStatus, PullPolicy, WaitingFor,
+    WireAsk, WireBytes, WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
 };
 use crate::amount::Amount;
 use crate::dialect::part;
@@ -22,7 +22,9 @@ use crate::write::{Target, Write, status_write};
 /// The change of a Preheat's status, if there is one.
 pub fn project(object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Option<Write> {
     let before: PreheatStatus = part(object, "status").unwrap_or_default();
-    let status = status(outcome, &before.conditions, now);
+    let private = part::<PreheatSpec>(object, "spec")
+        .is_ok_and(|spec| spec.images.iter().any(|image| !image.pull_secrets.is_empty()));
+    let status = PreheatStatus { warnings: warnings(outcome, private), ..status(outcome, &before.conditions, now) };
     status_write(ApiResource::erase::<Preheat>(&()), object, &status)
 }
 
@@ -51,6 +53,7 @@ fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatSta
         completion_time: outcome.completed,
         eta: outcome.eta,
         message,
+        warnings: Vec::new(),
     }
 }
 
@@ -72,18 +75,21 @@ pub fn phase(stage: Stage) -> &'static str {
 const NO_NODES: &str = "no node matches spec.nodes";
 const COMPARE_NODES: &str = "compare it with `kubectl get nodes --show-labels`";
 
-/// The whole outcome in a sentence, and what is to be known of its digests.
-fn message(outcome: &Outcome) -> String {
-    let mut message = summary(outcome);
-    if !outcome.alone.is_empty() {
-        let images = outcome.alone.join(", ");
-        message +=
-            &format!("; the digest of {images} is the word of one node alone, because no other could ask the registry");
-    }
-    message
+/// What should be known although nothing has failed.
+fn warnings(outcome: &Outcome, private: bool) -> Vec<String> {
+    let alone = outcome.alone.iter().map(|image| {
+        format!("the digest of {image} is the word of one node alone, because no other could ask the registry")
+    });
+    let shared = private.then(|| {
+        "images that come with pullSecrets can be run by every pod on these nodes, unless their kubelets have \
+         imagePullCredentialsVerificationPolicy: AlwaysVerify (see docs/security.md)"
+            .to_string()
+    });
+    alone.chain(shared).collect()
 }
 
-fn summary(outcome: &Outcome) -> String {
+/// The whole outcome in a sentence.
+fn message(outcome: &Outcome) -> String {
     let Outcome { desired, succeeded, failed, pulling, waiting, .. } = outcome;
     let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
     match outcome.stage {
@@ -250,4 +256,40 @@ fn wire_pin(pin: &model::Pin) -> WirePin {
 
 fn bytes(model::Bytes { total, done, upstream, peers }: model::Bytes) -> WireBytes {
     WireBytes { total, done, upstream, peers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stoker_core::{Event, Node, World};
+
+    /// The status that is written for a Preheat of one image on so many nodes, of which one word was taken.
+    fn warned(nodes: usize, secrets: Value, alone: bool) -> Vec<String> {
+        let mut object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat",
+            "metadata": { "name": "web", "namespace": "shop", "uid": "u", "generation": 1 },
+            "spec": { "images": [{ "image": "r.example/web:1", "pullSecrets": secrets }] },
+        }))
+        .unwrap();
+        let mut world = World::new();
+        world.apply(Event::Job(Box::new(super::super::to_core::job(&object).unwrap())));
+        for n in 0..nodes {
+            let name = format!("n{n}").into();
+            world.apply(Event::Node(Node { name, labels: BTreeMap::new(), ready: true, ready_changed: None }));
+        }
+        let mut outcome = world.plan(Timestamp::UNIX_EPOCH).outcomes.remove(0);
+        outcome.alone = if alone { vec!["r.example/web:1".into()] } else { Vec::new() };
+        let Some(Write::Status(_, patch)) = project(&object, &outcome, Timestamp::UNIX_EPOCH) else {
+            panic!("no status")
+        };
+        object.data["status"] = patch["status"].clone();
+        super::super::to_core::summary(&object).warnings
+    }
+
+    #[test]
+    fn what_should_be_known_is_in_the_status() {
+        assert_eq!(warned(2, json!([]), false), Vec::<String>::new());
+        assert!(warned(2, json!([]), true)[0].contains("r.example/web:1 is the word of one node alone"));
+        assert!(warned(2, json!([{ "name": "regcred" }]), false)[0].contains("AlwaysVerify"));
+    }
 }

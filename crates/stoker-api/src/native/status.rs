@@ -68,6 +68,9 @@ pub struct PreheatStatus {
     /// All this in a sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+    /// What should be known although nothing has failed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// A condition as Kubernetes knows them.

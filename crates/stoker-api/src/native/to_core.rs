@@ -79,6 +79,7 @@ pub fn summary(object: &DynamicObject) -> Summary {
         ended: current && status.completion_time.is_some(),
         failures: status.failed_nodes.iter().map(failed_node).collect(),
         message: status.message,
+        warnings: status.warnings,
     }
 }
 

@@ -80,6 +80,7 @@ pub fn summary(object: &DynamicObject) -> Summary {
         // Their status has names only.
         failures: Vec::new(),
         message: status.message,
+        warnings: Vec::new(),
     }
 }
 
