@@ -23,8 +23,10 @@ mod lease;
 mod node;
 mod session;
 mod settings;
+mod sight;
 mod snapshot;
 mod stage;
+mod verifiers;
 
 pub use self::node::Node;
 pub use self::session::{Blob, Layer, Session, Trouble, Wanted};

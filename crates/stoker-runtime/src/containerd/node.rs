@@ -1,8 +1,9 @@
 //! What this containerd is: its version, the snapshotter that the kubelet's images use, and whether we may write to it
 //! ourselves or must leave the pull to it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use super::verifiers::Verifiers;
 use super::{Inner, settings};
 use crate::grpc::Error;
 use crate::wire::containerd::services::introspection::v1 as introspection;
@@ -29,8 +30,8 @@ pub struct Node {
     pub root: Option<PathBuf>,
     /// Why images must go by its own pull, where its setup says so.
     unfit: Option<String>,
-    /// Where it looks, at each pull, for programs that judge images, if it does.
-    verifiers: Option<PathBuf>,
+    /// Where it looks, at each pull, for programs that judge images.
+    verifiers: Option<Verifiers>,
     /// Whether layers are unpacked by us.
     pub direct: bool,
     /// The directories of hosts.toml files that it is told to use, the first one first.
@@ -41,7 +42,7 @@ pub struct Node {
 pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
     let version = version(inner).await?;
     let plugins = plugins(inner).await?;
-    let told = settings::look(inner).await?;
+    let told = settings::look(inner, &version).await?;
     let snapshotter = match told.snapshotter {
         Some(name) => name,
         None => snapshotter(inner, &plugins).await.unwrap_or_else(|| "overlayfs".into()),
@@ -52,7 +53,7 @@ pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
         discards: told.discards,
         root: plugin(&plugins, &snapshotter).and_then(root),
         unfit: unfit(&snapshotter, &plugins),
-        verifiers: plugins.iter().any(|plugin| plugin.r#type == VERIFIER).then_some(told.verifiers),
+        verifiers: Some(Verifiers { plugins: judges(&plugins), places: told.verifiers, sight: told.sight }),
         hosts: told.hosts,
         direct,
         snapshotter,
@@ -82,11 +83,13 @@ impl Node {
     /// Why images must go by its own pull, if they must. Programs that judge images may come at any time, so they are
     /// looked for each time.
     pub fn ineligible(&self) -> Option<String> {
-        self.unfit.clone().or_else(|| {
-            let verifiers = self.verifiers.as_deref().filter(|folder| holds_something(folder))?;
-            Some(format!("programs in {} judge images, and only its own pull asks them", verifiers.display()))
-        })
+        self.unfit.clone().or_else(|| self.verifiers.as_ref()?.why())
     }
+}
+
+/// The plugins that verify images. One that failed to start counts as well: containerd may refuse pulls for it.
+fn judges(plugins: &[introspection::Plugin]) -> Vec<String> {
+    plugins.iter().filter(|plugin| plugin.r#type == VERIFIER).map(|plugin| plugin.id.clone()).collect()
 }
 
 fn unfit(snapshotter: &str, plugins: &[introspection::Plugin]) -> Option<String> {
@@ -111,10 +114,6 @@ async fn plugins(inner: &Inner) -> Result<Vec<introspection::Plugin>, Error> {
     Ok(answer.map_err(|status| inner.failed("list its plugins", &status))?.into_inner().plugins)
 }
 
-fn holds_something(folder: &Path) -> bool {
-    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,18 +129,5 @@ mod tests {
         assert_eq!(unfit("native", &all), None);
         assert!(unfit("stargz", &all).unwrap().contains("snapshotter stargz wants to pull by itself"));
         assert!(unfit("nydus", &all).unwrap().contains("snapshotter nydus is not there"));
-    }
-
-    #[test]
-    fn programs_that_judge_images_are_seen_when_they_come() {
-        let dir = tempfile::tempdir().unwrap();
-        let judges = dir.path().join("bin");
-        let node = Node { verifiers: Some(judges.clone()), ..Node::default() };
-        assert_eq!(node.ineligible(), None, "there is no such directory");
-        std::fs::create_dir(&judges).unwrap();
-        assert_eq!(node.ineligible(), None, "nobody judges");
-        std::fs::write(judges.join("judge"), "").unwrap();
-        assert!(node.ineligible().unwrap().contains(&format!("{}", judges.display())));
-        assert_eq!(Node::default().ineligible(), None, "this containerd asks nobody");
     }
 }

@@ -2,19 +2,21 @@
 //!
 //! containerd 1 tells all of it over CRI. containerd 2 does not, nor by any other service: there the file that it was
 //! started with is read, as it reads it itself, imports included. What cannot be read is as containerd has it without
-//! being told. It never writes.
+//! being told, except for image verifiers: where they are is not known then. It never writes.
 
-use std::collections::VecDeque;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use toml::{Table, Value};
+use toml::Value;
 
+use self::file::{Loaded, load};
 use super::Inner;
+use super::sight::Sight;
 use crate::grpc::{self, Error, Kind};
 use crate::wire::cri;
+
+mod file;
 
 /// Where containerd's file is, unless it was told otherwise.
 const FILE: &str = "/etc/containerd/config.toml";
@@ -22,9 +24,9 @@ const FILE: &str = "/etc/containerd/config.toml";
 const HOSTS: [&str; 2] = ["/etc/containerd/certs.d", "/etc/docker/certs.d"];
 /// Where it looks for programs that judge images, unless it was told otherwise.
 const VERIFIERS: &str = "/opt/containerd/image-verifier/bin";
-/// More than this of a file is not read, and no more files than this.
-const MOST_BYTES: u64 = 1 << 20;
-const MOST_FILES: usize = 64;
+/// What containerd imports from this version on, beside what its file names.
+const DROP_INS: &str = "/etc/containerd/conf.d/*.toml";
+const DROP_INS_SINCE: (u32, u32) = (2, 2);
 
 /// What it is told, as far as it could be found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,21 +35,41 @@ pub(super) struct Told {
     pub(super) discards: bool,
     /// Directories of hosts.toml files, the first one first.
     pub(super) hosts: Vec<PathBuf>,
-    /// Where programs would be that judge images.
-    pub(super) verifiers: PathBuf,
+    /// Where programs would be that judge images; `None` where that could not be found out.
+    pub(super) verifiers: Option<Vec<PathBuf>>,
+    /// Which of its files are seen from here.
+    pub(super) sight: Sight,
 }
 
 /// Asks containerd, and looks into its file for what it does not say.
-pub(super) async fn look(inner: &Inner) -> Result<Told, Error> {
+pub(super) async fn look(inner: &Inner, version: &str) -> Result<Told, Error> {
     if let Some(told) = by_cri(inner).await? {
         return Ok(told);
     }
     let pid = serving(&inner.settings.socket).await;
-    let read = tokio::task::spawn_blocking(move || {
-        let file = pid.and_then(started_with).unwrap_or_else(|| FILE.into());
-        of_table(&load(&file))
-    });
-    Ok(read.await.unwrap_or_else(|_| of_table(&Table::new())))
+    let drop_ins = is_since(version, DROP_INS_SINCE).then_some(DROP_INS);
+    let read = tokio::task::spawn_blocking(move || of_process(pid, drop_ins));
+    Ok(read.await.unwrap_or_else(|_| of_file(&Loaded::default(), Sight::default())))
+}
+
+/// The settings of a process of containerd 2.
+fn of_process(pid: Option<i32>, drop_ins: Option<&str>) -> Told {
+    let sight = Sight::of(pid);
+    let named = pid.and_then(started_with);
+    let file = named.clone().unwrap_or_else(|| FILE.into());
+    let mut loaded = load(&file, drop_ins, &sight);
+    // Without the process it is a guess which file containerd reads; a file that it was told to read must be there.
+    loaded.complete &= pid.is_some() && (named.is_none() || file.exists());
+    of_file(&loaded, sight)
+}
+
+/// Whether a version such as 2.2.9 or v2.1.5-k3s1 is this one or a later one. One that cannot be read is taken for a new one.
+fn is_since(version: &str, (major, minor): (u32, u32)) -> bool {
+    let mut numbers = version.trim_start_matches('v').split('.').map(|number| number.parse::<u32>().ok());
+    match (numbers.next().flatten(), numbers.next().flatten()) {
+        (Some(have), Some(less)) => (have, less) >= (major, minor),
+        _ => true,
+    }
 }
 
 /// The settings of containerd 1's CRI plugin.
@@ -92,7 +114,8 @@ fn of_one(config: &str) -> Option<Told> {
         snapshotter: Some(containerd.snapshotter).filter(|name| !name.is_empty()),
         discards: containerd.discard_unpacked_layers,
         hosts: paths(&registry.config_path),
-        verifiers: VERIFIERS.into(),
+        verifiers: None,
+        sight: Sight::default(),
     })
 }
 
@@ -130,61 +153,8 @@ fn named<'a>(mut args: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     None
 }
 
-/// A file with all that it imports; what comes later counts.
-fn load(file: &Path) -> Table {
-    let mut all = Table::new();
-    let mut seen: Vec<PathBuf> = Vec::new();
-    let mut files = VecDeque::from([file.to_owned()]);
-    while let Some(file) = files.pop_front() {
-        if seen.len() >= MOST_FILES || seen.contains(&file) {
-            continue;
-        }
-        let mut text = String::new();
-        let read = fs::File::open(&file).and_then(|open| open.take(MOST_BYTES).read_to_string(&mut text));
-        match read.map_err(|error| error.to_string()).and_then(|_| text.parse::<Table>().map_err(|e| e.to_string())) {
-            Ok(table) => {
-                let imports = table.get("imports").and_then(Value::as_array).cloned().unwrap_or_default();
-                imports.iter().filter_map(Value::as_str).for_each(|import| files.extend(imported(&file, import)));
-                merge(&mut all, table);
-            }
-            Err(problem) => {
-                let file = file.display();
-                tracing::warn!(
-                    "cannot read containerd's settings in {file}: {problem}; taking the usual ones; --registry-hosts \
-                     names the directory of hosts.toml files, where it is another"
-                );
-            }
-        }
-        seen.push(file);
-    }
-    all
-}
-
-fn merge(all: &mut Table, more: Table) {
-    for (key, value) in more {
-        match (all.get_mut(&key), value) {
-            (Some(Value::Table(all)), Value::Table(more)) => merge(all, more),
-            (_, value) => {
-                all.insert(key, value);
-            }
-        }
-    }
-}
-
-/// The files of an import: one, or those of a directory that match.
-fn imported(from: &Path, import: &str) -> Vec<PathBuf> {
-    let path = from.parent().unwrap_or(Path::new("/")).join(import);
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let (Some((head, tail)), Some(dir)) = (name.split_once('*'), path.parent()) else { return vec![path] };
-    let matches = |name: &str| name.len() >= head.len() + tail.len() && name.starts_with(head) && name.ends_with(tail);
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> =
-        entries.filter(|entry| entry.file_name().to_str().is_some_and(matches)).map(|entry| entry.path()).collect();
-    files.sort();
-    files
-}
-
-fn of_table(table: &Table) -> Told {
+fn of_file(loaded: &Loaded, sight: Sight) -> Told {
+    let table = &loaded.table;
     let plugin = |name: &str| table.get("plugins").and_then(|plugins| plugins.get(name));
     let (images, old) = (plugin("io.containerd.cri.v1.images"), plugin("io.containerd.grpc.v1.cri"));
     let registry = |key: &str| [images, old].into_iter().flatten().find_map(|cri| cri.get("registry")?.get(key));
@@ -194,13 +164,15 @@ fn of_table(table: &Table) -> Told {
     let told = registry("config_path").and_then(Value::as_str).map(paths).filter(|paths| !paths.is_empty());
     let mirrors = registry("mirrors").and_then(Value::as_table).is_some_and(|mirrors| !mirrors.is_empty());
     let usual = || if mirrors { Vec::new() } else { HOSTS.map(PathBuf::from).into() };
-    let verifiers = plugin("io.containerd.image-verifier.v1.bindir").and_then(|all| all.get("bin_dir")?.as_str());
+    // The usual place and every place that a file names: which of the files counts differs between versions.
+    let verifiers = std::iter::once(VERIFIERS.into()).chain(loaded.verifiers.iter().cloned()).collect();
     Told {
         // CRI tells where the images of its snapshotter are, which is surer than a file that may have changed since.
         snapshotter: None,
         discards: discards.unwrap_or(false),
         hosts: told.unwrap_or_else(usual),
-        verifiers: verifiers.unwrap_or(VERIFIERS).into(),
+        verifiers: loaded.complete.then_some(verifiers),
+        sight,
     }
 }
 

@@ -88,7 +88,8 @@ fn mounts(host: &HostArgs) -> Vec<Mount> {
         mount("runtime-root", &host.runtime_root, true, true),
         mount("data", &host.data, true, false),
         mount("runtime-config", &host.runtime_config, false, false),
-        mount("runtime-plugins", PLUGINS, false, false),
+        // What is mounted there later is seen as well.
+        mount("runtime-plugins", PLUGINS, false, true),
     ];
     if let (Some(config), Some(programs)) = (&host.credential_provider_config, &host.credential_provider_bin_dir) {
         wanted.push(mount("credential-provider-config", above(config), false, false));
@@ -155,7 +156,7 @@ mod tests {
         let paths = mounts(&host).into_iter().map(|mount| (mount.path, mount.writable, mount.moving, mount.expected));
         let paths: Vec<_> = paths.collect();
         let wanted =
-            [("/lab", true, true, true), ("/opt/containerd", false, false, false), ("/etc/ssl", false, false, false)];
+            [("/lab", true, true, true), ("/opt/containerd", false, true, false), ("/etc/ssl", false, false, false)];
         let wanted = wanted.map(|(path, writable, moving, expected)| (path.to_string(), writable, moving, expected));
         assert_eq!(paths, wanted);
     }

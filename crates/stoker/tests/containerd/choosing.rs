@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
 use std::process::Stdio;
 
 use kube::api::DynamicObject;
@@ -46,6 +47,14 @@ async fn the_snapshotter_of_the_node_is_used(version: Version) {
 }
 on_both!(the_snapshotter_of_the_node_is_used);
 
+/// A program that lets in what is not called "bad". Made elsewhere, so that it is never seen half-made.
+fn judge_in(verifiers: &Path, elsewhere: &Path) {
+    let judge = elsewhere.join("judge");
+    fs::write(&judge, "#!/bin/sh\ncat > /dev/null\ncase \"$*\" in *bad*) echo no; exit 1;; esac\necho yes\n").unwrap();
+    fs::set_permissions(&judge, fs::Permissions::from_mode(0o755)).unwrap();
+    symlink(&judge, verifiers.join("judge")).unwrap();
+}
+
 /// A program judges images, and only containerd's own pull asks it: the pull is left to containerd, from the moment that
 /// there is one, and that is told.
 #[tokio::test(flavor = "multi_thread")]
@@ -58,11 +67,7 @@ async fn a_containerd_with_image_verifiers_pulls_by_itself() {
     let early = registry.push("shop/bad-early", "v1", &noise(1, 100_000, 1)).await;
     node.pull(&early).await.exits(0);
 
-    // It lets in what is not called "bad". Made elsewhere, so that it is never seen half-made.
-    let judge = programs.path().join("judge");
-    fs::write(&judge, "#!/bin/sh\ncat > /dev/null\ncase \"$*\" in *bad*) echo no; exit 1;; esac\necho yes\n").unwrap();
-    fs::set_permissions(&judge, fs::Permissions::from_mode(0o755)).unwrap();
-    symlink(&judge, verifiers.path().join("judge")).unwrap();
+    judge_in(verifiers.path(), programs.path());
     let because = format!("programs in {} judge images", verifiers.path().display());
     let name = registry.push("shop/good", "v1", &noise(1, 100_000, 2)).await;
     node.begin("good", &name, &[]).await;
@@ -84,6 +89,54 @@ async fn a_containerd_with_image_verifiers_pulls_by_itself() {
     let Some(node) = Node::start_with(Version::Two, options, &[]).await else { return };
     node.up.run(&["get", "nodes"]).await.exits(0).says("(overlayfs, by CRI)");
     node.up.run(&["get", "nodes", "-o", "wide"]).await.exits(0).says(&because);
+}
+
+/// Makes a root directory with nothing but these directories of the machine in it, as a pod has, and becomes a program in it. The
+/// usual place of verifiers is there, and empty.
+const POD: &str = r#"
+set -e
+root=$1 seen=$2
+shift 2
+for dir in /usr /bin /sbin /lib /lib64 /etc /proc $seen; do
+    [ -e "$dir" ] || continue
+    mkdir -p "$root$dir"
+    mount --rbind "$dir" "$root$dir"
+done
+mkdir -p "$root/opt/containerd"
+mount -t tmpfs none "$root/opt/containerd"
+exec chroot "$root" "$@"
+"#;
+
+/// An agent in a pod does not see the directory that containerd's settings name: they may judge images, so containerd pulls.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn image_verifiers_that_an_agent_does_not_see_are_not_passed_by() {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let verifiers = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    judge_in(verifiers.path(), elsewhere.path());
+    let options = containerd::Options { verifiers: Some(verifiers.path().to_owned()), ..Default::default() };
+    let Some(containerd) = Containerd::start(Version::Two, options).await.unwrap() else { return };
+    let (root, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let program = env!("CARGO_BIN_EXE_stoker");
+    let (certs, programs) = (containerd.certs(), Path::new(program).parent().unwrap());
+    let seen = [certs.parent().unwrap(), data.path(), programs].map(|path| path.display().to_string()).join(" ");
+    let mut command = std::process::Command::new("unshare");
+    command.args(["--mount", "sh", "-c", POD, "pod"]).arg(root.path()).args([&seen, program]);
+    command.env_remove("KUBECONFIG").env("HOME", "/nonexistent").stdin(Stdio::null());
+    let endpoint = containerd.endpoint();
+    let args = ["--runtime", "containerd", "--runtime-endpoint", &endpoint, "--max-disk", "100"];
+    let node = Node { up: crate::up::Up::start_by(command, data, &args), containerd };
+
+    let bad = registry.push("shop/bad", "v1", &noise(1, 100_000, 4)).await;
+    node.wish("bad", &bad, &[], json!({"retries": 0})).await;
+    let (reason, message) = node.failure("bad").await;
+    assert_eq!(reason, "StoreError", "{message}");
+    assert!(message.contains("verifier judge rejected"), "{message}");
+    assert!(!node.names().await.contains(&bad));
+    let advice = format!("stoker install --host-dir {}", verifiers.path().display());
+    node.up.run(&["get", "nodes", "-o", "wide"]).await.exits(0).says(&advice);
+    node.pull(&registry.push("shop/good", "v1", &noise(1, 100_000, 5)).await).await.exits(0);
 }
 
 /// A socket where nobody listens, or one that is none, is an error that names it.

@@ -55,6 +55,14 @@ impl Up {
         Self { child, data, login, nodes, more }
     }
 
+    /// Started by another command, which ends in the binary.
+    pub(crate) fn start_by(command: Command, data: tempfile::TempDir, more: &[&str]) -> Self {
+        let more: Vec<String> = more.iter().map(|arg| arg.to_string()).collect();
+        let child = Self::spawn(data.path(), 1, &more, command, Stdio::inherit());
+        let login = Login::new(data.path().join("kubeconfig"));
+        Self { child, data, login, nodes: 1, more }
+    }
+
     /// With more arguments and more of an environment; all that it has to say, and as much as it can say, goes to a file.
     pub(crate) fn start_in_env(nodes: u16, more: &[&str], env: &[(&str, String)], log: &Path) -> Self {
         let data = tempfile::tempdir().unwrap();
