@@ -25,6 +25,7 @@ mod session;
 mod settings;
 mod sight;
 mod snapshot;
+mod source;
 mod stage;
 mod verifiers;
 

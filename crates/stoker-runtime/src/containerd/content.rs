@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::lease::Lease;
 use super::session::Trouble;
-use super::{Inner, Labels};
+use super::{Inner, Labels, source};
 use crate::grpc::{Error, Kind};
 use crate::wire::containerd::services::content::v1 as wire;
 use wire::WriteAction;
@@ -127,13 +127,7 @@ impl Inner {
             return Ok(false);
         }
         let Some(info) = self.info(&digest).await? else { return Ok(false) };
-        let mut news = labels.clone();
-        for (key, value) in &mut news {
-            if let (true, Some(before)) = (key.starts_with(SOURCE), info.labels.get(key)) {
-                *value = joined(before, value);
-            }
-        }
-        news.retain(|key, value| info.labels.get(key) != Some(value));
+        let news = source::news(&info.labels, labels);
         if !news.is_empty() {
             self.label(&digest, news).await?;
         }
@@ -294,26 +288,6 @@ impl Inner {
     }
 }
 
-/// The label that says where a content can be had.
-const SOURCE: &str = "containerd.io/distribution.source.";
-
-/// That label for a registry and a repository. containerd leaves the port out.
-pub(super) fn source(registry: &str, repository: &str) -> (String, String) {
-    let host = match registry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, _)) => address,
-        None => registry.split_once(':').map_or(registry, |(host, _)| host),
-    };
-    (format!("{SOURCE}{host}"), repository.to_owned())
-}
-
-/// Repositories of one registry, in order, each once.
-fn joined(before: &str, more: &str) -> String {
-    let mut all: Vec<&str> = before.split(',').chain(more.split(',')).filter(|name| !name.is_empty()).collect();
-    all.sort_unstable();
-    all.dedup();
-    all.join(",")
-}
-
 /// containerd's name for a content that is being written.
 fn unfinished(blob: &Descriptor) -> String {
     let sort = match blob.media_type() {
@@ -334,20 +308,6 @@ fn unfinished(blob: &Descriptor) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn repositories_are_joined_once() {
-        assert_eq!(joined("b,a", "c"), "a,b,c");
-        assert_eq!(joined("a", "a"), "a");
-        assert_eq!(joined("", "a"), "a");
-    }
-
-    #[test]
-    fn a_source_has_no_port() {
-        for (registry, host) in [("r.example:5000", "r.example"), ("docker.io", "docker.io"), ("[::1]:5000", "::1")] {
-            assert_eq!(source(registry, "a/b"), (format!("{SOURCE}{host}"), "a/b".into()));
-        }
-    }
 
     #[test]
     fn unfinished_contents_have_containerds_names() {

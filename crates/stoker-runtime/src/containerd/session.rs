@@ -13,10 +13,10 @@ use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex};
 use tokio::sync::watch;
 
 use super::chain::chain_ids;
-use super::content::{self, Feed, Open, Slow};
+use super::content::{Feed, Open, Slow};
 use super::lease::{Active, Lease, Taken};
 use super::snapshot::named;
-use super::{Containerd, Labels};
+use super::{Containerd, Labels, source};
 use crate::grpc::{Error, Kind};
 
 /// How often to look whether somebody else has brought what we are fetching.
@@ -297,7 +297,7 @@ impl Session {
 
 /// The labels of every content of an image.
 fn labels(wanted: &Wanted) -> Labels {
-    Labels::from([content::source(&wanted.source.0, &wanted.source.1)])
+    source::labels(&wanted.source.0, &wanted.source.1)
 }
 
 /// The labels by which the garbage collector finds what a document names.

@@ -55,6 +55,24 @@ async fn a_blob_that_is_twice_in_an_image_is_fetched_once(version: Version) {
 }
 on_both!(a_blob_that_is_twice_in_an_image_is_fetched_once);
 
+/// Every content names the repositories that it can be had from, and containerd refuses a label of more than 4096 bytes: the
+/// eighteenth of these would be too much.
+async fn a_blob_of_more_repositories_than_a_label_holds_fails_no_image(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = Node::start(version).await else { return };
+    let shared = image(&[&noise(10_000, 1)]);
+    let mut names = Vec::new();
+    for number in 0..20 {
+        names.push(registry.push(&format!("{}/{number}", "share".repeat(46)), "v1", &shared).await);
+    }
+    for name in &names {
+        node.pull(name).await.exits(0);
+    }
+    let there = node.names().await;
+    assert!(names.iter().all(|name| there.contains(name)), "{there:?}");
+}
+on_both!(a_blob_of_more_repositories_than_a_label_holds_fails_no_image);
+
 async fn two_jobs_for_one_image_are_one_pull(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(node) = Node::start(version).await else { return };
