@@ -71,10 +71,9 @@ fn plan(orders: &Keep, pulls: &BTreeMap<String, Pull>, files: &[File], bounds: B
     let of = |names: &BTreeSet<String>| -> BTreeSet<&String> {
         pulls.iter().filter(|(name, _)| names.contains(*name)).flat_map(|(_, pull)| &pull.blobs).collect()
     };
-    // An order whose blobs nobody noted may want any file that nobody else does.
-    let unknown = orders.open.iter().any(|name| !pulls.contains_key(name));
-    let (known, given_up) = (pulls.values().flat_map(|pull| &pull.blobs).collect::<BTreeSet<_>>(), of(&plan.forget));
-    let orphans = files.iter().filter(|file| !known.contains(&file.digest) && !unknown);
+    // Attempts note their blobs before they fetch them, so no order needs a file that no pull names: its note was lost.
+    let known: BTreeSet<&String> = pulls.values().flat_map(|pull| &pull.blobs).collect();
+    let orphans = files.iter().filter(|file| !known.contains(&file.digest));
     left.extend(orphans.map(|file| (file.written.min(now), file.bytes, Err(file))));
     left.sort_by_key(|(since, ..)| std::cmp::Reverse(*since));
     let (mut sum, mut stays) = (0u64, BTreeSet::new());
@@ -94,11 +93,7 @@ fn plan(orders: &Keep, pulls: &BTreeMap<String, Pull>, files: &[File], bounds: B
     }
     plan.leave.retain(|name, _| plan.keep.contains(name));
     let wanted = of(&plan.keep);
-    let goes = |file: &&File| {
-        let digest = &file.digest;
-        let unknown = unknown && !known.contains(digest) && !given_up.contains(digest);
-        !wanted.contains(digest) && !stays.contains(digest) && !unknown
-    };
+    let goes = |file: &&File| !wanted.contains(&file.digest) && !stays.contains(&file.digest);
     plan.release = files.iter().filter(goes).map(|file| file.digest.clone()).collect();
     plan
 }

@@ -25,6 +25,7 @@ mod check;
 mod error;
 mod follow;
 mod growing;
+mod private;
 mod turns;
 mod writer;
 
@@ -130,9 +131,10 @@ struct Entry {
 }
 
 impl Spool {
-    /// Opens the directory, and makes it where it is not there. What an earlier process left in it is used.
+    /// Opens the directory, and makes it where it is not there. What an earlier process left in it is used. Nobody but the
+    /// user of this process can read in it afterwards: images of other people's registries are in it.
     pub fn open(dir: PathBuf, registry: Registry, settings: SpoolSettings) -> Result<Self, crate::Error> {
-        std::fs::create_dir_all(&dir).map_err(|e| Error::disk(&dir, "create the spool directory", &e))?;
+        private::directory(&dir)?;
         let turns = Turns::new(settings.concurrency);
         let pace = Arc::new(Pace::unlimited());
         let inner = Inner { dir, registry, settings, turns, pace, blobs: Mutex::default() };

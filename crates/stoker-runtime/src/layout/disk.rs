@@ -3,8 +3,9 @@
 //! Bytes or a file come in; a file under its final name goes out, after a sync and a rename. It hashes nothing. All of it
 //! blocks; [`beside`] runs it beside the executor.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,6 +15,9 @@ use super::Error;
 /// What one step of a copy moves.
 const STEP: u64 = 4 * 1024 * 1024;
 const TEMPORARY: &str = ".tmp-";
+/// Of a file's mode: everybody who may read; and what its owner always may.
+const READERS: u32 = 0o444;
+const OWNER: u32 = 0o600;
 /// What a crash left is swept after this; until then it may be another process' work.
 const STALE: Duration = Duration::from_secs(3600);
 
@@ -37,10 +41,17 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     })
 }
 
-/// Gives a file its final name; `false` where that is on another filesystem.
+/// Gives a file its final name; `false` where that is on another filesystem. Who may read the directory may read the file there,
+/// whoever could read it where it came from.
 pub(super) fn rename(from: &Path, to: &Path) -> Result<bool, Error> {
     match fs::rename(from, to) {
-        Ok(()) => sync_dir(to).map(|()| true),
+        Ok(()) => {
+            let dir = fs::metadata(to.parent().unwrap_or(Path::new(".")));
+            let readable = dir.map(|dir| Permissions::from_mode((dir.permissions().mode() & READERS) | OWNER));
+            let opened = readable.and_then(|mode| fs::set_permissions(to, mode));
+            opened.map_err(|e| Error::disk("set the mode of", to, &e))?;
+            sync_dir(to).map(|()| true)
+        }
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => Ok(false),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Error::Gone { path: from.to_owned() }),
         Err(e) => Err(Error::disk("move here", from, &e)),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -165,11 +166,16 @@ async fn a_right_file_is_moved_in() {
     let adopt = async |from: &Path| {
         let file = from.join("spooled");
         fs::write(&file, "bytes").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         layout.adopt(&digest(b"bytes"), &file).await.unwrap();
         assert!(!file.exists());
         assert_eq!(fs::read(blob(&layout, &digest(b"bytes"))).unwrap(), b"bytes");
     };
     adopt(other.path()).await;
+    // The spool is for nobody else; the store is for whoever may read its directory.
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+    let stored = blob(&layout, &digest(b"bytes"));
+    assert_eq!(mode(&stored) & 0o777, mode(stored.parent().unwrap()) & 0o444 | 0o600);
     adopt(other.path()).await;
     // The second of two pulls that shared the file finds it moved already.
     layout.adopt(&digest(b"bytes"), &other.path().join("spooled")).await.unwrap();

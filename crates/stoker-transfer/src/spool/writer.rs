@@ -4,7 +4,7 @@
 //! beside the executor. While a writer exists nobody else can have the same file, in this process (the seat) or in
 //! another (the file's lock); so a piece that is still at work after its fetch was dropped does no harm.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -12,6 +12,7 @@ use std::path::Path;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
+use super::private;
 use crate::hash::hex;
 
 /// What is read in one piece when an earlier part is hashed again.
@@ -34,7 +35,7 @@ impl Writer {
         checkpoint: u64,
         seat: OwnedMutexGuard<()>,
     ) -> io::Result<Result<Self, OwnedMutexGuard<()>>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = private::options().open(path)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(Err(seat)),
