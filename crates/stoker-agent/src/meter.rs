@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use stoker_core::step::Failure;
-use stoker_core::{Bytes, Pin, Report};
+use stoker_core::{Bytes, Pin, Report, text};
 use stoker_transfer::{Progress, Pulse, Trouble};
 use tokio::sync::Notify;
 
@@ -164,11 +164,11 @@ impl Meter {
             (report.bytes.total, report.bytes.done) = (earlier.total, earlier.done);
         }
         match self.trouble() {
-            Some(Trouble { lasts, kind, text }) => {
+            Some(Trouble { lasts, kind, text: words }) => {
                 let began = now.checked_sub(SignedDuration::try_from(lasts).unwrap_or_default()).unwrap_or(now);
                 // The same stall, however long the clocks say that it lasts.
                 report.stalled = Some(report.stalled.map_or(began, |since| since.min(began)));
-                (report.reason, report.message) = (Some(transfer_reason(kind)), text);
+                (report.reason, report.message) = (Some(transfer_reason(kind)), text::message(&words));
             }
             None if report.stalled.take().is_some() => {
                 report.reason = None;
@@ -180,7 +180,7 @@ impl Meter {
         match &state.waits {
             Some(failure) => {
                 report.reason = Some(failure.reason);
-                report.message.clone_from(&failure.message);
+                report.message = text::message(&failure.message);
             }
             None if report.reason == Some(stoker_core::Reason::RuntimeUnavailable) => {
                 report.reason = None;
@@ -194,5 +194,24 @@ impl Meter {
         if state.pin.is_some() {
             report.pin.clone_from(&state.pin);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{at, order};
+    use stoker_core::Reason;
+    use stoker_core::step::begin;
+
+    #[test]
+    fn what_a_runtime_said_is_escaped_and_bounded_in_a_report() {
+        let meter = Meter::new(Arc::default());
+        let message = format!("\u{1b}]0;x\u{7}{}", "y".repeat(1 << 16));
+        meter.waits(Failure { reason: Reason::RuntimeUnavailable, message, retryable: true, pause: None });
+        let mut report = begin(&order(), 1, None, at(0)).report;
+        meter.read(&mut report, Bytes::default(), at(1));
+        assert!(report.message.starts_with("\\u001b]0;x\\u0007yyy"), "{:.40}", report.message);
+        assert_eq!(report.message.chars().count(), text::LONGEST);
     }
 }

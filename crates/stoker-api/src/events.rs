@@ -8,6 +8,7 @@ use serde_json::json;
 use stoker_core::Reason;
 use stoker_core::human::count;
 use stoker_core::rollup::{Outcome, Stage};
+use stoker_core::text;
 
 use crate::dialect::Dialect;
 use crate::write::{Target, Write};
@@ -92,7 +93,7 @@ fn event(dialect: &Dialect, object: &DynamicObject, reason: &str, good: bool, me
                 "uid": object.metadata.uid,
             },
             "reason": reason,
-            "message": message.chars().take(1000).collect::<String>(),
+            "message": text::message(message).chars().take(1000).collect::<String>(),
             "type": if good { "Normal" } else { "Warning" },
             "count": 1,
             "firstTimestamp": second,

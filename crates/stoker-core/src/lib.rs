@@ -12,6 +12,7 @@ pub mod reference;
 pub mod rollup;
 pub mod select;
 pub mod step;
+pub mod text;
 pub mod world;
 
 pub use model::{

@@ -8,7 +8,7 @@ use kube::api::DeleteParams;
 use crate::cli::{Cluster, Delete};
 use crate::connect::{Connection, connect};
 use crate::jobs;
-use crate::out::outln;
+use crate::out::{errln, outln};
 
 /// Deletes every job that the user named; one that cannot be deleted does not save the others.
 pub(crate) async fn run(cluster: &Cluster, args: Delete) -> anyhow::Result<ExitCode> {
@@ -16,7 +16,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Delete) -> anyhow::Result<ExitC
     let mut code = ExitCode::SUCCESS;
     for name in &args.names {
         if let Err(problem) = delete(&connection, name).await {
-            eprintln!("error: cannot delete {name}: {problem:#}");
+            errln!("error: cannot delete {name}: {problem:#}");
             code = ExitCode::FAILURE;
         }
     }

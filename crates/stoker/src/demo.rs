@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Demo;
 use crate::cli::NodeArgs;
 use crate::follow::{End, follow};
-use crate::out::outln;
+use crate::out::{errln, outln};
 use crate::screen::Screen;
 use crate::system::{Options, System};
 use crate::{clock, table, up};
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: Demo) -> anyhow::Result<ExitCode> {
             signal?;
             stop.cancel();
             let end = act.await;
-            eprintln!("\nstopped; what it made is in {}", data.display());
+            errln!("\nstopped; what it made is in {}", data.display());
             end
         }
     }

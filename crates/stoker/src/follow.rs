@@ -16,8 +16,9 @@ use stoker_api::Summary;
 use stoker_api::native::from_core::phase;
 use stoker_api::native::{NodeObject, Preheat, to_core};
 use stoker_core::model::{Job, Key, Report};
-use stoker_core::{Clock, Stage};
+use stoker_core::{Clock, Stage, text};
 
+use crate::out::errln;
 use crate::screen::Screen;
 
 /// With more nodes than this only the job's sums are shown: a watch of every node's reports is not free.
@@ -94,7 +95,7 @@ pub(crate) async fn follow(
             () = &mut hint, if !hinted => {
                 hinted = true;
                 if current.as_ref().is_none_or(|(_, summary)| summary.phase.is_empty()) {
-                    eprintln!("nothing has acted on Preheat {name} yet; is the controller running? `stoker why {name}` says more");
+                    errln!("nothing has acted on Preheat {name} yet; is the controller running? `stoker why {name}` says more");
                 }
             }
             Some(event) = OptionFuture::from(watch_nodes.as_mut().map(|watch| watch.try_next())) => {
@@ -137,5 +138,5 @@ pub(crate) fn failures(object: &DynamicObject) -> anyhow::Result<Vec<String>> {
     let status: stoker_api::native::PreheatStatus =
         serde_json::from_value(status).context("the Preheat's status cannot be read")?;
     let lines = status.failed_nodes.iter().map(|node| format!("{}: {}: {}", node.node, node.reason, node.message));
-    Ok(lines.collect())
+    Ok(lines.map(|line| text::escape(&line).into_owned()).collect())
 }

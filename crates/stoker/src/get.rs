@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use stoker_api::{DIALECTS, Dialect, native};
 use stoker_controller::snapshot;
 use stoker_core::world::State;
-use stoker_core::{Phase, human};
+use stoker_core::{Phase, human, text};
 
 use crate::cli::{Cluster, Get, Output, WrongInput};
 use crate::connect::{Connection, connect};
 use crate::jobs::{self, Job};
-use crate::out::{out, outln};
+use crate::out::{errln, out, outln};
 use crate::{clock, table, why};
 
 /// Prints what the user asked for.
@@ -38,7 +38,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Get) -> anyhow::Result<ExitCode
             let jobs = jobs::list(&connection.client, namespace).await?;
             match args.output {
                 Output::Json | Output::Yaml => print_objects(jobs.into_iter().map(|job| job.object), args.output)?,
-                _ if jobs.is_empty() => eprintln!("no jobs{}; make one with `stoker pull IMAGE`", place(namespace)),
+                _ if jobs.is_empty() => errln!("no jobs{}; make one with `stoker pull IMAGE`", place(namespace)),
                 _ => out!("{}", job_table(&jobs, &args)),
             }
         }
@@ -112,7 +112,7 @@ async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<(
     let mut world = match snapshot::take(client, &namespace).await {
         // Somebody who may see this namespace only still sees what the job says of itself.
         Err(kube::Error::Api(status)) if status.code == 403 => {
-            eprintln!("its nodes cannot be shown: {}", jobs::forbidden(&status));
+            errln!("its nodes cannot be shown: {}", jobs::forbidden(&status));
             return Ok(());
         }
         world => world.map_err(jobs::explain)?,
@@ -176,7 +176,7 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
     }
     let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.map_err(jobs::explain)?.items;
     if nodes.is_empty() {
-        eprintln!("this cluster has no nodes");
+        errln!("this cluster has no nodes");
         return Ok(());
     }
     let rows: Vec<Vec<String>> = nodes
@@ -269,5 +269,5 @@ fn aligned(row: Vec<impl AsRef<str>>) -> String {
         .enumerate()
         .map(|(column, cell)| format!("{:<width$}", cell.as_ref(), width = if column == 0 { 28 } else { 10 }))
         .collect();
-    cells.join(" ").trim_end().to_string()
+    text::escape(cells.join(" ").trim_end()).into_owned()
 }

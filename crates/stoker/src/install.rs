@@ -22,7 +22,7 @@ use kube::config::Kubeconfig;
 
 use crate::cli::{Cluster, Crds, Install};
 use crate::connect::{connect, is_named};
-use crate::out::outln;
+use crate::out::{errln, outln};
 
 pub(crate) use host::{directory, socket};
 pub(crate) use uninstall::run as uninstall;
@@ -36,11 +36,11 @@ pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<Exit
     let mut documents = manifests::all(namespace, &args)?;
     if !args.offline {
         let seen = look(cluster, namespace, &args).await?;
-        seen.notes.iter().for_each(|note| eprintln!("note: {note}"));
+        seen.notes.iter().for_each(|note| errln!("note: {note}"));
         documents.retain(|document| !seen.foreign_home || document.object["kind"] != "Namespace");
     }
     if args.image.name() == NO_IMAGE {
-        eprintln!(
+        errln!(
             "note: no image is published, so no pod of this will start: make one with `cargo xtask image --push REFERENCE` and \
              give --image REFERENCE"
         );

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command, WrongInput};
+use out::errln;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         Err(problem) => Err(anyhow::Error::new(problem).context("cannot start the async runtime")),
     };
     result.unwrap_or_else(|problem| {
-        eprintln!("error: {problem:#}");
+        errln!("error: {problem:#}");
         match problem.is::<WrongInput>() {
             true => ExitCode::from(2),
             false => ExitCode::FAILURE,

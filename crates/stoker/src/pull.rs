@@ -13,7 +13,7 @@ use stoker_core::human;
 use crate::cli::{Cluster, Pull, WrongInput};
 use crate::connect::connect;
 use crate::follow::{End, failures, follow};
-use crate::out::outln;
+use crate::out::{errln, outln};
 use crate::screen::Screen;
 use crate::{clock, jobs};
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Pull) -> anyhow::Result<ExitCod
         end = follow(&connection.client, &connection.namespace, &name, &clock, &mut screen) => end,
         _ = tokio::signal::ctrl_c() => {
             screen.close();
-            eprintln!("\nno longer following; Preheat {name} goes on. `stoker get {name}` shows how, `stoker delete {name}` stops it");
+            errln!("\nno longer following; Preheat {name} goes on. `stoker get {name}` shows how, `stoker delete {name}` stops it");
             return Ok(ExitCode::from(130));
         }
     };
@@ -111,23 +111,23 @@ fn refused(problem: kube::Error, name: Option<&str>) -> anyhow::Error {
 fn conclude(end: &End) -> anyhow::Result<ExitCode> {
     let End { summary, object, rows } = end;
     let name = object.name_any();
-    summary.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+    summary.warnings.iter().for_each(|warning| errln!("warning: {warning}"));
     if summary.failed > 0 {
-        eprintln!("Preheat {name}: {} of {} nodes failed:", summary.failed, summary.desired);
+        errln!("Preheat {name}: {} of {} nodes failed:", summary.failed, summary.desired);
         let lines = failures(object)?;
         let more = usize::try_from(summary.failed)?.saturating_sub(lines.len());
-        lines.iter().for_each(|line| eprintln!("  {line}"));
+        lines.iter().for_each(|line| errln!("  {line}"));
         if more > 0 {
-            eprintln!("  and {more} more; `stoker get {name}` shows all");
+            errln!("  and {more} more; `stoker get {name}` shows all");
         }
         return Ok(ExitCode::FAILURE);
     }
     let upstream: u64 = object.data.pointer("/status/bytes/upstream").and_then(|bytes| bytes.as_u64()).unwrap_or(0);
     match (summary.desired, upstream) {
         (0, _) => {
-            eprintln!("Preheat {name}: {}", summary.message);
+            errln!("Preheat {name}: {}", summary.message);
             if !summary.ended {
-                eprintln!("It goes on when a node matches; `stoker delete {name}` removes it.");
+                errln!("It goes on when a node matches; `stoker delete {name}` removes it.");
             }
             return Ok(ExitCode::FAILURE);
         }

@@ -7,10 +7,11 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use stoker_api::Summary;
 use stoker_core::Phase;
-use stoker_core::human;
+use stoker_core::{human, text};
 use tokio::time::Instant;
 
 use crate::follow::Row;
+use crate::out::errln;
 
 /// Where progress is drawn.
 pub(crate) enum Screen {
@@ -66,7 +67,7 @@ impl Bars {
                         Some(before) => self.all.insert_after(&before, bar),
                         None => self.all.insert(0, bar),
                     };
-                    bar.set_prefix(format!("{} {}", row.node, row.image));
+                    bar.set_prefix(text::escape(&format!("{} {}", row.node, row.image)).into_owned());
                     self.bars.entry(key).or_insert(bar)
                 }
             };
@@ -78,7 +79,7 @@ impl Bars {
             let template = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
             self.all.add(ProgressBar::new(1).with_style(template))
         });
-        sums.set_message(summary.message.clone());
+        sums.set_message(text::escape(&summary.message).into_owned());
     }
 }
 
@@ -115,7 +116,7 @@ impl Lines {
             let word = word(row);
             let key = (row.node.clone(), row.image.clone());
             if !word.is_empty() && self.said.get(&key) != Some(&word) {
-                eprintln!("{} {}: {word}, {}", row.node, row.image, human::bytes(row.report.bytes.done));
+                errln!("{} {}: {word}, {}", row.node, row.image, human::bytes(row.report.bytes.done));
                 self.said.insert(key, word);
             }
         }
@@ -129,7 +130,7 @@ impl Lines {
             };
             let line = format!("{}{bytes}", summary.message);
             if line != self.summary {
-                eprintln!("{line}");
+                errln!("{line}");
                 self.summary = line;
             }
             self.next = Instant::now() + Self::PAUSE;

@@ -1,11 +1,17 @@
 //! Plain tables and short texts for numbers, as people expect them from a command line.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
+use stoker_core::text;
 
 /// Columns aligned to the left, two spaces between, nothing after the last.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
+    // A line end in a cell would make a row that nobody wrote.
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| text::escape(cell)).collect()).collect();
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
-    for row in rows {
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -15,8 +21,8 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
         padded.join("  ").trim_end().to_string() + "\n"
     };
     let mut text = line(&mut header.iter().copied());
-    for row in rows {
-        text += &line(&mut row.iter().map(String::as_str));
+    for row in &rows {
+        text += &line(&mut row.iter().map(|cell| &**cell));
     }
     text
 }
@@ -46,6 +52,8 @@ mod tests {
     fn tables_and_numbers() {
         let rows = vec![vec!["a".to_string(), "1".into()], vec!["long".into(), "".into()]];
         assert_eq!(render(&["NAME", "N"], &rows), "NAME  N\na     1\nlong\n");
+        let forged = vec![vec!["a\nb  2".to_string(), "\u{1b}[8m".into()]];
+        assert_eq!(render(&["NAME", "N"], &forged), "NAME     N\na\\nb  2  \\u001b[8m\n");
         let at = |second| Timestamp::from_second(second).unwrap();
         for (seconds, text) in [(5, "5s"), (119, "119s"), (180, "3m"), (7200, "2h"), (200_000, "2d"), (-5, "0s")] {
             assert_eq!(age(Some(at(0)), at(seconds)), text);

@@ -8,7 +8,7 @@ use stoker_transfer::Platform;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::{Up, WrongInput};
-use crate::out::out;
+use crate::out::{errln, out};
 use crate::system::{Options, System};
 
 /// Runs until Ctrl-C or SIGTERM.
@@ -32,7 +32,7 @@ pub(crate) async fn run(mut args: Up) -> anyhow::Result<ExitCode> {
     let mut system = System::start(options).await?;
     out!("{}", greeting(&system));
     system.run_until(stopped()).await??;
-    eprintln!("stopping");
+    errln!("stopping");
     system.stop().await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -12,7 +12,7 @@ use stoker_runtime::Layout;
 use stoker_runtime::layout::Verified;
 
 use crate::cli::Verify;
-use crate::out::out;
+use crate::out::{errln, out};
 
 /// The exit code of clap for arguments that make no sense.
 const WRONG_USAGE: u8 = 2;
@@ -34,7 +34,7 @@ impl Store {
 pub(crate) async fn run(args: Verify) -> anyhow::Result<ExitCode> {
     let stores = find(&args.data)?;
     if stores.is_empty() {
-        eprintln!(
+        errln!(
             "error: there is no image layout in {0}; give the --data directory of `stoker up` or `stoker agent`, or a layout \
              itself (it has a file oci-layout). Images that went into containerd are not below --data",
             args.data.display()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use stoker_core::model::Key;
 use stoker_core::step::{self, Action, Failure, Task, TaskState};
-use stoker_core::{Ask, Reason, human};
+use stoker_core::{Ask, Reason, human, text};
 use stoker_transfer::limit::Pace;
 use tokio::task::{Id, JoinError};
 
@@ -158,7 +158,7 @@ impl Agent {
                     "the image is there"
                 );
                 let mut task = step::succeed(order, task, digest, bytes, now);
-                task.report.message = note.unwrap_or_default();
+                task.report.message = note.as_deref().map(text::message).unwrap_or_default();
                 task
             }
             Err(failure)
@@ -172,6 +172,8 @@ impl Agent {
                 step::adopt(task.report.clone(), now)
             }
             Err(failure) => {
+                // A registry or a runtime may have said anything.
+                let failure = Failure { message: text::message(&failure.message), ..failure };
                 match failure.reason {
                     Reason::Unresolved => tracing::debug!(node, image = order.image, "{}", failure.message),
                     reason => tracing::warn!(node, image = order.image, %reason, "{}", failure.message),

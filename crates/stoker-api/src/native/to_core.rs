@@ -9,6 +9,7 @@ use stoker_core::model::{
 };
 use stoker_core::reason::Reason;
 use stoker_core::rollup::FailedNode;
+use stoker_core::text;
 
 use super::{
     CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireAsk, WireBytes, WireOrder,
@@ -78,14 +79,14 @@ pub fn summary(object: &DynamicObject) -> Summary {
         failed: status.failed,
         ended: current && status.completion_time.is_some(),
         failures: status.failed_nodes.iter().map(failed_node).collect(),
-        message: status.message,
-        warnings: status.warnings,
+        message: text::message(&status.message),
+        warnings: status.warnings.iter().map(|warning| text::message(warning)).collect(),
     }
 }
 
 fn failed_node(failed: &super::FailedNode) -> FailedNode {
     let reason = failed.reason.parse().unwrap_or(Reason::Unknown);
-    FailedNode { node: failed.node.as_str().into(), reason, message: failed.message.clone() }
+    FailedNode { node: failed.node.as_str().into(), reason, message: text::message(&failed.message) }
 }
 
 pub(crate) fn policy(policy: PullPolicy) -> model::Policy {
@@ -158,7 +159,8 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
         attempt: wire.attempt,
         // A newer agent may have reasons that this version does not know.
         reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),
-        message: wire.message.unwrap_or_default(),
+        // Whoever holds the login of a node's agent may write anything here, and it is copied into jobs and events.
+        message: wire.message.as_deref().map(text::message).unwrap_or_default(),
         stalled: wire.stalled,
         started: wire.started,
         finished: wire.finished,
@@ -172,4 +174,22 @@ fn pin(wire: WirePin) -> model::Pin {
 
 fn bytes(WireBytes { total, done, upstream, peers }: WireBytes) -> model::Bytes {
     model::Bytes { total, done, upstream, peers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_message_of_a_node_is_escaped_and_bounded_before_anything_copies_it() {
+        let wire = json!({
+            "asked": "2026-01-01T00:00:00Z", "jobs": [], "phase": "Failed", "attempt": 1, "bytes": {},
+            "message": format!("\u{1b}[2J\n{}", "x".repeat(1 << 20)),
+            "started": "2026-01-01T00:00:00Z", "updated": "2026-01-01T00:00:00Z",
+        });
+        let report = report(serde_json::from_value(wire).unwrap()).unwrap();
+        assert!(report.message.starts_with("\\u001b[2J\\nxxx"), "{:.40}", report.message);
+        assert_eq!(report.message.chars().count(), text::LONGEST);
+    }
 }

@@ -8,6 +8,7 @@ mod bed;
 mod damage;
 mod delete;
 mod demo;
+mod escapes;
 mod install;
 mod jobs;
 mod kept;

@@ -6,6 +6,7 @@ use kube_core::dynamic::DynamicObject;
 use serde_json::Value;
 use stoker_core::model::{Completion, Empty, Image, Job, JobId, Pull, SecretId, Unreachable};
 use stoker_core::select::{Operator, Requirement, Selector};
+use stoker_core::text;
 
 use super::types::{CompletionType, GROUP, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
 use crate::dialect::{NotReadable, Summary, created, part, status_or_why};
@@ -79,7 +80,7 @@ pub fn summary(object: &DynamicObject) -> Summary {
         ended,
         // Their status has names only.
         failures: Vec::new(),
-        message: status.message,
+        message: text::message(&status.message),
         warnings: Vec::new(),
     }
 }
