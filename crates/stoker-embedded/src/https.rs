@@ -1,9 +1,11 @@
 //! The API over HTTPS. In: connections from strangers. Out: the service's answers to those who hold the token, 401 to the rest.
-//! Every wait for a client that has not shown the token is bounded, and so is the number of connections.
+//! A connection that has not shown the token after ten seconds is closed, and the oldest of these is closed where they are too many:
+//! a stranger can neither keep connections nor take those of the owner.
 
 mod identity;
 
 use crate::accept::accept;
+use crate::crowd::{Crowd, Stranger};
 use crate::refusal::Refusal;
 use crate::serve::{Body, Service, refused};
 use crate::{Api, Error};
@@ -26,9 +28,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::Service as _;
 
-/// Connections at one time; more wait in the listener's queue.
+/// Connections at one time of those who have shown the token; more wait in the listener's queue.
 const MAX_CONNECTIONS: usize = 4096;
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Connections at one time that have not; one more closes the oldest.
+const MAX_STRANGERS: usize = 256;
+/// The time for the handshake and the first request with the token.
+const TOKEN_WITHIN: Duration = Duration::from_secs(10);
 /// The wait for a whole head. It runs on an idle connection too, so it is longer than clients keep one.
 const HEAD: Duration = Duration::from_secs(120);
 const MAX_HEADERS: usize = 100;
@@ -75,6 +80,7 @@ pub struct Server {
     listener: TcpListener,
     addr: SocketAddr,
     identity: Identity,
+    crowd: Crowd,
 }
 
 impl std::fmt::Debug for Server {
@@ -112,7 +118,7 @@ impl Server {
         };
         let made = tokio::task::spawn_blocking(make).await;
         let identity = made.map_err(|e| ServerError::Certificate(e.to_string()))??;
-        Ok(Self { api, listener, addr, identity })
+        Ok(Self { api, listener, addr, identity, crowd: Crowd::new(MAX_STRANGERS, TOKEN_WITHIN) })
     }
 
     /// The address, with the port that was really taken.
@@ -128,29 +134,35 @@ impl Server {
     /// Serves until cancelled; then watches end and open requests get a few seconds.
     pub async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
         let watches = self.api.until.child_token();
-        let guard = Guard { service: self.api.service_until(watches.clone()), token: self.identity.token() };
+        let (service, token) = (self.api.service_until(watches.clone()), self.identity.token());
         let acceptor = TlsAcceptor::from(Arc::new(self.identity.tls()?));
         let http = http();
         let graceful = GracefulShutdown::new();
         let serve = |stream| {
-            let (acceptor, guard, http) = (acceptor.clone(), guard.clone(), http.clone());
+            let (acceptor, http, stranger) = (acceptor.clone(), http.clone(), Arc::new(self.crowd.enter()));
+            let guard = Guard { service: service.clone(), token: token.clone(), stranger: stranger.clone() };
             let (watcher, cancel) = (graceful.watcher(), cancel.clone());
-            async move {
-                let handshake = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream));
+            let served = async move {
                 let tls = tokio::select! {
                     () = cancel.cancelled() => return,
-                    tls = handshake => tls,
+                    tls = acceptor.accept(stream) => tls,
                 };
-                let Ok(Ok(tls)) = tls else {
-                    tracing::debug!("a TLS handshake failed or took too long");
+                let Ok(tls) = tls else {
+                    tracing::debug!("a TLS handshake failed");
                     return;
                 };
                 if let Err(error) = watcher.watch(http.serve_connection(TokioIo::new(tls), guard)).await {
                     tracing::debug!(%error, "a connection ended early");
                 }
+            };
+            async move {
+                tokio::select! {
+                    () = served => {}
+                    () = stranger.must_go() => tracing::debug!("a connection that did not show the token was closed"),
+                }
             }
         };
-        let mut connections = accept(&self.listener, MAX_CONNECTIONS, &cancel, serve).await;
+        let mut connections = accept(&self.listener, MAX_CONNECTIONS + MAX_STRANGERS, &cancel, serve).await;
         watches.cancel();
         if tokio::time::timeout(DRAIN, graceful.shutdown()).await.is_err() {
             tracing::info!("some connections did not end in time and were cut");
@@ -171,6 +183,7 @@ fn http() -> http1::Builder {
 struct Guard {
     service: Service,
     token: identity::Token,
+    stranger: Arc<Stranger>,
 }
 
 impl hyper::service::Service<Request<Incoming>> for Guard {
@@ -181,6 +194,7 @@ impl hyper::service::Service<Request<Incoming>> for Guard {
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let shown = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
         if self.token.is(shown) {
+            self.stranger.is_known();
             return self.service.clone().call(request);
         }
         Box::pin(std::future::ready(Ok(refused(&Refusal::unauthorized()))))
@@ -203,3 +217,6 @@ fn tls(
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
+
+#[cfg(test)]
+mod tests;

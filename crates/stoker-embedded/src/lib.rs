@@ -21,6 +21,7 @@ mod accept;
 mod body;
 mod collect;
 mod crd;
+mod crowd;
 mod discovery;
 mod encode;
 mod https;
@@ -45,6 +46,7 @@ mod watch;
 mod write;
 
 pub use accept::accept;
+pub use crowd::{Crowd, Stranger};
 pub use https::{Server, ServerError};
 pub use journal::JournalError;
 pub use serve::{Body, Service};
