@@ -329,6 +329,9 @@ pub(crate) struct Controller {
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Serve /healthz and /readyz there too, whoever holds the connections for metrics [default: off]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) probes: Option<SocketAddr>,
 }
 
 /// Run the agent of one node against a cluster
@@ -348,6 +351,9 @@ pub(crate) struct Agent {
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Serve /healthz and /readyz there too, whoever holds the connections for metrics [default: off]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) probes: Option<SocketAddr>,
 }
 
 /// Print everything that a cluster needs to run Stoker, for `kubectl apply -f -`
@@ -408,9 +414,12 @@ pub(crate) struct HostArgs {
     /// Another directory that agents must see, such as one of CAs; may be given more than once
     #[arg(long = "host-dir", value_name = "DIR", value_parser = install::directory, help_heading = "Node")]
     pub(crate) host_dirs: Vec<String>,
-    /// Where agents serve metrics and probes, on the node's own network
+    /// Where agents serve metrics, on the node's own network
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7480", help_heading = "Node")]
     pub(crate) agent_metrics: SocketAddr,
+    /// Where the kubelet probes agents, on the node's own network
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481", help_heading = "Node")]
+    pub(crate) agent_probes: SocketAddr,
     /// The kubelet's CredentialProviderConfig
     #[arg(long, value_name = "FILE", requires = "credential_provider_bin_dir", value_parser = install::directory, help_heading = "Node")]
     pub(crate) credential_provider_config: Option<String>,

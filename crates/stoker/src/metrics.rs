@@ -1,4 +1,5 @@
-//! A small HTTP server for Prometheus and for probes: /metrics, /healthz, /readyz. Off unless asked for.
+//! Small HTTP servers for Prometheus (/metrics, and the pages of probes too) and for the kubelet's probes (/healthz, /readyz) on a port
+//! of their own: whoever holds all connections for metrics must not have a healthy pod restarted. Off unless asked for.
 //!
 //! Numbers come in, text goes out. It has no TLS and no login, takes few connections at one time and gives each little
 //! time: whoever can reach it can read counts, and nothing else.
@@ -20,7 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use stoker_embedded::accept;
+use stoker_embedded::{Crowd, accept};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,24 @@ impl Numbers {
     }
 }
 
+/// What a server is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    Metrics,
+    /// Nobody waits for a connection: one too many closes the oldest.
+    Probes,
+}
+
+impl For {
+    /// The word in messages, and the option that gives the address.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Metrics => "metrics",
+            Self::Probes => "probes",
+        }
+    }
+}
+
 /// What requests share.
 struct Shared {
     numbers: Numbers,
@@ -79,6 +98,7 @@ struct Shared {
 
 /// Bound to its address; [`run`](Self::run) serves it.
 pub(crate) struct Server {
+    purpose: For,
     listener: TcpListener,
     addr: SocketAddr,
     router: Router,
@@ -88,15 +108,19 @@ pub(crate) struct Server {
 impl Server {
     /// Takes the address (port 0: any), where one is given. Who has it may be about to go: a pod that is replaced on its node
     /// ends while the next one begins.
-    pub(crate) async fn bind(addr: Option<SocketAddr>, numbers: &Numbers) -> anyhow::Result<Option<Self>> {
-        let Some(addr) = addr else { return Ok(None) };
+    pub(crate) async fn bind(
+        purpose: For,
+        addr: Option<SocketAddr>,
+        numbers: &Numbers,
+    ) -> anyhow::Result<Option<Self>> {
+        let (Some(addr), word) = (addr, purpose.word()) else { return Ok(None) };
         let (begun, mut told) = (Instant::now(), false);
         let listener = loop {
             match TcpListener::bind(addr).await {
                 Err(problem) if problem.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < FREE_WITHIN => {
                     if !told {
                         tracing::warn!(
-                            "{addr}, for metrics, is in use; waiting up to {} s for it",
+                            "{addr}, for {word}, is in use; waiting up to {} s for it",
                             FREE_WITHIN.as_secs()
                         );
                         told = true;
@@ -107,10 +131,30 @@ impl Server {
             }
         };
         let listener = listener.with_context(|| {
-            format!("cannot serve metrics on {addr}; give another --metrics address, or stop what uses it")
+            format!("cannot serve {word} on {addr}; give another --{word} address, or stop what uses it")
         })?;
         let addr = listener.local_addr()?;
-        Ok(Some(Self { listener, addr, router: router(numbers.clone()), limits: Limits::default() }))
+        let router = router(purpose, numbers.clone());
+        Ok(Some(Self { purpose, listener, addr, router, limits: Limits::default() }))
+    }
+
+    /// Both servers, those whose addresses are given. They wait for their addresses at the same time.
+    pub(crate) async fn bind_both(
+        metrics: Option<SocketAddr>,
+        probes: Option<SocketAddr>,
+        numbers: &Numbers,
+    ) -> anyhow::Result<Vec<Self>> {
+        let (metrics, probes) =
+            tokio::try_join!(Self::bind(For::Metrics, metrics, numbers), Self::bind(For::Probes, probes, numbers))?;
+        Ok(metrics.into_iter().chain(probes).collect())
+    }
+
+    /// What it serves, for the log.
+    pub(crate) fn describe(&self) -> String {
+        match self.purpose {
+            For::Metrics => format!("metrics at http://{}/metrics", self.addr),
+            For::Probes => format!("probes at http://{}/healthz and /readyz", self.addr),
+        }
     }
 
     /// The address, with the port that was really taken.
@@ -122,24 +166,37 @@ impl Server {
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let service = TowerToHyperService::new(self.router);
         let Limits { connections, patience } = self.limits;
+        // Those that are being closed count until they are gone.
+        let (slots, waits) = match self.purpose {
+            For::Metrics => (connections, true),
+            For::Probes => (2 * connections, false),
+        };
+        let crowd = Crowd::new(if waits { usize::MAX } else { connections }, patience);
         let serve = |stream| {
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).header_read_timeout(patience).keep_alive(false);
             let connection = http.serve_connection(TokioIo::new(stream), service.clone());
+            let stranger = crowd.enter();
             async move {
-                if !matches!(tokio::time::timeout(patience, connection).await, Ok(Ok(()))) {
-                    tracing::debug!("a connection for metrics ended early");
+                tokio::select! {
+                    ended = connection => if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection for metrics or probes ended early");
+                    },
+                    () = stranger.must_go() => tracing::debug!("a connection for metrics or probes was closed"),
                 }
             }
         };
-        accept(&self.listener, connections, &cancel, serve).await.shutdown().await;
+        accept(&self.listener, slots, &cancel, serve).await.shutdown().await;
     }
 }
 
-fn router(numbers: Numbers) -> Router {
+fn router(purpose: For, numbers: Numbers) -> Router {
     let registry = numbers.registry();
-    Router::new()
-        .route("/metrics", get(metrics))
+    let router = match purpose {
+        For::Metrics => Router::new().route("/metrics", get(metrics)),
+        For::Probes => Router::new(),
+    };
+    router
         .route("/healthz", get(async |State(shared): State<Arc<Shared>>| answer(shared.numbers.healthy())))
         .route("/readyz", get(async |State(shared): State<Arc<Shared>>| answer(shared.numbers.ready())))
         .with_state(Arc::new(Shared { numbers, registry }))
@@ -199,31 +256,39 @@ mod tests {
         assert!(said.starts_with("the controller is not ready: "), "{said}");
         assert_eq!(answer(Numbers { controller: None, ..numbers.clone() }.ready()).1, "no agent has started yet\n");
 
-        let first = Server::bind(Some(([127, 0, 0, 1], 0).into()), &numbers).await.unwrap().unwrap();
-        let second = Server::bind(Some(first.addr()), &numbers).await.err().unwrap();
-        let (said, addr) = (format!("{second:#}"), first.addr().to_string());
-        assert!(said.contains(&addr) && said.contains("--metrics"), "{said}");
+        let bind = async |purpose, addr| Server::bind(purpose, addr, &numbers).await;
+        let first = bind(For::Metrics, Some(([127, 0, 0, 1], 0).into())).await.unwrap().unwrap();
+        for (purpose, option) in [(For::Metrics, "--metrics"), (For::Probes, "--probes")] {
+            let second = bind(purpose, Some(first.addr())).await.err().unwrap();
+            let (said, addr) = (format!("{second:#}"), first.addr().to_string());
+            assert!(said.contains(&addr) && said.contains(option), "{said}");
+        }
         let addr = first.addr();
         let freed = async {
             tokio::time::sleep(FREE_WITHIN / 2).await;
             drop(first);
         };
-        let ((), third) = tokio::join!(freed, Server::bind(Some(addr), &numbers));
+        let ((), third) = tokio::join!(freed, bind(For::Probes, Some(addr)));
         assert_eq!(third.unwrap().unwrap().addr(), addr, "it was freed in time");
-        assert!(Server::bind(None, &numbers).await.unwrap().is_none());
+        assert!(bind(For::Metrics, None).await.unwrap().is_none());
+        assert!(Server::bind_both(None, None, &numbers).await.unwrap().is_empty());
     }
 
     /// A server with these limits, and how it is ended.
-    async fn serve(limits: Limits) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
-        let server = Server::bind(Some(([127, 0, 0, 1], 0).into()), &both()).await.unwrap().unwrap();
+    async fn serve(purpose: For, limits: Limits) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+        let server = Server::bind(purpose, Some(([127, 0, 0, 1], 0).into()), &both()).await.unwrap().unwrap();
         let (addr, cancel) = (server.addr(), CancellationToken::new());
         let running = tokio::spawn(Server { limits, ..server }.run(cancel.clone()));
         (addr, cancel, running)
     }
 
     async fn ask(addr: SocketAddr) -> io::Result<String> {
+        ask_for(addr, "/healthz").await
+    }
+
+    async fn ask_for(addr: SocketAddr, page: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect(addr).await?;
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n").await?;
+        stream.write_all(format!("GET {page} HTTP/1.1\r\nHost: here\r\n\r\n").as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;
         Ok(answer)
@@ -231,7 +296,8 @@ mod tests {
 
     #[tokio::test]
     async fn more_connections_than_slots_wait_and_have_their_turn() {
-        let (addr, cancel, running) = serve(Limits { connections: 2, patience: Duration::from_secs(3600) }).await;
+        let (addr, cancel, running) =
+            serve(For::Metrics, Limits { connections: 2, patience: Duration::from_secs(3600) }).await;
         let mut silent = Vec::new();
         for _ in 0..2 {
             silent.push(TcpStream::connect(addr).await.unwrap());
@@ -252,9 +318,29 @@ mod tests {
         assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0, "what is open at the end is cut");
     }
 
+    /// Whoever holds every connection of a port, that of metrics or their own: probes are answered.
+    #[tokio::test]
+    async fn probes_are_answered_whoever_holds_connections() {
+        let limits = Limits { connections: 4, patience: Duration::from_secs(3600) };
+        let (addr, cancel, running) = serve(For::Probes, limits).await;
+        let mut silent = Vec::new();
+        for _ in 0..40 {
+            silent.push(TcpStream::connect(addr).await.unwrap());
+        }
+        let answer = ask(addr).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        let answer = ask_for(addr, "/readyz").await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("not ready"), "{answer}");
+        let answer = ask_for(addr, "/metrics").await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+        cancel.cancel();
+        running.await.unwrap();
+    }
+
     #[tokio::test]
     async fn who_says_nothing_or_not_all_is_cut_and_the_slot_is_free_again() {
-        let (addr, cancel, running) = serve(Limits { connections: 1, patience: Duration::from_millis(20) }).await;
+        let (addr, cancel, running) =
+            serve(For::Metrics, Limits { connections: 1, patience: Duration::from_millis(20) }).await;
         for said in ["", "GET /metrics HTTP/1.1\r\nHost: he", "POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"]
         {
             let mut stream = TcpStream::connect(addr).await.unwrap();

@@ -19,13 +19,14 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let identity = format!("{}-{}", host.trim(), std::process::id());
     let metrics = stoker_controller::Metrics::new();
-    let server = Server::bind(args.metrics, &Numbers { controller: Some(metrics.clone()), agents: None }).await?;
+    let numbers = Numbers { controller: Some(metrics.clone()), agents: None };
+    let servers = Server::bind_both(args.metrics, args.probes, &numbers).await?;
     let (namespace, clock) = (home(cluster), clock::system());
     let trust_one_witness = args.digest_witnesses == 1;
     let settings =
         stoker_controller::Settings { client, namespace, clock, limits, identity, trust_one_witness, metrics };
     let cancel = CancellationToken::new();
-    until_stopped(stoker_controller::run(settings, cancel.clone()), server, cancel.clone()).await
+    until_stopped(stoker_controller::run(settings, cancel.clone()), servers, cancel.clone()).await
 }
 
 /// `stoker agent`.
@@ -35,9 +36,9 @@ pub(crate) async fn agent(cluster: &Cluster, args: Agent) -> anyhow::Result<Exit
     let mut settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
     settings.namespace = home(cluster);
     let numbers = Numbers { controller: None, agents: Some(settings.metrics.clone()) };
-    let server = Server::bind(args.metrics, &numbers).await?;
+    let servers = Server::bind_both(args.metrics, args.probes, &numbers).await?;
     let cancel = CancellationToken::new();
-    until_stopped(stoker_agent::run(settings, cancel.clone()), server, cancel.clone()).await
+    until_stopped(stoker_agent::run(settings, cancel.clone()), servers, cancel.clone()).await
 }
 
 /// Where Stoker's own objects are; not that of the context, which is for jobs.
@@ -47,15 +48,15 @@ fn home(cluster: &Cluster) -> String {
 
 async fn until_stopped<E>(
     role: impl Future<Output = Result<(), E>>,
-    server: Option<Server>,
+    servers: Vec<Server>,
     cancel: CancellationToken,
 ) -> anyhow::Result<ExitCode>
 where
     E: std::error::Error + Send + Sync + 'static,
 {
     let mut serving = JoinSet::new();
-    if let Some(server) = server {
-        tracing::info!("metrics at http://{}/metrics", server.addr());
+    for server in servers {
+        tracing::info!("{}", server.describe());
         serving.spawn(server.run(cancel.clone()));
     }
     let mut role = std::pin::pin!(role);
@@ -63,7 +64,7 @@ where
         result = &mut role => result?,
         Some(ended) = serving.join_next() => {
             ended?;
-            bail!("the metrics server ended unasked; this is a bug, restart it and report the log");
+            bail!("the server for metrics or probes ended unasked; this is a bug, restart it and report the log");
         }
         stop = up::stopped() => {
             stop?;

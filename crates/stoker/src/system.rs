@@ -66,7 +66,7 @@ impl System {
         let api = tokio::task::spawn_blocking(move || embedded::Api::new(settings)).await??;
         let (counts, agent_counts) = (stoker_controller::Metrics::new(), stoker_agent::Metrics::new());
         let numbers = Numbers { controller: Some(counts.clone()), agents: Some(agent_counts.clone()) };
-        let metrics = metrics::Server::bind(metrics, &numbers).await?;
+        let metrics = metrics::Server::bind(metrics::For::Metrics, metrics, &numbers).await?;
         let server = embedded::Server::bind_kept(api.clone(), listen, &data.join("identity")).await?;
         let client = api.client("default");
         let mut system = System {

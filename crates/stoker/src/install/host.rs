@@ -150,6 +150,7 @@ mod tests {
             data: "/lab/$(NODE_NAME)/stoker".into(),
             host_dirs: vec!["/etc/ssl".into(), "/etc/ssl/certs".into(), "/opt/containerd".into()],
             agent_metrics: ([127, 0, 0, 1], 1).into(),
+            agent_probes: ([127, 0, 0, 1], 2).into(),
             credential_provider_config: None,
             credential_provider_bin_dir: None,
         };

@@ -224,10 +224,28 @@ fn what_runs_understands_its_arguments() {
             let args = args.iter().map(|arg| arg.as_str().unwrap().replace("$(NODE_NAME)", "n1"));
             let command = Cli::try_parse_from(["stoker".to_string()].into_iter().chain(args)).unwrap().command;
             match (kind(&object), command) {
-                ("Deployment", Command::Controller(args)) => assert_eq!(args.metrics.unwrap().port(), 8080),
-                ("DaemonSet", Command::Agent(args)) => assert_eq!(args.node, "n1"),
+                ("Deployment", Command::Controller(args)) => {
+                    assert_eq!((args.metrics.unwrap().port(), args.probes.unwrap().port()), (8080, 8081));
+                    assert_eq!(probes(&object), [json!({ "port": "probes" }), json!({ "port": "probes" })]);
+                }
+                ("DaemonSet", Command::Agent(args)) => {
+                    assert_eq!(args.node, "n1");
+                    assert_ne!(args.metrics, args.probes);
+                    // The kubelet is on the node's network, as the agent is.
+                    let at = json!({ "host": "127.0.0.1", "port": args.probes.unwrap().port() });
+                    assert_eq!(probes(&object), [at.clone(), at]);
+                }
                 (kind, _) => panic!("{kind} runs another command"),
             }
         }
     }
+}
+
+/// Where the kubelet asks whether a workload's pod lives and is ready.
+fn probes(workload: &Value) -> [Value; 2] {
+    ["livenessProbe", "readinessProbe"].map(|probe| {
+        let mut at = workload["spec"]["template"]["spec"]["containers"][0][probe]["httpGet"].clone();
+        at.as_object_mut().unwrap().retain(|key, _| key == "host" || key == "port");
+        at
+    })
 }

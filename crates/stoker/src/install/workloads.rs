@@ -10,6 +10,7 @@ use crate::cli::{HostArgs, Install};
 
 /// Inside the controllers' pods, which have a network of their own.
 const CONTROLLER_PORT: u16 = 8080;
+const CONTROLLER_PROBES: u16 = 8081;
 /// The image has a user of this number.
 const NOBODY: u32 = 65532;
 /// What unpacking layers needs: overlay's attributes and whiteouts, and files of any owner and mode.
@@ -66,9 +67,12 @@ fn controller(namespace: &str, args: &Install) -> Value {
         "args": controller_args(namespace, args),
         // One heap for all threads: what is parsed in passing otherwise stays in each of them, as much as all that is kept.
         "env": [{ "name": "MALLOC_ARENA_MAX", "value": "1" }],
-        "ports": [{ "name": "metrics", "containerPort": CONTROLLER_PORT, "protocol": "TCP" }],
-        "livenessProbe": probe("/healthz", 20, json!({ "port": "metrics" })),
-        "readinessProbe": probe("/readyz", 5, json!({ "port": "metrics" })),
+        "ports": [
+            { "name": "metrics", "containerPort": CONTROLLER_PORT, "protocol": "TCP" },
+            { "name": "probes", "containerPort": CONTROLLER_PROBES, "protocol": "TCP" },
+        ],
+        "livenessProbe": probe("/healthz", 20, json!({ "port": "probes" })),
+        "readinessProbe": probe("/readyz", 5, json!({ "port": "probes" })),
         "resources": { "requests": { "cpu": "100m", "memory": "128Mi" }, "limits": { "memory": "512Mi" } },
         "securityContext": {
             "allowPrivilegeEscalation": false,
@@ -116,7 +120,7 @@ fn log_in(workload: &mut Value, args: &Install) {
 
 fn agent(namespace: &str, args: &Install) -> Value {
     let (volumes, mounts) = host::volumes(&args.host);
-    let at = json!({ "host": probed(&args.host), "port": args.host.agent_metrics.port() });
+    let at = json!({ "host": probed(&args.host), "port": args.host.agent_probes.port() });
     let container = json!({
         "name": "agent",
         "image": args.image.name(),
@@ -166,7 +170,11 @@ fn agent(namespace: &str, args: &Install) -> Value {
 }
 
 fn controller_args(namespace: &str, install: &Install) -> Vec<String> {
-    let args = ["controller".to_string(), format!("--metrics=0.0.0.0:{CONTROLLER_PORT}")];
+    let args = [
+        "controller".to_string(),
+        format!("--metrics=0.0.0.0:{CONTROLLER_PORT}"),
+        format!("--probes=0.0.0.0:{CONTROLLER_PROBES}"),
+    ];
     let witnesses = (install.digest_witnesses == 1).then(|| "--digest-witnesses=1".to_string());
     args.into_iter().chain(witnesses).chain(elsewhere(namespace)).collect()
 }
@@ -183,6 +191,7 @@ fn agent_args(namespace: &str, host: &HostArgs) -> Vec<String> {
         "--runtime=auto".into(),
         format!("--data={}", host.data),
         format!("--metrics={}", host.agent_metrics),
+        format!("--probes={}", host.agent_probes),
     ];
     args.extend(elsewhere(namespace));
     args.extend(host.runtime_endpoint.iter().map(|socket| format!("--runtime-endpoint={socket}")));
@@ -195,7 +204,7 @@ fn agent_args(namespace: &str, host: &HostArgs) -> Vec<String> {
 
 /// Where the kubelet asks: it is on the node's network as the agent is, so loopback will do.
 fn probed(host: &HostArgs) -> String {
-    match host.agent_metrics.ip() {
+    match host.agent_probes.ip() {
         ip if !ip.is_unspecified() => ip.to_string(),
         ip if ip.is_ipv6() => "::1".into(),
         _ => "127.0.0.1".into(),
