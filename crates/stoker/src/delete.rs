@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use kube::ResourceExt as _;
-use kube::api::DeleteParams;
+use kube::api::{Api, DeleteParams, DynamicObject, Preconditions};
 
 use crate::cli::{Cluster, Delete};
 use crate::connect::{Connection, connect};
@@ -26,7 +27,73 @@ pub(crate) async fn run(cluster: &Cluster, args: Delete) -> anyhow::Result<ExitC
 async fn delete(connection: &Connection, name: &str) -> anyhow::Result<()> {
     let job = jobs::find(connection, name).await?;
     let api = jobs::api(&connection.client, job.dialect, Some(&connection.namespace));
-    api.delete(&job.object.name_any(), &DeleteParams::background()).await.map_err(jobs::explain)?;
-    outln!("{} {} deleted: its pulls stop, images that are on nodes stay", job.dialect.kind, job.object.name_any());
-    Ok(())
+    let (kind, name) = (job.dialect.kind, job.object.name_any());
+    match only(&api, &job.object, DeleteParams::background()).await.map_err(jobs::explain)? {
+        Deleted::Gone | Deleted::Going => {
+            outln!("{kind} {name} deleted: its pulls stop, images that are on nodes stay");
+            Ok(())
+        }
+        Deleted::Replaced => {
+            bail!(
+                "somebody has deleted this {kind} and made another {name}, which stays; look at it, and delete it if it may go"
+            )
+        }
+    }
+}
+
+/// What became of an object that was to be deleted.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Deleted {
+    /// It is being deleted.
+    Going,
+    /// It was gone already.
+    Gone,
+    /// It was gone already, and another object has its name.
+    Replaced,
+}
+
+/// Deletes the very object that was looked at: another one that got its name since then stays.
+pub(crate) async fn only(
+    api: &Api<DynamicObject>,
+    seen: &DynamicObject,
+    params: DeleteParams,
+) -> Result<Deleted, kube::Error> {
+    let (name, uid) = (seen.name_any(), seen.uid());
+    let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
+    match api.delete(&name, &DeleteParams { preconditions, ..params }).await {
+        Ok(_) => Ok(Deleted::Going),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Deleted::Gone),
+        // Others may have written it at the same time, or it is another one.
+        Err(kube::Error::Api(status)) if status.code == 409 => match api.get_opt(&name).await? {
+            None => Ok(Deleted::Gone),
+            Some(now) if now.uid() != uid => Ok(Deleted::Replaced),
+            Some(_) => Err(kube::Error::Api(status)),
+        },
+        Err(problem) => Err(problem),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::api::PostParams;
+    use kube::core::ApiResource;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn an_object_that_got_the_name_since_then_stays() {
+        let settings = stoker_embedded::Settings::new(vec![], Arc::new(jiff::Timestamp::now));
+        let client = stoker_embedded::Api::new(settings).unwrap().client("default");
+        let api: Api<DynamicObject> = Api::default_namespaced_with(client, &ApiResource::erase::<ConfigMap>(&()));
+        let object = DynamicObject::new("web", &ApiResource::erase::<ConfigMap>(&()));
+        let make = async || api.create(&PostParams::default(), &object).await.unwrap();
+        let delete = async |seen: &DynamicObject| only(&api, seen, DeleteParams::foreground()).await.unwrap();
+        let old = make().await;
+        assert_eq!(delete(&old).await, Deleted::Going);
+        assert_eq!(delete(&old).await, Deleted::Gone);
+        let new = make().await;
+        assert_eq!(delete(&old).await, Deleted::Replaced);
+        assert_eq!(api.get("web").await.unwrap().uid(), new.uid());
+    }
 }

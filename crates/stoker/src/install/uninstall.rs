@@ -32,6 +32,7 @@ use super::kinds::{self, Stage};
 use super::manifests::{self, MANAGED_BY};
 use crate::cli::{Cluster, Uninstall};
 use crate::connect::connect;
+use crate::delete::{self, Deleted};
 use crate::jobs;
 use crate::out::outln;
 
@@ -82,7 +83,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<Ex
             }
         }
         let going = survey.found.iter().filter(|found| found.stage == stage).chain(&left);
-        try_join_all(going.map(|found| delete(&client, found, args.timeout.0))).await?;
+        try_join_all(going.map(|found| remove(&client, found, args.timeout.0))).await?;
     }
     outln!("Stoker is gone. Images stay on the nodes, and so does {} with agents' ledgers", data(&survey));
     Ok(ExitCode::SUCCESS)
@@ -257,15 +258,20 @@ async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
 }
 
 /// Deletes one object with what depends on it, and waits until it is gone.
-async fn delete(client: &Client, found: &Found, patience: Duration) -> anyhow::Result<()> {
+async fn remove(client: &Client, found: &Found, patience: Duration) -> anyhow::Result<()> {
     let Found { resource, object, .. } = found;
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let api = api_of(client, resource, object);
     let what = format!("{} {name}", resource.kind);
-    match api.delete(&name, &DeleteParams::foreground()).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
-        result => result.map_err(jobs::explain).with_context(|| format!("cannot delete {what}"))?,
-    };
+    let deleted = delete::only(&api, object, DeleteParams::foreground()).await;
+    match deleted.map_err(jobs::explain).with_context(|| format!("cannot delete {what}"))? {
+        Deleted::Going => {}
+        Deleted::Gone => return Ok(()),
+        Deleted::Replaced => bail!(
+            "somebody has deleted {what} and made another of this name, which stays; look at it, and run `stoker uninstall` \
+             again if it may go"
+        ),
+    }
     let gone = await_condition(api.clone(), &name, is_deleted(&uid));
     match tokio::time::timeout(patience, gone).await {
         Ok(Ok(_)) => {
