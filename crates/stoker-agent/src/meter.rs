@@ -136,7 +136,7 @@ impl Meter {
         let have = state.blobs.iter().map(|(progress, _)| progress.have()).sum::<u64>();
         let upstream = state.counted().map(Progress::upstream);
         // What somebody else brought meanwhile is there twice.
-        let done = (state.present + have).min(state.total.max(have));
+        let done = state.present.saturating_add(have).min(state.total.max(have));
         Bytes { total: state.total, done, upstream: upstream.sum(), peers: 0 }
     }
 
@@ -158,7 +158,7 @@ impl Meter {
     /// Brings a report up to date; `earlier` is what earlier attempts received.
     pub(crate) fn read(&self, report: &mut Report, earlier: Bytes, now: Timestamp) {
         report.bytes = self.bytes();
-        report.bytes.upstream += earlier.upstream;
+        report.bytes.upstream = report.bytes.upstream.saturating_add(earlier.upstream);
         if report.bytes.total == 0 {
             // The manifest has not come again yet; what earlier attempts brought is still there.
             (report.bytes.total, report.bytes.done) = (earlier.total, earlier.done);

@@ -14,6 +14,11 @@ use crate::platform::Platform;
 
 const MOST_LAYERS: usize = 500;
 const MOST_ENTRIES: usize = 1000;
+/// The largest blob. Sums of sizes below these two bounds, over all images of all nodes of a job, stay far below what the
+/// API server takes for an integer.
+const MOST_BLOB_BYTES: u64 = 1 << 40;
+/// The largest image, with each layer counted as often as it is unpacked.
+const MOST_IMAGE_BYTES: u64 = 4 << 40;
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
@@ -48,13 +53,22 @@ impl Image {
         }
         let image = Self { root, documents, config, layers };
         let mut sizes = std::collections::HashMap::new();
+        let mut total: u64 = 0;
         for blob in std::iter::once(&image.config).chain(&image.layers) {
+            if blob.size() > MOST_BLOB_BYTES {
+                return Err(Bad::Bound(Bound::Blob { digest: blob.digest().clone(), bytes: blob.size() }));
+            }
+            // At most 501 blobs of at most 2^40 bytes: this sum does not overflow.
+            total = total.saturating_add(blob.size());
             if *blob.digest().algorithm() != DigestAlgorithm::Sha256 {
                 return Err(Bad::Algorithm(blob.digest().clone()));
             }
             if *sizes.entry(blob.digest()).or_insert(blob.size()) != blob.size() {
                 return Err(Bad::Content(format!("{} is there with two lengths", blob.digest())));
             }
+        }
+        if total > MOST_IMAGE_BYTES {
+            return Err(Bad::Bound(Bound::Image(total)));
         }
         Ok(image)
     }
@@ -84,6 +98,15 @@ pub enum Bound {
     Entries(usize),
     /// Indexes inside one another.
     Depth,
+    /// The bytes of one blob.
+    Blob {
+        /// The layer or configuration.
+        digest: Digest,
+        /// What the manifest says that it has.
+        bytes: u64,
+    },
+    /// The bytes of the configuration and of all layers.
+    Image(u64),
 }
 
 impl fmt::Display for Bound {
@@ -95,6 +118,10 @@ impl fmt::Display for Bound {
             Self::Layers(count) => write!(f, "it has {count} layers, and the limit is 500"),
             Self::Entries(count) => write!(f, "it has {count} entries, and the limit for an index is 1000"),
             Self::Depth => f.write_str("it has more than 2 indexes inside one another"),
+            Self::Blob { digest, bytes } => {
+                write!(f, "its manifest says that {digest} has {bytes} bytes, and the limit for a layer is 1 TiB")
+            }
+            Self::Image(bytes) => write!(f, "its layers have {bytes} bytes together, and the limit is 4 TiB"),
         }?;
         f.write_str(match self {
             Self::Manifest(_) => "; push the image with a smaller manifest: fewer layers, platforms or annotations",
@@ -102,6 +129,9 @@ impl fmt::Display for Bound {
             Self::Layers(_) => "; build the image with fewer layers",
             Self::Entries(_) => "; push an index for fewer platforms",
             Self::Depth => "; push an index that names manifests",
+            Self::Blob { .. } | Self::Image(_) => {
+                "; push the image again if its manifest is wrong, or build it with less data in it"
+            }
         })
     }
 }

@@ -10,7 +10,7 @@ use stoker_runtime::grpc::Kind;
 use stoker_runtime::{Cri, Identity, There};
 use stoker_transfer::{Digest, Login};
 
-use super::failure::runtime_failure;
+use super::failure::{runtime_failure, transfer_failure};
 use super::{Done, Origin, Tools, enough, name_in_store};
 use crate::guard::{Need, unpacked};
 use crate::meter::Meter;
@@ -45,9 +45,19 @@ impl Tools {
             meter.sized(there.size, there.size);
             return Ok(done);
         }
-        if let Some(wanted) = &wanted
-            && let Ok(image) = self.registry.image_with(&from.reference, wanted, &self.platform, &from.logins).await
-        {
+        let image = match &wanted {
+            Some(wanted) => {
+                match self.registry.image_with(&from.reference, wanted, &self.platform, &from.logins).await {
+                    // The runtime would believe the sizes.
+                    Err(problem) if problem.kind() == stoker_transfer::Kind::TooLarge => {
+                        return Err(transfer_failure(problem));
+                    }
+                    image => image.ok(),
+                }
+            }
+            None => None,
+        };
+        if let Some(image) = image {
             meter.sized(image.total_size(), 0);
             // Which of its layers are there already, CRI does not say: they all count.
             let unpacked = image.layers.iter().map(|layer| unpacked(layer.media_type().as_ref(), layer.size())).sum();

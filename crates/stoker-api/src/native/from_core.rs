@@ -198,9 +198,6 @@ pub struct Saying {
     pub disk: Option<Disk>,
 }
 
-/// In characters; the schema has room for a little more.
-const LONGEST_MESSAGE: usize = 2000;
-
 /// The patch of a node's status.
 pub fn saying(node: &str, saying: &Saying) -> Write {
     let mut status = Map::new();
@@ -234,7 +231,7 @@ fn wire_report(report: &Report) -> Value {
         bytes: bytes(report.bytes),
         attempt: report.attempt,
         reason: report.reason.map(|reason| reason.to_string()),
-        message: Some(shortened(&report.message)).filter(|message| !message.is_empty()),
+        message: Some(report.message.clone()).filter(|message| !message.is_empty()),
         stalled: report.stalled,
         started: report.started,
         finished: report.finished,
@@ -242,19 +239,13 @@ fn wire_report(report: &Report) -> Value {
     })
 }
 
-/// As much of a message as a NodePreheat may hold.
-fn shortened(message: &str) -> String {
-    match message.char_indices().nth(LONGEST_MESSAGE) {
-        None => message.into(),
-        Some((end, _)) => format!("{} …", message.get(..end).unwrap_or_default()),
-    }
-}
-
 fn wire_pin(pin: &model::Pin) -> WirePin {
     WirePin { asked: pin.asked, digest: pin.digest.clone(), alone: pin.alone }
 }
 
+/// An integer of the API server has 63 bits. It refuses a whole write in which one number has more.
 fn bytes(model::Bytes { total, done, upstream, peers }: model::Bytes) -> WireBytes {
+    let [total, done, upstream, peers] = [total, done, upstream, peers].map(|bytes| bytes.min(i64::MAX.unsigned_abs()));
     WireBytes { total, done, upstream, peers }
 }
 
@@ -291,5 +282,16 @@ mod tests {
         assert_eq!(warned(2, json!([]), false), Vec::<String>::new());
         assert!(warned(2, json!([]), true)[0].contains("r.example/web:1 is the word of one node alone"));
         assert!(warned(2, json!([{ "name": "regcred" }]), false)[0].contains("AlwaysVerify"));
+    }
+
+    #[test]
+    fn no_number_is_larger_than_the_api_server_takes() {
+        let most = i64::MAX.unsigned_abs();
+        for (there, said) in [(0, 0), (most, most), (most + 1, most), (u64::MAX, most)] {
+            let wire = bytes(model::Bytes { total: there, done: there, upstream: there, peers: there });
+            assert_eq!([wire.total, wire.done, wire.upstream, wire.peers], [said; 4]);
+            let disk = crate::native::Disk::new(there, there);
+            assert_eq!((disk.total, disk.free), (said, said));
+        }
     }
 }

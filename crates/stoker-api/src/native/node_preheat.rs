@@ -191,8 +191,9 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// A disk of this size with so much free.
+    /// A disk of this size with so much free. Some filesystems claim more than an integer of the API server holds.
     pub fn new(total: u64, free: u64) -> Self {
+        let [total, free] = [total, free].map(|bytes| bytes.min(i64::MAX.unsigned_abs()));
         Self { total, free, available: human::bytes_in_a_word(free) }
     }
 }

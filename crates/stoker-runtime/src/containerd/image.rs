@@ -71,8 +71,8 @@ impl Inner {
             Some(top) => self.committed(top).await?,
             None => manifest.layers().is_empty(),
         };
-        let layers = manifest.layers().iter().map(Descriptor::size).sum::<u64>();
-        Ok(unpacked.then(|| layers.saturating_add(manifest.config().size())))
+        let sizes = manifest.layers().iter().chain([manifest.config()]).map(Descriptor::size);
+        Ok(unpacked.then(|| sizes.fold(0, u64::saturating_add)))
     }
 
     /// Says that this name is this image, whatever it was before.

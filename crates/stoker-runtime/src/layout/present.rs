@@ -31,7 +31,7 @@ pub(super) struct Candidate {
 impl Candidate {
     /// The bytes of its blobs.
     pub(super) fn size(&self) -> u64 {
-        self.blobs.values().map(|(_, size)| size).sum()
+        self.blobs.values().fold(0, |sum, (_, size)| sum.saturating_add(*size))
     }
 }
 

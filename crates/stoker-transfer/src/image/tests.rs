@@ -65,6 +65,36 @@ fn bounds_are_named() {
 }
 
 #[test]
+fn sizes_that_no_image_has_are_refused_by_name() {
+    const TIB: u64 = 1 << 40;
+    let sized = |sizes: &[u64]| {
+        let mut value = manifest(sizes.len());
+        for (at, size) in sizes.iter().enumerate() {
+            value["layers"][at]["size"] = json!(size);
+        }
+        image(&value)
+    };
+    assert_eq!(sized(&[TIB, TIB, TIB, TIB - 7]).unwrap().total_size(), 4 * TIB);
+    for (sizes, says) in [
+        // Sums of these wrap around to small numbers.
+        (vec![u64::MAX, 2], "has 18446744073709551615 bytes, and the limit for a layer is 1 TiB"),
+        (vec![7, TIB + 1], "0002 has 1099511627777 bytes, and the limit for a layer is 1 TiB"),
+        // More than an integer of the API server holds.
+        (vec![1 << 63, 1], "has 9223372036854775808 bytes, and the limit for a layer is 1 TiB"),
+        (vec![TIB; 5], "have 5497558138887 bytes together, and the limit is 4 TiB"),
+    ] {
+        let Err(Bad::Bound(bound)) = sized(&sizes) else { panic!("{sizes:?} is taken") };
+        assert!(bound.to_string().contains(says) && bound.to_string().contains("; push the image"), "{bound}");
+    }
+    // One layer again and again is fetched once, and unpacked each time.
+    let mut value = manifest(500);
+    for at in 0..500 {
+        (value["layers"][at]["digest"], value["layers"][at]["size"]) = (json!(digest(1)), json!(TIB));
+    }
+    assert!(matches!(image(&value), Err(Bad::Bound(Bound::Image(_)))));
+}
+
+#[test]
 fn documents_of_two_minds_are_refused() {
     let mut both = manifest(1);
     both["manifests"] = json!([]);
