@@ -11,6 +11,7 @@ mod metrics;
 mod node;
 mod pull;
 mod pulls;
+mod refused;
 mod register;
 mod report;
 mod run;

@@ -13,7 +13,6 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::NodeObject;
-use stoker_api::native::from_core::Saying;
 use stoker_core::Clock;
 use stoker_core::model::{Bytes, Key, Order, Phase, Report, after};
 use stoker_core::step::{self, Able, Failure, Task};
@@ -33,6 +32,7 @@ use crate::metrics::{self, Metrics, Share};
 use crate::node;
 use crate::pull::{Done, Tools, Uses};
 use crate::pulls::Pulls;
+use crate::refused::Told;
 use crate::register::register;
 use crate::report::{Kept, Said, until};
 use crate::secrets::Secrets;
@@ -122,9 +122,6 @@ struct Running {
     began: Order,
     abort: AbortHandle,
 }
-
-/// What a write of the status has said, or why it did not.
-type Written = Result<Saying, String>;
 
 struct Agent {
     settings: Settings,
@@ -240,7 +237,7 @@ impl Agent {
         let mut watch = watch::relisting(api.clone(), config).default_backoff().boxed();
         let mut registering: Option<BoxFuture<'static, ()>> = Some(self.register().boxed());
         // One at most. A task, so that it goes on while the loop waits for the disk.
-        let mut writing: JoinSet<Written> = JoinSet::new();
+        let mut writing: JoinSet<Told> = JoinSet::new();
         let mut listed = false;
         let mut able = Able { orders_at_once: self.settings.limits.pulls.max(1), ..Able::default() };
         self.settings.spool.pace().set(self.settings.limits.bandwidth);
@@ -307,7 +304,7 @@ impl Agent {
                     }
                 }
                 Some(ended) = writing.join_next(), if !writing.is_empty() => {
-                    self.written(ended.unwrap_or_else(|problem| Err(problem.to_string())));
+                    self.written(ended.unwrap_or_else(Told::broke_off));
                 }
                 () = self.news.notified() => {}
                 Some(()) = changes.next() => {
