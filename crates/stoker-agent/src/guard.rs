@@ -1,93 +1,177 @@
-//! The disk guard: an image that would fill a disk past its limit is not begun. The kubelet's collector starts at 85 % and
-//! would take what we brought.
+//! The disk guard: a pull reserves what it will put onto the disks before it begins, so that all pulls of the node together never
+//! fill a disk past its limit. The kubelet's collector starts at 85 % and would take what we brought.
 
 use std::path::PathBuf;
 
-use stoker_core::Reason;
 use stoker_core::human::bytes;
 use stoker_core::step::Failure;
+use stoker_core::{Reason, WAITING_FOR_ROOM};
+use stoker_runtime::room::{Amount, Hold, Left, Purse, Room, Short, Unit};
 use stoker_runtime::{Runtime, space};
 
 use crate::leftovers::Leftovers;
+use crate::meter::Meter;
 
-/// What an image still takes, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Need {
-    /// In the spool, for a while.
-    pub(crate) spool: u64,
-    /// In the image store.
-    pub(crate) images: u64,
+/// The bytes of unpacked files for which one inode is reserved. Images have one for 20 to 40 KiB.
+const BYTES_OF_A_FILE: u64 = 32 << 10;
+
+/// Something that will be written, and where.
+pub(crate) enum Need {
+    /// Into the spool, for a while.
+    Spool(Left),
+    /// Into the image store, as it is.
+    Images(Left),
+    /// Into the image store, unpacked.
+    Unpacked(Amount),
 }
 
-/// Looks at the disks before an image is begun.
+/// What a pull has reserved, one for each of its needs.
+pub(crate) enum Reserved {
+    Hold(Hold),
+    Purse(Purse),
+}
+
+impl Reserved {
+    /// For what is written as it is.
+    pub(crate) fn hold(self) -> Option<Hold> {
+        match self {
+            Self::Hold(hold) => Some(hold),
+            Self::Purse(_) => None,
+        }
+    }
+
+    /// For what is unpacked.
+    pub(crate) fn purse(self) -> Option<Purse> {
+        match self {
+            Self::Purse(purse) => Some(purse),
+            Self::Hold(_) => None,
+        }
+    }
+}
+
+/// Reserves room on the disks before an image is begun.
 #[derive(Clone)]
 pub(crate) struct Guard {
     pub(crate) runtime: Runtime,
     pub(crate) spool: PathBuf,
-    /// How full a disk may become, in percent.
-    pub(crate) percent: u8,
+    /// What all pulls of the node have reserved.
+    pub(crate) room: Room,
     /// What goes first where there is no room.
     pub(crate) leftovers: Leftovers,
 }
 
 impl Guard {
-    /// Whether there is room, also without what orders that were taken back have left. What cannot be seen from here is not
-    /// judged.
-    pub(crate) async fn check(&self, image: &str, need: Need) -> Result<(), Failure> {
-        match self.room(image, need).await {
-            Err(_) if self.leftovers.clear().await => self.room(image, need).await,
-            room => room,
+    /// Reserves all of it, also without what orders that were taken back have left. Where others have reserved what it
+    /// needs, it waits until one of them is done and gives `None`: by then something else may be missing.
+    pub(crate) async fn admit(
+        &self,
+        image: &str,
+        needs: impl Fn() -> Vec<Need>,
+        meter: &Meter,
+    ) -> Result<Option<Vec<Reserved>>, Failure> {
+        let mut ends = self.room.ends();
+        let mut reserved = self.reserve(needs()).await;
+        if reserved.is_err() && self.leftovers.clear().await {
+            reserved = self.reserve(needs()).await;
+        }
+        match reserved {
+            Ok(reserved) => Ok(Some(reserved)),
+            Err(short) if short.later => {
+                tracing::info!(image, "waits for room on the disk: {short}");
+                meter.waits(no_room(image, short));
+                // The room outlives every pull.
+                let _ = ends.changed().await;
+                meter.goes_on();
+                Ok(None)
+            }
+            Err(short) => Err(no_room(image, short)),
         }
     }
 
-    async fn room(&self, image: &str, need: Need) -> Result<(), Failure> {
+    async fn reserve(&self, needs: Vec<Need>) -> Result<Vec<Reserved>, Short> {
+        let (images, spool) = (self.runtime.place().await.ok().flatten(), self.spool.clone());
+        let room = self.room.clone();
+        let work = move || {
+            let place = |need: &Need| match need {
+                Need::Spool(_) => Some(spool.clone()),
+                Need::Images(_) | Need::Unpacked(_) => images.clone(),
+            };
+            let estimates: Vec<Option<Amount>> = needs.iter().map(Need::estimate).collect();
+            let items = needs.into_iter().map(|need| (place(&need), need.left())).collect();
+            let reserved = room.reserve(items)?.into_iter().zip(estimates).map(|(hold, estimate)| match estimate {
+                Some(estimate) => Reserved::Purse(Purse::new(hold, images.clone(), estimate)),
+                None => Reserved::Hold(hold),
+            });
+            Ok(reserved.collect())
+        };
+        // A thread that breaks off reserves nothing, and the pull goes on as if the disk could not be seen.
+        tokio::task::spawn_blocking(work).await.unwrap_or(Ok(Vec::new()))
+    }
+
+    /// Whether spool and image store are on two disks.
+    pub(crate) async fn apart(&self) -> bool {
         let images = self.runtime.space().await.ok().flatten();
         let spool = space::of(self.spool.clone()).await;
-        let same = matches!((&images, &spool), (Some(images), Some(spool)) if images.device == spool.device);
-        let wants = match same {
-            true => vec![("the disk of the images", images, need.spool.saturating_add(need.images))],
-            false => {
-                vec![("the disk of the images", images, need.images), ("the disk of the spool", spool, need.spool)]
-            }
-        };
-        // What a layer takes unpacked is a guess. Who allows all of a disk is told when it is really full.
-        if self.percent >= 100 {
-            return Ok(());
-        }
-        for (what, space, need) in wants {
-            let Some(space) = space else { continue };
-            if let Some(full) = over(space.total, space.free, need, self.percent) {
-                return Err(Failure {
-                    reason: Reason::Disk,
-                    message: format!(
-                        "{image} takes about {} more, which would fill {what} to {full} %, past the limit of {} %; free \
-                         some space, or raise the agent's --max-disk",
-                        bytes(need),
-                        self.percent
-                    ),
-                    retryable: true,
-                    pause: None,
-                });
-            }
-        }
-        Ok(())
+        matches!((images, spool), (Some(images), Some(spool)) if images.device != spool.device)
+    }
+
+    /// Ends with a failure when the disk of the images is fuller than it may be, for runtimes that fill it by themselves.
+    pub(crate) async fn overflows(&self, image: &str) -> Failure {
+        let place = self.runtime.place().await.ok().flatten();
+        let Short { free, limit, .. } = self.room.overflows(place.as_deref()).await;
+        failure(format!(
+            "{image}: the runtime unpacks more than the disk of the images has room for, up to the limit of {limit} % ({} are \
+             free); its pull was cancelled. Free some space, or raise the agent's --max-disk",
+            bytes(free)
+        ))
     }
 }
 
-/// How full a disk would be in percent, where that is more than it may. What needs nothing is always allowed.
-fn over(total: u64, free: u64, need: u64, percent: u8) -> Option<u64> {
-    if total == 0 || need == 0 {
-        return None;
+impl Need {
+    fn estimate(&self) -> Option<Amount> {
+        match self {
+            Self::Unpacked(estimate) => Some(*estimate),
+            Self::Spool(_) | Self::Images(_) => None,
+        }
     }
-    let used = u128::from(total.saturating_sub(free)) + u128::from(need);
-    let allowed = u128::from(total) * u128::from(percent) / 100;
-    (used > allowed).then(|| u64::try_from(used * 100 / u128::from(total)).unwrap_or(u64::MAX))
+
+    fn left(self) -> Left {
+        match self {
+            Self::Spool(left) | Self::Images(left) => left,
+            Self::Unpacked(estimate) => Left::Amount(estimate),
+        }
+    }
+}
+
+/// An image that does not fit, now or at all.
+fn no_room(image: &str, short: Short) -> Failure {
+    let amount = |count: u64| match short.of {
+        Unit::Bytes => bytes(count),
+        Unit::Inodes => format!("{count} inodes"),
+    };
+    let Short { full, limit, .. } = short;
+    let (need, free, reserved) = (amount(short.need), amount(short.free), amount(short.reserved));
+    failure(match short.later {
+        true => format!(
+            "{WAITING_FOR_ROOM}: {image} takes about {need} more, {free} are free, and other pulls of this node have reserved \
+             {reserved} of that; it goes on when they are done. The limit of {limit} % is the agent's --max-disk"
+        ),
+        false => format!(
+            "{image} takes about {need} more and {free} are free, which would fill the disk to {full} %, past the limit of \
+             {limit} %; free some space, or raise the agent's --max-disk"
+        ),
+    })
+}
+
+pub(crate) fn failure(message: String) -> Failure {
+    Failure { reason: Reason::Disk, message, retryable: true, pause: None }
 }
 
 /// About what a layer has when it is unpacked. A compressed one does not say; twice is what images have on average.
-pub(crate) fn unpacked(media_type: &str, size: u64) -> u64 {
+pub(crate) fn unpacked(media_type: &str, size: u64) -> Amount {
     let packed = media_type.ends_with("gzip") || media_type.ends_with("zstd");
-    if packed { size.saturating_mul(2) } else { size }
+    let bytes = if packed { size.saturating_mul(2) } else { size };
+    Amount { bytes, inodes: bytes / BYTES_OF_A_FILE }
 }
 
 #[cfg(test)]
@@ -95,23 +179,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_never_filled_past_its_limit() {
-        for (total, free, need, expected) in [
-            (100, 50, 30, None),
-            (100, 50, 31, Some(81)),
-            (100, 10, 0, None),
-            (100, 10, 1, Some(91)),
-            (0, 0, 5, None),
-            (u64::MAX, 0, u64::MAX, Some(200)),
-        ] {
-            assert_eq!(over(total, free, need, 80), expected, "{total} {free} {need}");
-        }
-    }
-
-    #[test]
     fn packed_layers_grow() {
+        let unpacked = |media_type, size| unpacked(media_type, size).bytes;
         assert_eq!(unpacked("application/vnd.oci.image.layer.v1.tar+gzip", 10), 20);
         assert_eq!(unpacked("application/vnd.docker.image.rootfs.diff.tar.gzip", 10), 20);
         assert_eq!(unpacked("application/vnd.oci.image.layer.v1.tar", 10), 10);
+        assert_eq!(super::unpacked("application/vnd.oci.image.layer.v1.tar", 1 << 20).inodes, 32);
+    }
+
+    #[test]
+    fn a_shortage_names_the_image_and_what_to_do() {
+        let short = |later| Short {
+            of: Unit::Bytes,
+            need: 4 << 20,
+            free: 2 << 20,
+            reserved: 1 << 20,
+            full: 90,
+            limit: 80,
+            later,
+        };
+        let waits = no_room("r/i:1", short(true));
+        assert!(waits.message.starts_with(WAITING_FOR_ROOM) && waits.reason == Reason::Disk, "{waits:?}");
+        let fails = no_room("r/i:1", short(false));
+        for says in ["r/i:1 takes about 4.0 MiB more", "2.0 MiB are free", "to 90 %", "limit of 80 %", "--max-disk"] {
+            assert!(fails.message.contains(says), "{fails:?}");
+        }
+        assert!(
+            ["r/i:1", "4.0 MiB", "2.0 MiB are free", "reserved 1.0 MiB", "--max-disk"]
+                .iter()
+                .all(|says| waits.message.contains(says))
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use stoker_core::step::Failure;
-use stoker_core::{Bytes, Pin, Report, text};
+use stoker_core::{Bytes, Pin, Reason, Report, text};
 use stoker_transfer::{Progress, Pulse, Trouble};
 use tokio::sync::Notify;
 
@@ -30,6 +30,8 @@ struct State {
     pulse: Pulse,
     /// Why it does not go on just now.
     waits: Option<Failure>,
+    /// Why it did not go on before.
+    waited: Option<Reason>,
     /// What was told of the bytes that came.
     told: Received,
 }
@@ -112,7 +114,9 @@ impl Meter {
 
     /// It came back.
     pub(crate) fn goes_on(&self) {
-        self.state().waits = None;
+        let mut state = self.state();
+        state.waited = state.waits.take().map(|failure| failure.reason);
+        drop(state);
         self.news.notify_one();
     }
 
@@ -182,7 +186,9 @@ impl Meter {
                 report.reason = Some(failure.reason);
                 report.message = text::message(&failure.message);
             }
-            None if report.reason == Some(stoker_core::Reason::RuntimeUnavailable) => {
+            None if report.reason.is_some()
+                && [state.waited, Some(Reason::RuntimeUnavailable)].contains(&report.reason) =>
+            {
                 report.reason = None;
                 report.message.clear();
             }

@@ -15,6 +15,7 @@ use crate::guard::Guard;
 use crate::meter::Meter;
 use crate::secrets::{self, Secrets, Trouble};
 
+mod arrival;
 mod containerd;
 mod cri;
 mod enough;

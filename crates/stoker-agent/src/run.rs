@@ -16,6 +16,7 @@ use stoker_api::native::NodeObject;
 use stoker_core::Clock;
 use stoker_core::model::{Bytes, Key, Order, Phase, Report, after};
 use stoker_core::step::{self, Able, Failure, Task};
+use stoker_runtime::room::Room;
 use stoker_runtime::{Runtime, Stored};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
@@ -193,7 +194,7 @@ impl Agent {
             guard: Guard {
                 runtime: settings.runtime.clone(),
                 spool: settings.spool.dir().to_owned(),
-                percent: settings.limits.disk,
+                room: Room::new(settings.limits.disk),
                 leftovers,
             },
             runtime: settings.runtime.clone(),

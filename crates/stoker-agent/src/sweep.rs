@@ -38,9 +38,9 @@ impl Keep {
     }
 }
 
-/// Whether an order was given up because the disk is full: its half of an image would keep it so.
+/// Whether an order was given up because the disk is full, or as full as it may be: its half of an image would keep it so.
 pub(crate) fn gives_way(report: &Report) -> bool {
-    report.phase == Phase::Failed && report.reason == Some(Reason::NoSpace)
+    report.phase == Phase::Failed && matches!(report.reason, Some(Reason::NoSpace | Reason::Disk))
 }
 
 /// Whether there is something to sweep, and whether it may be done now.
@@ -106,6 +106,7 @@ mod tests {
             (Some(&running), true),
             (Some(&ended(Reason::Unreachable)), true),
             (Some(&ended(Reason::NoSpace)), false),
+            (Some(&ended(Reason::Disk)), false),
             (Some(&done), false),
         ] {
             let keep = Keep::of([(&key, task)].into_iter());

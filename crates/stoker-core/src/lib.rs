@@ -19,7 +19,7 @@ pub use model::{
     Ask, Bytes, Completion, CopyName, Empty, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report,
     Sandbox, SecretId, Terms, Unreachable,
 };
-pub use reason::{Reason, Waiting};
+pub use reason::{Reason, WAITING_FOR_ROOM, Waiting};
 pub use reference::Reference;
 pub use rollup::{Outcome, Stage};
 pub use world::{Event, Plan, World};

@@ -86,7 +86,7 @@ reasons! {
     NoSpace = "NoSpace",
     /// Failed: the node's disk or image store gave an error.
     StoreError = "StoreError",
-    /// Failed: the image would fill the node's disk past its limit.
+    /// Waiting for other pulls of the node, or failed: the image would fill the node's disk past its limit.
     Disk = "Disk",
     /// Waiting, or failed: the node's container runtime does not answer.
     RuntimeUnavailable = "RuntimeUnavailable",
@@ -101,6 +101,10 @@ reasons! {
     /// Failed: a reason that this version does not know.
     Unknown = "Unknown",
 }
+
+/// How the message of a report begins whose pull waits for what other pulls have reserved of the disk. No attempt has
+/// failed then.
+pub const WAITING_FOR_ROOM: &str = "waiting for room";
 
 /// A word that is no reason of this version.
 #[derive(Debug, thiserror::Error)]

@@ -46,6 +46,8 @@ pub enum Kind {
     Unauthorized,
     /// The disk is full.
     NoSpace,
+    /// The disk would be fuller than it may be.
+    NoRoom,
     /// The runtime is not there, or is going down: it may come back.
     Unavailable,
     /// The runtime is there and will answer in a moment.

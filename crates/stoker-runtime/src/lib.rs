@@ -8,6 +8,7 @@ pub mod containerd;
 pub mod cri;
 pub mod grpc;
 pub mod layout;
+pub mod room;
 pub mod runtime;
 mod seats;
 pub mod space;

@@ -137,14 +137,18 @@ impl Runtime {
         }
     }
 
-    /// The filesystem that images are on, where it can be seen from here.
-    pub async fn space(&self) -> Result<Option<Space>, Error> {
-        let place: Option<PathBuf> = match self {
+    /// Where its images are on this machine's disks, where it says so.
+    pub async fn place(&self) -> Result<Option<PathBuf>, Error> {
+        Ok(match self {
             Self::Layout(layout) => Some(layout.dir().to_owned()),
             Self::Containerd(containerd, _) => containerd.node().root.clone(),
             Self::Cri(cri) => cri.filesystem().await?,
-        };
-        Ok(match place {
+        })
+    }
+
+    /// The filesystem that images are on, where it can be seen from here.
+    pub async fn space(&self) -> Result<Option<Space>, Error> {
+        Ok(match self.place().await? {
             Some(place) => space::of(place).await,
             None => None,
         })

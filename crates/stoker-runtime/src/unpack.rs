@@ -27,6 +27,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::thread;
 
+use crate::room::{Amount, Short};
+
 mod apply;
 mod attributes;
 mod compression;
@@ -48,7 +50,7 @@ pub struct Layer {
     pub compression: Compression,
     /// Whether it is the first layer of its image: its whiteouts hide nothing and leave nothing.
     pub lowest: bool,
-    /// The bytes of files that it may take on disk, and 512 for each entry. Past it unpacking stops with
+    /// The bytes of files that it may take on any disk, and 512 for each entry. Past it unpacking stops with
     /// [`Error::TooBig`].
     pub most: u64,
 }
@@ -87,16 +89,30 @@ impl Unpacked {
     }
 }
 
-/// Fills an empty directory with a layer, reading its stream to the end.
+/// Where unpacking takes what it writes from: at least as much as it asks for, or the reason why there is no more.
+pub type Take<'a> = dyn FnMut(Amount) -> Result<Amount, Short> + 'a;
+
+/// Fills an empty directory with a layer, on a disk that is as large as it needs.
+pub fn unpack(stream: impl Read + Send, layer: Layer, into: &Path) -> Result<Unpacked, Error> {
+    unpack_within(stream, layer, into, &mut |_| Ok(Amount { bytes: u64::MAX, inodes: u64::MAX }))
+}
+
+/// Fills an empty directory with a layer, reading its stream to the end. It takes what it writes in advance: bytes in whole
+/// blocks, those of extended attributes too, and inodes.
 ///
 /// It returns when the stream has ended, or has been dropped after a failure; a stream that waits for the network keeps
 /// it waiting, so give it an end of its own. When it fails, the directory holds a part of the layer and has to go.
-pub fn unpack(stream: impl Read + Send, layer: Layer, into: &Path) -> Result<Unpacked, Error> {
+pub fn unpack_within<'a>(
+    stream: impl Read + Send,
+    layer: Layer,
+    into: &Path,
+    purse: &'a mut Take<'a>,
+) -> Result<Unpacked, Error> {
     let tree = tree::Tree::open(into)?;
     if !tree::names(tree.root().fd(), into)?.is_empty() {
         return Err(Error::NotEmpty(into.to_owned()));
     }
-    let applier = apply::Applier::new(tree, layer.lowest, layer.most);
+    let applier = apply::Applier::new(tree, layer.lowest, layer.most, purse);
     let (decoder, plain) = stream::pair(stream, layer.compression);
     thread::scope(|scope| {
         let failed = |source| Error::Disk { doing: "start a thread for", path: into.to_owned(), source };

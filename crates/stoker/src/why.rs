@@ -9,7 +9,7 @@ use stoker_api::Summary;
 use stoker_controller::snapshot;
 use stoker_core::human;
 use stoker_core::world::State;
-use stoker_core::{JobId, Reason, Report, Waiting, World};
+use stoker_core::{JobId, Reason, Report, WAITING_FOR_ROOM, Waiting, World};
 
 use crate::cli::{Cluster, Why};
 use crate::connect::connect;
@@ -97,6 +97,9 @@ fn pulling(image: &ImageRow, now: Timestamp) -> String {
         // No attempt has failed for it: the one that runs goes on.
         Some(report) if report.reason == Some(Reason::RuntimeUnavailable) => {
             format!("{}: waiting for the runtime, {}: {}", image.image, Reason::RuntimeUnavailable, report.message)
+        }
+        Some(report) if report.reason == Some(Reason::Disk) && report.message.starts_with(WAITING_FOR_ROOM) => {
+            format!("{}: {}: {}", image.image, Reason::Disk, report.message)
         }
         Some(report) if report.reason.is_some() => {
             let reason = report.reason.map(|reason| reason.as_str()).unwrap_or_default();

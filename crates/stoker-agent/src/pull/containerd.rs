@@ -1,5 +1,8 @@
 //! Into containerd: layers while they come, from the base up, then the records.
 
+use std::collections::HashSet;
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, TryStreamExt as _};
 use stoker_core::Reason;
@@ -7,12 +10,33 @@ use stoker_core::step::Failure;
 use stoker_runtime::Containerd;
 use stoker_runtime::containerd::{Blob, Layer, Session, Trouble, Wanted};
 use stoker_runtime::grpc::Kind as RuntimeKind;
+use stoker_runtime::room::{Amount, Hold, Purse};
 use stoker_transfer::{Descriptor, Image};
 
+use super::arrival::Arrival;
 use super::failure::{keeps_changing, restarts, runtime_failure, transfer_failure};
 use super::{ANEW, Origin, Tools, by_digest};
-use crate::guard::{Need, unpacked};
+use crate::guard::{self, Need, Reserved, unpacked};
 use crate::meter::Meter;
+
+/// What one layer has reserved, until it is in its place.
+struct Share {
+    arrival: Arrival,
+    /// Whether its blob has to come.
+    comes: bool,
+    /// What it takes unpacked, about, if that has to be done.
+    unpacked: Option<Amount>,
+    purse: Purse,
+    /// For the blob, in the spool and in containerd.
+    _holds: Vec<Hold>,
+}
+
+impl Share {
+    fn needs(&self) -> impl Iterator<Item = Need> {
+        let blob = self.comes.then(|| [Need::Spool(self.arrival.unfetched()), Need::Images(self.arrival.untaken())]);
+        blob.into_iter().flatten().chain(self.unpacked.map(Need::Unpacked))
+    }
+}
 
 /// The most that an image's configuration may have.
 const MOST_CONFIG: u64 = 8 * 1024 * 1024;
@@ -26,32 +50,65 @@ impl Tools {
         meter: &Meter,
     ) -> Result<(), Failure> {
         let config = self.config(containerd, from, image, meter).await?;
-        let session = containerd.begin(wanted(from, image, config), (self.clock)()).await.map_err(runtime_failure)?;
-        let missing = || image.layers.iter().zip(session.layers()).filter(|(_, state)| **state == Layer::Missing);
-        let mut seen = std::collections::HashSet::new();
-        let lacks: u64 =
-            missing().filter(|(layer, _)| seen.insert(layer.digest())).map(|(layer, _)| layer.size()).sum();
-        let pulls = &self.guard.leftovers.pulls;
-        let pull = from.reference.key().to_string();
-        // Also where nothing is missing: the lease holds what must still be unpacked.
-        pulls.begin(&pull, seen.iter().copied().chain([image.config.digest()])).await;
-        // The configuration has its own counter where it had to be fetched.
-        meter.sized(image.total_size(), image.total_size().saturating_sub(lacks + meter.under_way()));
-        let packed = image.layers.iter().zip(session.layers()).filter(|(_, state)| **state != Layer::Unpacked);
-        let unpacked = packed.map(|(layer, _)| unpacked(layer.media_type().as_ref(), layer.size())).sum::<u64>();
-        let spooled = self.spool.held().await.map_err(transfer_failure)?;
-        let spooled = spooled.iter().filter(|file| seen.contains(&file.digest)).map(|file| file.bytes).sum::<u64>();
-        // What an earlier attempt left on the disk is not needed once more.
-        let packed = lacks.saturating_sub(session.begun());
-        let need = Need { spool: lacks.saturating_sub(spooled), images: packed.saturating_add(unpacked) };
-        self.guard.check(from.reference.name(), need).await?;
-        let layers = image.layers.clone().into_iter().enumerate();
-        let layers = layers.map(|(index, layer)| self.layer(&session, index, from, layer, meter));
+        let (pulls, pull) = (&self.guard.leftovers.pulls, from.reference.key().to_string());
+        let (session, shares) = loop {
+            let wanted = wanted(from, image, config.clone());
+            let session = containerd.begin(wanted, (self.clock)()).await.map_err(runtime_failure)?;
+            let missing = || image.layers.iter().zip(session.layers()).filter(|(_, state)| **state == Layer::Missing);
+            let mut seen = HashSet::new();
+            let lacks = missing().filter(|(layer, _)| seen.insert(layer.digest())).map(|(layer, _)| layer.size());
+            let lacks = lacks.fold(0, u64::saturating_add);
+            // Also where nothing is missing: the lease holds what must still be unpacked.
+            pulls.begin(&pull, seen.iter().copied().chain([image.config.digest()])).await;
+            // The configuration has its own counter where it had to be fetched.
+            let under_way = lacks.saturating_add(meter.under_way());
+            meter.sized(image.total_size(), image.total_size().saturating_sub(under_way));
+            if let Some(shares) = self.reserve(&session, from, image, meter).await? {
+                break (session, shares);
+            }
+        };
+        let layers = image.layers.clone().into_iter().zip(shares).enumerate();
+        let layers = layers.map(|(index, (layer, share))| self.layer(&session, index, from, layer, share, meter));
         futures::stream::iter(layers).buffer_unordered(self.layers).try_collect::<()>().await?;
         session.finish().await.map_err(runtime_failure)?;
         pulls.done(&pull).await;
         meter.whole(image.total_size());
         self.spool.release(image.config.digest()).await.map_err(transfer_failure)
+    }
+
+    /// Reserves what each layer will put onto the disks; `None` after it had to wait for that.
+    async fn reserve(
+        &self,
+        session: &Session,
+        from: &Origin,
+        image: &Image,
+        meter: &Meter,
+    ) -> Result<Option<Vec<Share>>, Failure> {
+        let spooled = self.spooled().await?;
+        let mut seen = HashSet::new();
+        let mut shares: Vec<Share> = Vec::new();
+        for (index, (layer, state)) in image.layers.iter().zip(session.layers()).enumerate() {
+            let arrival = Arrival::new(layer, spooled.get(layer.digest()).copied());
+            // What an earlier attempt left on the disk is not needed once more.
+            arrival.taken.store(session.begun(index), Ordering::Relaxed);
+            // A layer that is there twice comes once, and is unpacked twice.
+            let comes = *state == Layer::Missing && seen.insert(layer.digest());
+            let unpacks = *state != Layer::Unpacked;
+            let unpacked = unpacks.then(|| unpacked(layer.media_type().as_ref(), layer.size()));
+            shares.push(Share { arrival, comes, unpacked, purse: Purse::bottomless(), _holds: Vec::new() });
+        }
+        let needs = || shares.iter().flat_map(Share::needs).collect();
+        let Some(reserved) = self.guard.admit(from.reference.name(), needs, meter).await? else { return Ok(None) };
+        let mut reserved = reserved.into_iter();
+        for share in &mut shares {
+            if share.comes {
+                share._holds.extend(reserved.by_ref().take(2).filter_map(Reserved::hold));
+            }
+            if share.unpacked.is_some() {
+                share.purse = reserved.next().and_then(Reserved::purse).unwrap_or_else(Purse::bottomless);
+            }
+        }
+        Ok(Some(shares))
     }
 
     /// The image's configuration, from containerd or from the registry.
@@ -97,21 +154,24 @@ impl Tools {
         index: usize,
         from: &Origin,
         layer: Descriptor,
+        share: Share,
         meter: &Meter,
     ) -> Result<(), Failure> {
+        let failure = |trouble| failure(from.reference.name(), trouble);
         if !session.lacks(index).await.map_err(runtime_failure)? {
             let nothing: Option<Blob<'_, stoker_transfer::Error>> = None;
-            return session.layer(index, nothing).await.map_err(failure);
+            return session.layer(index, nothing, &share.purse).await.map_err(failure);
         }
         let hand = self.uses.take(layer.digest());
         let mut growing = self.spool.blob(from.source(), layer.clone());
         meter.blob(growing.progress(), hand.counts);
+        share.arrival.comes(growing.progress());
         let mut tries = 0;
         loop {
             let (open, slow) = (|from: u64| growing.follow(from), || growing.throttled());
             let complete = growing.complete().map_ok(|_| ()).boxed();
-            let blob = Blob { open: &open, complete, slow: &slow };
-            match session.layer(index, Some(blob)).await {
+            let blob = Blob { open: &open, complete, slow: &slow, taken: &share.arrival.taken };
+            match session.layer(index, Some(blob), &share.purse).await {
                 Ok(()) => break,
                 // The blob begins anew; so do we.
                 Err(Trouble::Source(problem)) if restarts(&problem) && tries < ANEW => {}
@@ -159,9 +219,12 @@ fn wanted(from: &Origin, image: &Image, config: Bytes) -> Wanted {
     }
 }
 
-fn failure(trouble: Trouble<stoker_transfer::Error>) -> Failure {
+fn failure(image: &str, trouble: Trouble<stoker_transfer::Error>) -> Failure {
     match trouble {
         Trouble::Source(problem) => transfer_failure(problem),
+        Trouble::Runtime(problem) if problem.kind == RuntimeKind::NoRoom => {
+            guard::failure(format!("{image} is larger than it seemed: {problem}"))
+        }
         Trouble::Runtime(problem) => runtime_failure(problem),
     }
 }

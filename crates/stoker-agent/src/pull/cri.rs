@@ -7,6 +7,7 @@ use stoker_core::step::Failure;
 use stoker_core::{Order, Reason};
 use stoker_runtime::cri::{Auth, Sandbox};
 use stoker_runtime::grpc::Kind;
+use stoker_runtime::room::{Amount, Left};
 use stoker_runtime::{Cri, Identity, There};
 use stoker_transfer::{Digest, Login};
 
@@ -57,15 +58,26 @@ impl Tools {
             }
             None => None,
         };
+        let mut reserved = None;
         if let Some(image) = image {
             meter.sized(image.total_size(), 0);
             // Which of its layers are there already, CRI does not say: they all count.
-            let unpacked = image.layers.iter().map(|layer| unpacked(layer.media_type().as_ref(), layer.size())).sum();
-            let images = image.total_size().saturating_add(unpacked);
-            self.guard.check(from.reference.name(), Need { spool: 0, images }).await?;
+            let needs = || {
+                let unpacked = image.layers.iter().map(|layer| unpacked(layer.media_type().as_ref(), layer.size()));
+                let packed = Left::Amount(Amount { bytes: image.total_size(), inodes: 0 });
+                unpacked.map(Need::Unpacked).chain([Need::Images(packed)]).collect()
+            };
+            while reserved.is_none() {
+                reserved = self.guard.admit(from.reference.name(), needs, meter).await?;
+            }
         }
         let name = name_in_store(&from.reference);
-        self.pull_as_anyone(cri, order, from, &name).await?;
+        // The runtime knows no limit. A pull that is dropped is one that it stops.
+        tokio::select! {
+            pulled = self.pull_as_anyone(cri, order, from, &name) => pulled?,
+            full = self.guard.overflows(from.reference.name()) => return Err(full),
+        }
+        drop(reserved);
         let listed = cri.find(&name).await.map_err(runtime_failure)?;
         let listed = listed.ok_or_else(|| Failure {
             reason: Reason::StoreError,

@@ -12,6 +12,7 @@ pub(super) fn runtime_failure(problem: impl Into<stoker_runtime::Error>) -> Fail
         RuntimeKind::NotFound => (Reason::NotFound, true),
         RuntimeKind::Unauthorized => (Reason::Unauthorized, false),
         RuntimeKind::NoSpace => (Reason::NoSpace, true),
+        RuntimeKind::NoRoom => (Reason::Disk, true),
         RuntimeKind::Unavailable | RuntimeKind::Starting => (Reason::RuntimeUnavailable, true),
         RuntimeKind::Timeout => (Reason::Timeout, true),
         RuntimeKind::RateLimited => (Reason::RateLimited, true),

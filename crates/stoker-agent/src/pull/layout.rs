@@ -3,9 +3,11 @@
 use futures::{StreamExt as _, TryStreamExt as _};
 use stoker_core::Order;
 use stoker_core::step::Failure;
+use stoker_runtime::room::{Amount, Left};
 use stoker_runtime::{Care, Layout, Stored};
 use stoker_transfer::{Descriptor, Image};
 
+use super::arrival::Arrival;
 use super::failure::{keeps_changing, restarts, runtime_failure, transfer_failure};
 use super::{ANEW, Origin, Tools};
 use crate::guard::Need;
@@ -35,11 +37,26 @@ impl Tools {
         if !missing.is_empty() {
             pulls.begin(&pull, missing.iter().map(Descriptor::digest)).await;
         }
-        let lacks: u64 = missing.iter().map(Descriptor::size).sum();
+        let lacks = missing.iter().fold(0u64, |sum, blob| sum.saturating_add(blob.size()));
         meter.sized(image.total_size(), image.total_size().saturating_sub(lacks));
-        // A file moves from the spool into the store; where that is another disk, each sees all of it.
-        self.guard.check(&order.image, Need { spool: lacks, images: 0 }).await?;
-        let fetches = missing.into_iter().map(|blob| self.file(store, from, blob, meter));
+        // A file moves from the spool into the store. Where that is another disk it is copied, and takes room on both.
+        let apart = self.guard.apart().await;
+        // What is reserved ends with the pull; what has arrived of it counts no more.
+        let (arrivals, _reserved) = loop {
+            let spooled = self.spooled().await?;
+            let arrivals: Vec<Arrival> =
+                missing.iter().map(|blob| Arrival::new(blob, spooled.get(blob.digest()).copied())).collect();
+            let needs = || {
+                let copies = missing.iter().filter(|_| apart).map(|blob| Amount { bytes: blob.size(), inodes: 1 });
+                let copies = copies.map(|copy| Need::Images(Left::Amount(copy)));
+                arrivals.iter().map(|arrival| Need::Spool(arrival.unfetched())).chain(copies).collect()
+            };
+            if let Some(reserved) = self.guard.admit(&order.image, needs, meter).await? {
+                break (arrivals, reserved);
+            }
+        };
+        let fetches =
+            missing.into_iter().zip(arrivals).map(|(blob, arrival)| self.file(store, from, blob, arrival, meter));
         futures::stream::iter(fetches).buffer_unordered(self.layers).try_collect::<()>().await?;
         for document in &image.documents {
             let put = store.put(document.descriptor.digest(), document.bytes.clone());
@@ -53,10 +70,18 @@ impl Tools {
 
     /// Fetches a blob and gives it to the store, which hashes what it gets. A file that changed in the spool after it was
     /// checked is fetched again.
-    async fn file(&self, store: &Layout, from: &Origin, blob: Descriptor, meter: &Meter) -> Result<(), Failure> {
+    async fn file(
+        &self,
+        store: &Layout,
+        from: &Origin,
+        blob: Descriptor,
+        arrival: Arrival,
+        meter: &Meter,
+    ) -> Result<(), Failure> {
         let hand = self.uses.take(blob.digest());
         let mut growing = self.spool.blob(from.source(), blob.clone());
         meter.blob(growing.progress(), hand.counts);
+        arrival.comes(growing.progress());
         let mut tries = 0;
         loop {
             match growing.complete().await {

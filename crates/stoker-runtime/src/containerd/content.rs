@@ -3,6 +3,7 @@
 //! Blobs are written under containerd's own names for unfinished ones, so that a pull of the kubelet's goes on where ours
 //! stopped, and ours where its did. A source that says nothing for a while does not hold that name: others may want it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -40,6 +41,8 @@ pub(super) struct Feed<'a, E> {
     pub(super) slow: &'a Slow<'a>,
     /// Ends when all of them are there; gone once it was waited for.
     pub(super) complete: Option<BoxFuture<'a, Result<(), E>>>,
+    /// How many of them containerd has.
+    pub(super) taken: &'a AtomicU64,
 }
 
 /// How a write ended without an error.
@@ -146,7 +149,8 @@ impl Inner {
             let rest = bytes.slice(usize::try_from(from).unwrap_or(0).min(bytes.len())..);
             futures::stream::iter(Some(Ok(rest))).boxed()
         };
-        let mut feed = Feed { open: &open, slow: &|| false, complete: None };
+        let taken = AtomicU64::new(0);
+        let mut feed = Feed { open: &open, slow: &|| false, complete: None, taken: &taken };
         match self.import(lease, document, labels, &mut feed).await {
             Ok(()) => Ok(()),
             Err(Trouble::Runtime(error)) => Err(error),
@@ -171,11 +175,12 @@ impl Inner {
                 complete.await.map_err(Trouble::Source)?;
             }
             if self.keep(lease, blob, labels).await? {
+                feed.taken.store(blob.size(), Ordering::Relaxed);
                 return Ok(());
             }
             // One that is complete is as fast as it can be.
             let slow = if feed.complete.is_some() { feed.slow } else { &|| false };
-            match self.write(lease, blob, labels, feed.open, slow).await {
+            match self.write(lease, blob, labels, (feed.open, feed.taken), slow).await {
                 Ok(End::Committed) => return Ok(()),
                 Ok(End::Exists | End::Slow) => {}
                 // Nothing is held while we wait for the source to say more.
@@ -211,7 +216,7 @@ impl Inner {
         lease: &Lease,
         blob: &Descriptor,
         labels: &Labels,
-        open: &Open<'_, E>,
+        (open, taken): (&Open<'_, E>, &AtomicU64),
         slow: &Slow<'_>,
     ) -> Result<End, Trouble<E>> {
         let total = i64::try_from(blob.size()).unwrap_or(i64::MAX);
@@ -243,6 +248,8 @@ impl Inner {
             Ok(None) => return Ok(End::Held),
             Err(status) => return ended(status),
         };
+        let count = |at: i64| taken.store(u64::try_from(at).unwrap_or(0), Ordering::Relaxed);
+        count(at);
         let mut chunks = open(u64::try_from(at).unwrap_or(0));
         let feed = async {
             while at < total {
@@ -260,6 +267,7 @@ impl Inner {
                             // containerd ended it; the answers say why.
                             return Ok(None);
                         }
+                        count(offset);
                     }
                 }
             }
@@ -269,6 +277,7 @@ impl Inner {
         let answered = async {
             while let Some(answer) = answers.message().await? {
                 if answer.action() == WriteAction::Commit {
+                    count(total);
                     return Ok(End::Committed);
                 }
             }

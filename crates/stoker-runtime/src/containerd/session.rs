@@ -3,7 +3,7 @@
 //! Layers may come in any order and at the same time; they become visible from the base up. Nothing is recorded before
 //! everything is there and unpacked. Dropping a session loses nothing: its lease holds what was done for the next one.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use super::lease::{Active, Lease, Taken};
 use super::snapshot::named;
 use super::{Containerd, Labels, source};
 use crate::grpc::{Error, Kind};
+use crate::room::{Purse, Short};
 
 /// How often to look whether somebody else has brought what we are fetching.
 const LOOK: Duration = Duration::from_secs(2);
@@ -61,6 +62,8 @@ pub struct Blob<'a, E> {
     /// Whether somebody holds it back now: containerd gets it when it is complete then, because a slow writer would make
     /// others wait.
     pub slow: &'a Slow<'a>,
+    /// How many of its bytes containerd has; it is kept up to date.
+    pub taken: &'a AtomicU64,
 }
 
 /// Why a layer did not come in.
@@ -88,7 +91,7 @@ pub struct Session {
     pub(super) diff_ids: Vec<String>,
     pub(super) chain: Vec<String>,
     layers: Vec<Layer>,
-    begun: u64,
+    begun: Vec<u64>,
     /// How many layers, from the base, are unpacked.
     height: watch::Sender<usize>,
 }
@@ -123,7 +126,7 @@ impl Containerd {
         let height = watch::Sender::new(height);
         let containerd = self.clone();
         let mut session =
-            Session { containerd, wanted, lease, _active: active, diff_ids, chain, layers, begun: 0, height };
+            Session { containerd, wanted, lease, _active: active, diff_ids, chain, layers, begun: Vec::new(), height };
         if resumed {
             session.begun = session.look_back().await?;
         }
@@ -147,18 +150,19 @@ impl Session {
         &self.layers
     }
 
-    /// How many bytes of the missing blobs containerd has all the same, from an earlier session.
-    pub fn begun(&self) -> u64 {
-        self.begun
+    /// How many bytes of a layer's missing blob containerd has all the same, from an earlier session.
+    pub fn begun(&self, index: usize) -> u64 {
+        self.begun.get(index).copied().unwrap_or(0)
     }
 
     /// Counts those, and removes what that session had half unpacked: each layer is unpacked from its beginning.
-    async fn look_back(&self) -> Result<u64, Error> {
-        let (inner, mut begun) = (&self.containerd.inner, 0u64);
-        let missing = self.wanted.layers.iter().enumerate().filter(|(at, _)| self.layers[*at] == Layer::Missing);
-        for (at, layer) in missing {
-            inner.remove(&self.key("stage", at)).await?;
-            begun = begun.saturating_add(inner.begun(layer).await?);
+    async fn look_back(&self) -> Result<Vec<u64>, Error> {
+        let (inner, mut begun) = (&self.containerd.inner, vec![0; self.layers.len()]);
+        for (at, (layer, bytes)) in self.wanted.layers.iter().zip(&mut begun).enumerate() {
+            if self.layers[at] == Layer::Missing {
+                inner.remove(&self.key("stage", at)).await?;
+                *bytes = inner.begun(layer).await?;
+            }
         }
         Ok(begun)
     }
@@ -174,8 +178,13 @@ impl Session {
     }
 
     /// Brings one layer in and unpacks it as soon as those below are. All of them must be called, at the same time or in
-    /// their order: each waits for the one below.
-    pub async fn layer<E: Send>(&self, index: usize, blob: Option<Blob<'_, E>>) -> Result<(), Trouble<E>> {
+    /// their order: each waits for the one below. What it takes unpacked comes from the purse.
+    pub async fn layer<E: Send>(
+        &self,
+        index: usize,
+        blob: Option<Blob<'_, E>>,
+        purse: &Purse,
+    ) -> Result<(), Trouble<E>> {
         let (Some(layer), Some(state)) = (self.wanted.layers.get(index), self.layers.get(index)) else { return Ok(()) };
         if *state == Layer::Unpacked {
             return Ok(());
@@ -188,16 +197,16 @@ impl Session {
         }
         let mut staged = None;
         if let Some(blob) = blob {
-            let Blob { open, complete, slow } = blob;
+            let Blob { open, complete, slow, taken } = blob;
             let labels = labels(&self.wanted);
             let imported = AtomicBool::new(false);
             let import = async {
-                let mut feed = Feed { open, slow, complete: Some(complete) };
+                let mut feed = Feed { open, slow, complete: Some(complete), taken };
                 inner.import(&self.lease, layer, &labels, &mut feed).await?;
                 imported.store(true, Ordering::Relaxed);
                 Ok(())
             };
-            let unpack = self.stage(index, open);
+            let unpack = self.stage(index, open, purse);
             tokio::select! {
                 brought = async { tokio::try_join!(import, unpack) } => ((), staged) = brought?,
                 appeared = self.appears(index, &imported) => {
@@ -212,8 +221,11 @@ impl Session {
         }
         self.wait_for_lower(index).await;
         match staged {
-            Some(staged) => self.settle(index, staged).await?,
-            None => self.apply(index).await?,
+            Some(staged) => self.settle(index, staged, purse).await?,
+            None => {
+                purse.begin_again();
+                self.apply(index, purse).await?;
+            }
         }
         inner.label_unpacked(layer.digest().as_ref(), &self.diff_ids[index]).await?;
         self.height.send_replace(index + 1);
@@ -241,14 +253,27 @@ impl Session {
         let _ = self.height.subscribe().wait_for(|height| *height >= index).await;
     }
 
-    /// Lets containerd unpack a layer whose blob it has.
-    pub(super) async fn apply(&self, index: usize) -> Result<(), Error> {
+    /// Lets containerd unpack a layer whose blob it has. It knows no limit, so the disk is watched meanwhile.
+    pub(super) async fn apply(&self, index: usize, purse: &Purse) -> Result<(), Error> {
         let (inner, layer) = (&self.containerd.inner, &self.wanted.layers[index]);
         let key = self.key("extract", index);
         let mounts = inner.prepare(&self.lease, &key, self.below(index), named(&self.chain[index])).await?;
-        let applied = inner.apply(&self.lease, layer, mounts).await?;
+        let applied = tokio::select! {
+            applied = inner.apply(&self.lease, layer, mounts) => applied?,
+            short = purse.overflows() => {
+                inner.remove(&key).await?;
+                return Err(self.no_room(index, short));
+            }
+        };
         self.check(index, &applied)?;
         inner.commit(&self.lease, &key, &self.chain[index]).await
+    }
+
+    /// A layer that has no room unpacked.
+    pub(super) fn no_room(&self, index: usize, short: Short) -> Error {
+        let action = format!("keep layer {} unpacked", self.wanted.layers[index].digest());
+        let next = "free some space, or raise the agent's --max-disk";
+        self.containerd.inner.broken(action, format!("{short}; {next}"), Kind::NoRoom)
     }
 
     /// What was unpacked must be what the configuration says.

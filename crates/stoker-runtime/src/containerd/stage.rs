@@ -15,6 +15,7 @@ use super::content::Open;
 use super::session::{Session, Trouble};
 use super::snapshot::{Place, named};
 use crate::grpc::{Error, Kind};
+use crate::room::Purse;
 use crate::unpack::{self, Compression, Layer, Unpacked};
 
 /// Chunks between the wire and the thread that unpacks.
@@ -30,7 +31,12 @@ pub(super) struct Staged {
 
 impl Session {
     /// Unpacks a layer beside its place; `None` where containerd has to do it.
-    pub(super) async fn stage<E: Send>(&self, index: usize, open: &Open<'_, E>) -> Result<Option<Staged>, Trouble<E>> {
+    pub(super) async fn stage<E: Send>(
+        &self,
+        index: usize,
+        open: &Open<'_, E>,
+        purse: &Purse,
+    ) -> Result<Option<Staged>, Trouble<E>> {
         let inner = &self.containerd.inner;
         let compression = Compression::of(self.wanted.layers[index].media_type().as_ref());
         let Some(compression) = compression.filter(|_| inner.node.direct) else { return Ok(None) };
@@ -40,12 +46,15 @@ impl Session {
             inner.remove(&key).await?;
             return Ok(None);
         };
-        let room = crate::space::of(dir.clone()).await.map_or(u64::MAX, |space| space.free);
-        let layer = Layer { compression, lowest: index == 0, most: room };
+        purse.begin_again();
+        let layer = Layer { compression, lowest: index == 0, most: u64::MAX };
         let (chunks, source) = mpsc::channel(CHUNKS);
         let into = dir.clone();
-        let work =
-            tokio::task::spawn_blocking(move || unpack::unpack(Chunks { source, chunk: Bytes::new() }, layer, &into));
+        let paying = purse.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            let chunks = Chunks { source, chunk: Bytes::new() };
+            unpack::unpack_within(chunks, layer, &into, &mut |need| paying.take(need))
+        });
         let mut stream = open(0);
         let mut failed = None;
         while let Some(chunk) = stream.next().await {
@@ -84,6 +93,9 @@ impl Session {
             },
             Err(problem) => {
                 inner.remove(&key).await?;
+                if let unpack::Error::NoRoom(short) = problem {
+                    return Err(self.no_room(index, short).into());
+                }
                 if problem.is_full() || problem.is_too_big() {
                     let action = format!("keep layer {}", self.wanted.layers[index].digest());
                     return Err(inner.broken(action, problem.to_string(), Kind::NoSpace).into());
@@ -95,13 +107,14 @@ impl Session {
     }
 
     /// Moves it to its place.
-    pub(super) async fn settle(&self, index: usize, staged: Staged) -> Result<(), Error> {
+    pub(super) async fn settle(&self, index: usize, staged: Staged, purse: &Purse) -> Result<(), Error> {
         let inner = &self.containerd.inner;
         let key = self.key("extract", index);
         let mounts = inner.prepare(&self.lease, &key, self.below(index), named(&self.chain[index])).await?;
         let Some(Place { upper, lowers }) = Place::of(&mounts) else {
             inner.remove(&staged.key).await?;
-            return self.apply(index).await;
+            purse.begin_again();
+            return self.apply(index, purse).await;
         };
         let Staged { key: stage, dir, unpacked } = staged;
         let moved = tokio::task::spawn_blocking(move || unpack::settle(&dir, &upper, &lowers, &unpacked)).await;
@@ -113,7 +126,8 @@ impl Session {
         inner.remove(&stage).await?;
         if let Some(problem) = failed {
             tracing::warn!("left to containerd, because it could not be moved to its place: {problem}");
-            return self.apply(index).await;
+            purse.begin_again();
+            return self.apply(index, purse).await;
         }
         inner.commit(&self.lease, &key, &self.chain[index]).await
     }

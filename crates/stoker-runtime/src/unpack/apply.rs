@@ -12,32 +12,39 @@ use std::os::fd::AsFd as _;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 
+use super::Take;
 use super::attributes::{self, At};
 use super::error::Error;
 use super::notes::Notes;
 use super::tar::{Archive, Entry, Kind, Piece};
 use super::tree::{self, Place, Tree, as_path};
+use crate::room::Amount;
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 /// What marks an opaque directory for overlay.
 pub(super) const OPAQUE_XATTR: &[u8] = b"trusted.overlay.opaque";
-/// What an entry counts beside its data: a bomb of empty files takes inodes.
+/// What an entry counts beside its data: its inode and its name.
 const ENTRY: u64 = 512;
+/// What the data of a file, a directory, and the attributes of one are kept in.
+const BLOCK: u64 = 4096;
 
 /// One archive on its way to disk.
-pub(super) struct Applier {
+pub(super) struct Applier<'a> {
     tree: Tree,
     lowest: bool,
     most: u64,
     taken: u64,
+    /// Where it takes what it writes from, in steps, and what is left of the last step.
+    purse: &'a mut Take<'a>,
+    step: Amount,
     notes: Notes,
 }
 
-impl Applier {
-    /// Applies to an empty directory; at most so many bytes.
-    pub(super) fn new(tree: Tree, lowest: bool, most: u64) -> Self {
-        Self { tree, lowest, most, taken: 0, notes: Notes::default() }
+impl<'a> Applier<'a> {
+    /// Applies to an empty directory; at most so many bytes, and what the purse gives.
+    pub(super) fn new(tree: Tree, lowest: bool, most: u64, purse: &'a mut Take<'a>) -> Self {
+        Self { tree, lowest, most, taken: 0, purse, step: Amount::default(), notes: Notes::default() }
     }
 
     /// Takes the whole archive, and gives what has to be known when the layer is settled.
@@ -61,9 +68,15 @@ impl Applier {
         parents: &[&[u8]],
         name: &[u8],
     ) -> Result<(), Error> {
-        self.charge(ENTRY + archive.stored())?;
+        self.charge(archive.stored().saturating_add(ENTRY))?;
+        self.take(ENTRY + attributes::stored(entry).next_multiple_of(BLOCK), 1)?;
+        let mut made = 0;
         let notes = &mut self.notes;
-        let dir = self.tree.parent(parents, |path| notes.implied(path))?;
+        let dir = self.tree.parent(parents, |path| {
+            made += 1;
+            notes.implied(path)
+        })?;
+        self.take(made * BLOCK, made)?;
         if name == OPAQUE {
             return self.opaque(&dir);
         }
@@ -90,6 +103,17 @@ impl Applier {
     fn charge(&mut self, bytes: u64) -> Result<(), Error> {
         self.taken = self.taken.saturating_add(bytes);
         if self.taken > self.most { Err(Error::TooBig { most: self.most }) } else { Ok(()) }
+    }
+
+    /// Pays for what is written next, or was just written.
+    fn take(&mut self, bytes: u64, inodes: u64) -> Result<(), Error> {
+        if bytes > self.step.bytes || inodes > self.step.inodes {
+            let bytes = bytes.saturating_sub(self.step.bytes);
+            let inodes = inodes.saturating_sub(self.step.inodes);
+            self.step = self.step.plus((self.purse)(Amount { bytes, inodes }).map_err(Error::NoRoom)?);
+        }
+        self.step = self.step.minus(Amount { bytes, inodes });
+        Ok(())
     }
 
     fn remove(&mut self, dir: &Place, name: &[u8]) -> Result<(), Error> {
@@ -143,6 +167,7 @@ impl Applier {
 
     /// Makes a directory, or takes over the one that is there.
     fn directory(&mut self, entry: &Entry, dir: &Place, parents: &[&[u8]], name: &[u8]) -> Result<(), Error> {
+        self.take(BLOCK, 0)?;
         let path = dir.join(name);
         let failed = |errno| Error::disk("make the directory", as_path(&path))(errno);
         let make = || rustix::fs::mkdirat(dir.fd(), name, Mode::RWXU);
@@ -187,6 +212,7 @@ impl Applier {
         archive.data(|piece| match piece {
             Piece::Bytes(bytes) => {
                 size += bytes.len() as u64;
+                self.take(bytes.len() as u64, 0)?;
                 file.write_all(bytes).map_err(failed)
             }
             Piece::Hole(length) => {
@@ -198,6 +224,7 @@ impl Applier {
         if holes {
             file.set_len(size).map_err(failed)?;
         }
+        self.take(size.next_multiple_of(BLOCK) - size, 0)?;
         attributes::set(&At::Open(file.as_fd()), entry, &path)
     }
 

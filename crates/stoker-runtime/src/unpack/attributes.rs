@@ -46,6 +46,11 @@ pub(super) fn set(at: &At<'_>, entry: &Entry, path: &[u8]) -> Result<(), Error> 
     .map_err(failed("set the times of"))
 }
 
+/// What the extended attributes of an entry take.
+pub(super) fn stored(entry: &Entry) -> u64 {
+    entry.xattrs.iter().fold(0, |sum, (key, value)| sum.saturating_add((key.len() + value.len()) as u64))
+}
+
 /// All bits set mean "leave it" to the kernel, for owners.
 pub(super) fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
     let told = |id: u32| (id != u32::MAX).then_some(id);

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::room::Short;
+
 /// What went wrong. Nothing of a failed layer may be used: remove the directory it was unpacked into.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -36,6 +38,9 @@ pub enum Error {
         /// What was allowed.
         most: u64,
     },
+    /// The caller gives no more room for it.
+    #[error("there is no room for the layer: {0}; free disk space or raise the limit")]
+    NoRoom(Short),
     /// The filesystem refused.
     #[error("cannot {doing} {}: {source}", path.display())]
     Disk {

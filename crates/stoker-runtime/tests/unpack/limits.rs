@@ -4,7 +4,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
 
-use stoker_runtime::unpack::{Compression, Error, Layer, unpack};
+use stoker_runtime::room::{Amount, Short, Unit};
+use stoker_runtime::unpack::{Compression, Error, Layer, unpack, unpack_within};
 
 use crate::archive::{archive, dir, file};
 use crate::cases::{gzip, zstd};
@@ -45,6 +46,52 @@ fn a_bomb_stops_at_the_limit() {
     // A directory named again and again takes no memory.
     let same: Vec<_> = (0..1000).map(|_| dir("same")).collect();
     detect(archive(&same).as_slice(), 1 << 20, scratch().path()).unwrap();
+}
+
+/// What a layer takes from a purse that gives this much at a time, and no more than that in all.
+fn taken(tar: &[u8], step: u64, most: u64) -> Result<Amount, Error> {
+    let layer = Layer { compression: Compression::Detect, lowest: false, most: u64::MAX };
+    let mut sum = Amount::default();
+    let into = scratch();
+    let unpacked = unpack_within(tar, layer, into.path(), &mut |need| {
+        let bytes = if need.bytes == 0 { 0 } else { need.bytes.max(step) };
+        let given = Amount { bytes, inodes: need.inodes };
+        (sum.bytes, sum.inodes) = (sum.bytes + given.bytes, sum.inodes + given.inodes);
+        let short = Short { of: Unit::Bytes, need: 1, free: 2, reserved: 0, full: 81, limit: 80, later: false };
+        if sum.bytes > most { Err(short) } else { Ok(given) }
+    });
+    let written: u64 =
+        std::fs::read_dir(into.path()).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
+    assert!(written <= most, "{written} bytes were written");
+    unpacked.map(|_| sum)
+}
+
+#[test]
+fn what_is_written_is_paid_for_in_steps() {
+    if !root() {
+        return;
+    }
+    // One file that never ends, or many: neither writes more than it was given.
+    let one = gzip(&archive(&[file("bomb", vec![0; 50 << 20])]));
+    let files: Vec<_> = (0..500).map(|i| file(format!("f{i}"), vec![0; 100_000])).collect();
+    let many = gzip(&archive(&files));
+    for bomb in [one, many] {
+        let stopped = taken(&bomb, 1 << 20, 8 << 20).unwrap_err();
+        assert!(matches!(stopped, Error::NoRoom(_)), "{stopped}");
+        assert!(taken(&bomb, 1 << 20, 60 << 20).is_ok());
+    }
+    // Bytes come in blocks; names, inodes and extended attributes cost too.
+    let long = |name: &str| file(name, "x").xattr("user.long", vec![b'x'; 3_000]);
+    for (what, entries, bytes, inodes) in [
+        ("an empty file", vec![file("a", "")], 512, 1),
+        ("one byte", vec![file("a", "x")], 512 + 4096, 1),
+        ("two directories", vec![dir("a"), dir("a/b")], 2 * (512 + 4096), 2),
+        ("implied directories", vec![file("a/b/c", "")], 2 * 4096 + 512, 3),
+        ("an attribute", vec![long("a")], 512 + 2 * 4096, 1),
+    ] {
+        let sum = taken(&archive(&entries), 0, 1 << 30).unwrap();
+        assert_eq!((sum.bytes, sum.inodes), (bytes, inodes), "{what}");
+    }
 }
 
 /// A small filesystem, gone with the test.

@@ -10,6 +10,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use serde_json::json;
 use stoker_runtime::containerd::{Blob, Settings, Wanted};
+use stoker_runtime::room::Purse;
 use stoker_testbed::containerd::{Containerd, Version};
 use stoker_testbed::image::{self, Compression, Image, ImageBuilder, LayerBuilder};
 use stoker_testbed::registry;
@@ -99,8 +100,9 @@ async fn a_bit_that_flips_for_one_of_two_readers(version: Version) {
         let session = runtime.begin(wanted(&image, &name), Timestamp::now()).await.unwrap();
         // A layer that is held back is imported when it is complete: our unpacking is the first to read.
         let complete = first.notified().map(Ok).boxed();
-        let blob = Blob { open: &open, complete, slow: &|| true };
-        session.layer(0, Some(blob)).await.unwrap();
+        let taken = std::sync::atomic::AtomicU64::new(0);
+        let blob = Blob { open: &open, complete, slow: &|| true, taken: &taken };
+        session.layer(0, Some(blob), &Purse::bottomless()).await.unwrap();
         session.finish().await.unwrap();
         assert!(opened.load(Ordering::Relaxed) > wrong, "the wrong bytes were read");
         assert_right(&containerd, &image.layers[0].digest);

@@ -16,6 +16,12 @@ fn image(length: u64) -> Image {
     ImageBuilder::new().layer(&layer(1)).layer(&layer(2)).build()
 }
 
+/// Of other layers than [`image`] has.
+fn noise(length: u64) -> Image {
+    let layer = LayerBuilder::new().noise("other", length, 3).build(Compression::Gzip).unwrap();
+    ImageBuilder::new().layer(&layer).build()
+}
+
 async fn a_full_disk_is_told_and_goes_on_when_there_is_room(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let options = Options { disk: Some(48 * MIB), ..Options::default() };
@@ -110,6 +116,115 @@ async fn an_image_that_would_fill_the_disk_is_not_begun(version: Version) {
     assert!(fetched <= bytes + 50_000, "{fetched} of {bytes}");
 }
 on_both!(an_image_that_would_fill_the_disk_is_not_begun);
+
+/// Small when it is packed, and larger than the disk when it is not.
+fn bomb(length: u64) -> Image {
+    let zeros = |layer: LayerBuilder, n: u64| layer.file(&format!("zeros-{n}"), vec![0; MIB as usize]);
+    let layer = (0..length / MIB).fold(LayerBuilder::new(), zeros).build(Compression::Gzip).unwrap();
+    ImageBuilder::new().layer(&layer).build()
+}
+
+/// Looks at a disk again and again, and says how full it was at most, in percent.
+struct Highest {
+    stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    thread: std::thread::JoinHandle<u64>,
+}
+
+impl Highest {
+    fn of(path: std::path::PathBuf) -> Self {
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut most = 0;
+            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+                let space = stoker_runtime::space::look(&path).unwrap();
+                most = most.max((space.total - space.free) * 100 / space.total);
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            most
+        });
+        Self { stop, thread }
+    }
+
+    fn percent(self) -> u64 {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Only the limit stops such an image: nobody knows how large it is before it is unpacked.
+async fn a_bomb_stops_at_the_limit_and_leaves_nothing(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = small(version).await else { return };
+    let name = registry.push("disks/bomb", "v1", &bomb(300 * MIB)).await;
+    let free = async || stoker_runtime::space::of(node.containerd.root()).await.unwrap().free;
+    let (before, highest) = (free().await, Highest::of(node.containerd.root()));
+    let manifest = json!({
+        "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "bomb"},
+        "spec": {"images": [{"image": name}], "pull": {"retries": 0}},
+    });
+    node.up.create(&manifest.to_string()).await;
+    let report = node.report(|report| report.phase == "Failed").await;
+    assert_eq!(report.reason, "Disk", "{report:?}");
+    for says in [name.as_str(), "past the limit of 80 %", "free", "--max-disk"] {
+        assert!(report.message.contains(says), "{report:?}");
+    }
+    let most = highest.percent();
+    assert!(most <= 80, "the disk was {most} % full");
+    eventually("the disk is as it was", async || free().await + 3 * MIB >= before).await;
+}
+on_both!(quick a_bomb_stops_at_the_limit_and_leaves_nothing);
+
+/// containerd unpacks by itself, and knows no limit: by CRI, and with a snapshotter that we do not unpack into.
+async fn a_bomb_that_containerd_unpacks_is_cancelled(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let name = registry.push("disks/their-bomb", "v1", &bomb(900 * MIB)).await;
+    for (runtime, snapshotter) in [("cri", "overlayfs"), ("containerd", "native")] {
+        let options = Options { disk: Some(800 * MIB), snapshotter, ..Options::default() };
+        let Some(containerd) = Containerd::start(version, options).await.unwrap() else { return };
+        let endpoint = containerd.endpoint();
+        let args = ["--runtime", runtime, "--runtime-endpoint", &endpoint, "--max-disk", "50"];
+        let up = Up::start_with(tempfile::tempdir().unwrap(), 1, &args);
+        let node = Node { up, containerd };
+        let free = async || stoker_runtime::space::of(node.containerd.root()).await.unwrap().free;
+        let (before, highest) = (free().await, Highest::of(node.containerd.root()));
+        let manifest = json!({
+            "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "bomb"},
+            "spec": {"images": [{"image": name}], "pull": {"retries": 0}},
+        });
+        node.up.create(&manifest.to_string()).await;
+        let report = node.report(|report| report.phase == "Failed").await;
+        assert_eq!(report.reason, "Disk", "{runtime}: {report:?}");
+        assert!(report.message.contains(&name) && report.message.contains("--max-disk"), "{report:?}");
+        let most = highest.percent();
+        assert!(most < 100, "{runtime}: the disk was {most} % full");
+        eventually("the disk is as it was", async || free().await + 3 * MIB >= before).await;
+    }
+}
+on_both!(a_bomb_that_containerd_unpacks_is_cancelled);
+
+/// Each of two images fits, and not both at the same time: the second waits, and is not tried again.
+async fn an_image_waits_for_what_another_has_reserved(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(node) = small(version).await else { return };
+    let (first, second) = (image(8 * MIB), noise(11 * MIB));
+    let first = registry.push("disks/first", "v1", &first).await;
+    let Some(other) = Registry::start(Default::default()).await else { return };
+    let second = other.push("disks/second", "v1", &second).await;
+    registry.link.stall_after(4 * MIB);
+    node.begin("first", &first, &[]).await;
+    node.keeps(4 * MIB).await;
+    let mut watch = node.watch().await;
+    node.begin("second", &second, &[]).await;
+    let report = watch.until(|report| report.reason == "Disk").await;
+    assert_eq!((report.phase.as_str(), report.attempt), ("Pulling", 1), "{report:?}");
+    assert!(report.message.starts_with("waiting for room") && report.message.contains(&second), "{report:?}");
+    node.up.run(&["why", "second"]).await.exits(0).says("waiting for room").says("reserved");
+    registry.link.let_go();
+    let report = watch.until(|report| report.phase == "Succeeded" && report.total > 10 * MIB).await;
+    assert_eq!((report.attempt, report.reason.as_str(), report.message.as_str()), (1, "", ""), "{report:?}");
+}
+on_both!(quick an_image_waits_for_what_another_has_reserved);
 
 /// What a deleted job left is kept for a while, and not where another image needs the room.
 async fn what_was_left_goes_when_the_disk_is_needed(version: Version) {

@@ -1,0 +1,253 @@
+//! What all pulls of a node together may still put onto its disks.
+//!
+//! A pull reserves what it will write before it begins, and a reservation shrinks as its bytes arrive on the disk: what is
+//! used plus what is reserved never passes the limit. What a layer takes unpacked is an estimate; whoever unpacks it takes
+//! it in steps, and each step past the estimate has to fit like a new reservation.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::space::{self, Space};
+
+mod fit;
+
+use self::fit::fit;
+pub use self::fit::{Amount, Short, Unit};
+
+/// What is taken at one time while a layer is unpacked.
+const STEP: Amount = Amount { bytes: 16 << 20, inodes: 4096 };
+
+/// How often a disk is looked at while a runtime fills it by itself.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Looks at the disk of a path.
+type Look = dyn Fn(&Path) -> Option<Space> + Send + Sync;
+
+/// The reservations of a node. Clones are the same.
+#[derive(Clone)]
+pub struct Room(Arc<Shared>);
+
+struct Shared {
+    /// How full a disk may become, in percent.
+    percent: u8,
+    look: Box<Look>,
+    claims: Mutex<Claims>,
+    /// Changes when a reservation ends.
+    ends: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct Claims {
+    next: u64,
+    all: BTreeMap<u64, (Option<u64>, Left)>,
+}
+
+/// What will still be written for a reservation.
+pub enum Left {
+    /// This much, until it is said otherwise.
+    Amount(Amount),
+    /// So many bytes as this says, whenever it is asked.
+    Counted(Box<dyn Fn() -> u64 + Send + Sync>),
+}
+
+impl Left {
+    fn now(&self) -> Amount {
+        match self {
+            Self::Amount(amount) => *amount,
+            Self::Counted(count) => Amount { bytes: count(), inodes: 0 },
+        }
+    }
+}
+
+impl Claims {
+    /// What is reserved on a disk, but for one reservation.
+    fn reserved(&self, device: u64, except: Option<u64>) -> Amount {
+        let others = self.all.iter().filter(|(id, (on, _))| *on == Some(device) && Some(**id) != except);
+        others.fold(Amount::default(), |sum, (_, (_, left))| sum.plus(left.now()))
+    }
+}
+
+impl Room {
+    /// Disks may become this full, in percent. 100 allows everything.
+    pub fn new(percent: u8) -> Self {
+        Self::looking(percent, space::look)
+    }
+
+    fn looking(percent: u8, look: impl Fn(&Path) -> Option<Space> + Send + Sync + 'static) -> Self {
+        let (look, claims, ends) = (Box::new(look), Mutex::default(), watch::Sender::new(()));
+        Self(Arc::new(Shared { percent, look, claims, ends }))
+    }
+
+    /// How full a disk may become, in percent.
+    pub fn percent(&self) -> u8 {
+        self.0.percent
+    }
+
+    /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
+    fn claims(&self) -> MutexGuard<'_, Claims> {
+        self.0.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves all of it or nothing; each item is on the disk of its path. A disk that cannot be seen from here is not
+    /// judged. It blocks, shortly.
+    pub fn reserve(&self, items: Vec<(Option<PathBuf>, Left)>) -> Result<Vec<Hold>, Short> {
+        let mut claims = self.claims();
+        // The disks are looked at last: what arrives meanwhile counts twice, and not never.
+        let needs: Vec<Amount> = items.iter().map(|(_, left)| left.now()).collect();
+        let reserved: Vec<u64> = claims.all.values().filter_map(|(device, _)| *device).collect();
+        let before: BTreeMap<u64, Amount> =
+            reserved.into_iter().map(|device| (device, claims.reserved(device, None))).collect();
+        let spaces: Vec<Option<Space>> =
+            items.iter().map(|(path, _)| path.as_deref().and_then(|path| (self.0.look)(path))).collect();
+        let mut disks: BTreeMap<u64, (Space, Amount)> = BTreeMap::new();
+        for (space, need) in spaces.iter().zip(&needs) {
+            if let Some(space) = space {
+                let disk = disks.entry(space.device).or_insert((*space, Amount::default()));
+                disk.1 = disk.1.plus(*need);
+            }
+        }
+        for (device, (space, need)) in disks {
+            let others = before.get(&device).copied().unwrap_or_default();
+            fit(space, self.0.percent, others, need)?;
+        }
+        let claim = |((_, left), space): ((_, Left), Option<Space>)| {
+            let id = claims.next;
+            claims.next += 1;
+            claims.all.insert(id, (space.map(|space| space.device), left));
+            Hold { room: self.clone(), id }
+        };
+        Ok(items.into_iter().zip(spaces).map(claim).collect())
+    }
+
+    /// Changes whenever a reservation ends from now on.
+    pub fn ends(&self) -> watch::Receiver<()> {
+        self.0.ends.subscribe()
+    }
+
+    /// Ends when the disk of this path is fuller than it may be: for runtimes that unpack by themselves.
+    pub async fn overflows(&self, path: Option<&Path>) -> Short {
+        let Some(path) = path.filter(|_| self.0.percent < 100) else { return std::future::pending().await };
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let (room, path) = (self.clone(), path.to_owned());
+            let over = tokio::task::spawn_blocking(move || {
+                let space = (room.0.look)(&path)?;
+                fit(space, room.0.percent, Amount::default(), Amount { bytes: 1, inodes: 1 }).err()
+            });
+            if let Ok(Some(short)) = over.await {
+                return short;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Room").field("percent", &self.0.percent).finish_non_exhaustive()
+    }
+}
+
+/// A reservation; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    room: Room,
+    id: u64,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.room.claims().all.remove(&self.id);
+        self.room.0.ends.send_replace(());
+    }
+}
+
+/// What one layer may take unpacked: an estimate that is reserved, and what it takes beyond that. Clones are the same; the
+/// reservation ends with the last of them.
+#[derive(Debug, Clone)]
+pub struct Purse {
+    hold: Arc<Hold>,
+    /// On which disk.
+    path: Option<PathBuf>,
+    estimate: Amount,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// What of the estimate was not taken yet.
+    left: Amount,
+    /// What was taken last, of which nobody knows whether it is on the disk yet.
+    step: Amount,
+}
+
+impl Purse {
+    /// Takes from this reservation of the estimate, which is on the disk of this path.
+    pub fn new(hold: Hold, path: Option<PathBuf>, estimate: Amount) -> Self {
+        let state = State { left: estimate, step: Amount::default() };
+        Self { hold: Arc::new(hold), path, estimate, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// One that pays for everything.
+    pub fn bottomless() -> Self {
+        Self::new(Hold { room: Room::new(100), id: 0 }, None, Amount::default())
+    }
+
+    /// What was taken before is gone from the disk: all of it once more.
+    pub fn begin_again(&self) {
+        *self.state() = State { left: self.estimate, step: Amount::default() };
+        self.reserve(self.estimate);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reserve(&self, amount: Amount) {
+        if let Some((_, left)) = self.hold.room.claims().all.get_mut(&self.hold.id) {
+            *left = Left::Amount(amount);
+        }
+    }
+
+    /// Takes at least this much, and says how much. What was taken before of the same is on the disk by now. It blocks,
+    /// shortly.
+    pub fn take(&self, need: Amount) -> Result<Amount, Short> {
+        let mut state = self.state();
+        let whole = need.rounded_up(STEP);
+        let step = if need.within(state.left) {
+            let step = whole.min(state.left);
+            self.fits(step, false).map(|()| step)
+        } else {
+            // Past the estimate: a whole step if it fits, else what is needed now.
+            self.fits(whole, true).map(|()| whole).or_else(|_| self.fits(need, true).map(|()| need))
+        }?;
+        state.left = state.left.minus(step);
+        state.step = step.or(state.step);
+        self.reserve(state.left.plus(state.step));
+        Ok(step)
+    }
+
+    /// Whether this much more may be written. What is reserved for it competes only with what is really on the disk.
+    fn fits(&self, step: Amount, beside_others: bool) -> Result<(), Short> {
+        let room = &self.hold.room;
+        let claims = room.claims();
+        let Some(device) = claims.all.get(&self.hold.id).and_then(|(device, _)| *device) else { return Ok(()) };
+        let others = if beside_others { claims.reserved(device, Some(self.hold.id)) } else { Amount::default() };
+        match self.path.as_deref().and_then(|path| (room.0.look)(path)) {
+            Some(space) => fit(space, room.0.percent, others, step),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends when the disk is fuller than it may be.
+    pub async fn overflows(&self) -> Short {
+        self.hold.room.overflows(self.path.as_deref()).await
+    }
+}
+
+#[cfg(test)]
+mod tests;
