@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -31,6 +32,9 @@ mod verifiers;
 
 pub use self::node::Node;
 pub use self::session::{Blob, Layer, Session, Trouble, Wanted};
+
+/// How many layers we unpack at one time: about 10 MiB of memory each.
+const DECODERS: usize = 8;
 
 /// Labels of containerd's objects.
 pub(crate) type Labels = BTreeMap<String, String>;
@@ -67,6 +71,8 @@ struct Inner {
     node: Node,
     /// One for each snapshot that is being made: two pulls never write into the same one.
     stages: Seats,
+    /// For the layers that we unpack ourselves, of all pulls together: each holds a window of up to 8 MiB and some chunks.
+    decoders: Arc<Semaphore>,
     pulls: lease::Pulls,
 }
 
@@ -83,7 +89,8 @@ impl Containerd {
         let namespace = AsciiMetadataValue::try_from(&settings.namespace);
         let namespace = namespace.map_err(|_| unusable("its namespace has characters that it may not".into()))?;
         let (stages, pulls) = (Seats::default(), lease::Pulls::default());
-        let mut inner = Inner { settings, channel, namespace, node: Node::default(), stages, pulls };
+        let decoders = Arc::new(Semaphore::new(DECODERS));
+        let mut inner = Inner { settings, channel, namespace, node: Node::default(), stages, decoders, pulls };
         inner.node = node::look(&inner).await?;
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -56,10 +56,12 @@ impl Flavor {
         match (self, compression) {
             (Self::Oci, Compression::None) => "application/vnd.oci.image.layer.v1.tar",
             (Self::Oci, Compression::Gzip) => "application/vnd.oci.image.layer.v1.tar+gzip",
-            (Self::Oci, Compression::Zstd) => "application/vnd.oci.image.layer.v1.tar+zstd",
+            (Self::Oci, Compression::Zstd | Compression::ZstdWide) => "application/vnd.oci.image.layer.v1.tar+zstd",
             (Self::Docker, Compression::None) => "application/vnd.docker.image.rootfs.diff.tar",
             (Self::Docker, Compression::Gzip) => "application/vnd.docker.image.rootfs.diff.tar.gzip",
-            (Self::Docker, Compression::Zstd) => "application/vnd.docker.image.rootfs.diff.tar.zstd",
+            (Self::Docker, Compression::Zstd | Compression::ZstdWide) => {
+                "application/vnd.docker.image.rootfs.diff.tar.zstd"
+            }
         }
     }
 }

@@ -50,8 +50,11 @@ impl Session {
         let layer = Layer { compression, lowest: index == 0, most: u64::MAX };
         let (chunks, source) = mpsc::channel(CHUNKS);
         let into = dir.clone();
+        // Others come first where there are too many; what is fetched meanwhile is read from the spool. (It is never closed.)
+        let decoder = inner.decoders.clone().acquire_owned().await.ok();
         let paying = purse.clone();
         let work = tokio::task::spawn_blocking(move || {
+            let _decoder = decoder;
             let chunks = Chunks { source, chunk: Bytes::new() };
             unpack::unpack_within(chunks, layer, &into, &mut |need| paying.take(need))
         });

@@ -20,8 +20,11 @@ pub enum Compression {
 
 /// The bytes that are asked from the source at once.
 const INPUT: usize = 64 * 1024;
-/// Frames of zstd with a greater window (2^27 bytes) are refused, as `zstd -d` does: it is memory.
-const WINDOW_LOG: u32 = 27;
+/// Frames of zstd with a window of more than 8 MiB (2^23 bytes) are for containerd: a window is memory of the agent. 8 MiB is
+/// what the format wants every decoder to take.
+const WINDOW_LOG: u32 = 23;
+/// What libzstd says of such a frame.
+const WINDOW_TOO_LARGE: &str = "Frame requires too much memory for decoding";
 
 impl Compression {
     /// What a media type says, or nothing where it is not a layer that we can unpack (an encrypted one, another kind of
@@ -61,6 +64,11 @@ impl Compression {
         }
         Ok(Plain::Started(Started::new(start, source)))
     }
+}
+
+/// Whether a decoder gave up because it would need too much memory.
+pub(super) fn is_too_much_memory(problem: &io::Error) -> bool {
+    problem.to_string().contains(WINDOW_TOO_LARGE)
 }
 
 /// At most ten bytes, fewer only where the stream is shorter.

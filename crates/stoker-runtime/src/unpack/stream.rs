@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use sha2::{Digest as _, Sha256};
 
-use super::compression::{Compression, SourceFailed};
+use super::compression::{Compression, SourceFailed, is_too_much_memory};
 use super::error::Error;
 
 /// Bytes of one chunk, and how many there are at most (one more is with each side).
@@ -84,6 +84,9 @@ fn fill(plain: &mut impl Read, chunk: &mut [u8]) -> io::Result<usize> {
 fn told(error: io::Error) -> Error {
     match error.downcast::<SourceFailed>() {
         Ok(SourceFailed(source)) => Error::Read(source),
+        Err(large) if is_too_much_memory(&large) => {
+            Error::unsupported(b"", "its zstd window is larger than the 8 MiB that are allowed here")
+        }
         Err(damage) => Error::Compressed(damage),
     }
 }

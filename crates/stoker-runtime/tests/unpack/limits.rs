@@ -48,6 +48,30 @@ fn a_bomb_stops_at_the_limit() {
     detect(archive(&same).as_slice(), 1 << 20, scratch().path()).unwrap();
 }
 
+/// A window is memory of whoever decodes: a large one is left to containerd, wherever in the stream it comes.
+#[test]
+fn large_windows_of_zstd_are_not_decoded_here() {
+    if !root() {
+        return;
+    }
+    let plain = archive(&[file("x", vec![7; 300_000])]);
+    let packed = |log: u32| {
+        let mut encoder = ::zstd::stream::Encoder::new(Vec::new(), 3).unwrap();
+        encoder.window_log(log).unwrap();
+        io::Write::write_all(&mut encoder, &plain).unwrap();
+        encoder.finish().unwrap()
+    };
+    for log in [10, 20, 23] {
+        assert!(detect(packed(log).as_slice(), 1 << 20, scratch().path()).is_ok(), "2^{log}");
+    }
+    let mut second = zstd(&plain);
+    second.extend(packed(24));
+    for large in [packed(24), packed(27), packed(30), second] {
+        let left = detect(large.as_slice(), 1 << 20, scratch().path()).unwrap_err();
+        assert!(matches!(left, Error::Unsupported { .. }) && left.to_string().contains("8 MiB"), "{left}");
+    }
+}
+
 /// What a layer takes from a purse that gives this much at a time, and no more than that in all.
 fn taken(tar: &[u8], step: u64, most: u64) -> Result<Amount, Error> {
     let layer = Layer { compression: Compression::Detect, lowest: false, most: u64::MAX };

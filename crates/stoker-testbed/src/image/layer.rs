@@ -24,6 +24,8 @@ pub enum Compression {
     Gzip,
     /// What newer ones have.
     Zstd,
+    /// With a window of 16 MiB, as `zstd --long` makes it.
+    ZstdWide,
 }
 
 /// A layer, ready for any number of images.
@@ -158,6 +160,11 @@ impl LayerBuilder {
             Compression::None => Packer::None(Vec::new()),
             Compression::Gzip => Packer::Gzip(GzEncoder::new(Vec::new(), flate2::Compression::new(GZIP_LEVEL))),
             Compression::Zstd => Packer::Zstd(zstd::Encoder::new(Vec::new(), 1)?),
+            Compression::ZstdWide => {
+                let mut encoder = zstd::Encoder::new(Vec::new(), 1)?;
+                encoder.window_log(24)?;
+                Packer::Zstd(encoder)
+            }
         };
         let mut tar = tar::Builder::new(Hashing { hash: Sha256::new(), packer });
         for entry in &self.entries {

@@ -9,7 +9,7 @@ fn unpack(layer: &Layer) -> Vec<u8> {
         Compression::Gzip => {
             flate2::read::GzDecoder::new(&layer.bytes[..]).read_to_end(&mut tar).unwrap();
         }
-        Compression::Zstd => tar = zstd::decode_all(&layer.bytes[..]).unwrap(),
+        Compression::Zstd | Compression::ZstdWide => tar = zstd::decode_all(&layer.bytes[..]).unwrap(),
     }
     tar
 }

@@ -27,6 +27,8 @@ async fn images_look_as_if_containerd_had_pulled_them(version: Version) {
         ("eight", image(Flavor::Oci, &layers(8, 2, Compression::Gzip))),
         ("plain", image(Flavor::Oci, &layers(2, 3, Compression::None))),
         ("zstd", image(Flavor::Oci, &layers(2, 4, Compression::Zstd))),
+        // Only containerd unpacks these.
+        ("zstd-wide", image(Flavor::Oci, &layers(2, 40, Compression::ZstdWide))),
         ("docker", image(Flavor::Docker, &layers(2, 5, Compression::Gzip))),
         ("docker-plain", image(Flavor::Docker, &layers(2, 6, Compression::None))),
         ("index", Image::index(Flavor::Oci, &[other(7), own(Flavor::Oci, 8)])),
