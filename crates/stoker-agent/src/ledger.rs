@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use stoker_api::native::{NodeObject, from_core};
 use stoker_core::model::{Key, Order, Report};
 
+use crate::starts::Starts;
+
 /// The format of the file; a newer one is not touched.
 const VERSION: u64 = 1;
 
@@ -22,6 +24,8 @@ pub(crate) struct Ledger {
     pub(crate) generation: i64,
     pub(crate) orders: BTreeMap<Key, Order>,
     pub(crate) reports: BTreeMap<Key, Report>,
+    /// What was begun and has not ended.
+    pub(crate) starts: Starts,
 }
 
 /// Why a ledger cannot be used.
@@ -63,11 +67,13 @@ impl Ledger {
             tracing::warn!("an entry of the ledger cannot be read and is left out: {problem}");
         }
         let NodeObject { orders, reports, .. } = object;
+        let starts = value.get("starts").cloned().and_then(|starts| serde_json::from_value(starts).ok());
         Self {
             uid: value.get("uid").and_then(Value::as_str).unwrap_or_default().into(),
             generation: value.get("generation").and_then(Value::as_i64).unwrap_or_default(),
             orders,
             reports,
+            starts: starts.unwrap_or_default(),
         }
     }
 
@@ -77,6 +83,7 @@ impl Ledger {
             "version": VERSION,
             "uid": self.uid,
             "generation": self.generation,
+            "starts": self.starts,
             "nodePreheat": from_core::node_preheat(&self.orders, &self.reports),
         });
         let part = path.with_extension("part");
@@ -101,11 +108,14 @@ mod tests {
         (order.terms.pull.policy, order.terms.pull.bandwidth) = (Policy::Always, Some(1 << 20));
         let report = begin(&order, 1, None, order.asked).report;
         let key = Key::of("r/i:1");
+        let mut starts = Starts::default();
+        starts.begin(key, order.asked);
         Ledger {
             uid: "u".into(),
             generation: 7,
             orders: BTreeMap::from([(key, order)]),
             reports: BTreeMap::from([(key, report)]),
+            starts,
         }
     }
 

@@ -16,6 +16,7 @@ mod register;
 mod report;
 mod run;
 mod secrets;
+mod starts;
 mod sweep;
 #[cfg(test)]
 mod testing;

@@ -37,6 +37,7 @@ use crate::refused::Told;
 use crate::register::register;
 use crate::report::{Kept, Said, until};
 use crate::secrets::Secrets;
+use crate::starts::Starts;
 use crate::sweep::{Broom, Keep};
 use crate::truth::{self, Seen};
 use crate::watch;
@@ -135,6 +136,8 @@ struct Agent {
     source: (String, i64),
     /// What is on the disk.
     ledger: Ledger,
+    /// What was begun and has not ended.
+    starts: Starts,
     running: BTreeMap<Key, Running>,
     /// How long attempts that gave their places to others had been at work.
     worked: BTreeMap<Key, Duration>,
@@ -160,19 +163,18 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
     let node =
         node.map(|labels| node::keep(settings.client.clone(), settings.clock.clone(), settings.node.clone(), labels));
     tokio::select! {
-        () = cancel.cancelled() => Ok(()),
         Some(()) = OptionFuture::from(node) => Ok(()),
-        result = start(settings) => result,
+        result = start(settings, cancel) => result,
     }
 }
 
-async fn start(settings: Settings) -> Result<(), Error> {
+async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
     let path = settings.ledger.clone();
     let read = move || Ledger::load(&path).map(|ledger| (ledger, Pulls::open(path.with_file_name("pulls"))));
     let ledger = tokio::task::spawn_blocking(read).await;
     let (ledger, pulls) =
         ledger.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
-    Agent::new(settings, ledger, pulls).run().await
+    Agent::new(settings, ledger, pulls).run(cancel).await
 }
 
 impl Agent {
@@ -216,6 +218,7 @@ impl Agent {
             orders: ledger.orders.clone(),
             tasks,
             source: (ledger.uid.clone(), ledger.generation),
+            starts: ledger.starts.clone(),
             ledger,
             running: BTreeMap::new(),
             worked: BTreeMap::new(),
@@ -231,7 +234,7 @@ impl Agent {
         }
     }
 
-    async fn run(mut self) -> Result<(), Error> {
+    async fn run(mut self, cancel: CancellationToken) -> Result<(), Error> {
         let (client, node) = (self.settings.client.clone(), self.settings.node.clone());
         let api: Api<NodeObject> = Api::all(client);
         let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
@@ -256,11 +259,12 @@ impl Agent {
             if self.has_noted_orders() {
                 self.write(&api, &mut writing);
             }
-            // Orders are on the disk before anything is done about them.
-            self.remember().await;
             let now = (self.settings.clock)();
             able.turn = if self.tools.pulls_by_itself() { step::LONG_TURN } else { step::TURN };
             let step = step::step(&self.orders, &self.tasks, &able, now);
+            // Orders are on the disk before anything is done about them, and how often they were begun.
+            self.count_starts(&step.actions);
+            self.remember().await;
             self.leftovers().pulls.set_orders(self.keep());
             step.actions.into_iter().for_each(|action| self.act(action, now));
             step.queued.into_iter().for_each(|(key, behind)| self.queue(key, behind, now));
@@ -276,6 +280,11 @@ impl Agent {
             let due = self.write_due(now).filter(|_| writing.is_empty());
             let nap = until([due, step.wake, self.next_look(now), self.broom.wake()].into_iter().flatten().min(), now);
             tokio::select! {
+                () = cancel.cancelled() => {
+                    self.starts.stop();
+                    self.remember().await;
+                    return Ok(());
+                }
                 event = watch.try_next() => match event {
                     Ok(None) => return Err(Error::WatchEnded(node)),
                     Ok(Some(Event::Apply(object))) => {
@@ -368,7 +377,8 @@ impl Agent {
             (*key, report)
         });
         let (uid, generation) = self.source.clone();
-        let ledger = Ledger { uid, generation, orders: self.orders.clone(), reports: reports.collect() };
+        let (orders, starts) = (self.orders.clone(), self.starts.clone());
+        let ledger = Ledger { uid, generation, orders, reports: reports.collect(), starts };
         if ledger == self.ledger {
             return;
         }

@@ -92,6 +92,8 @@ reasons! {
     RuntimeUnavailable = "RuntimeUnavailable",
     /// Pulling again: somebody removed the image from the node.
     Removed = "Removed",
+    /// Failed: the agent ended five times in a row while it pulled the image.
+    GivenUp = "GivenUp",
     /// Failed: the agent is too old for this order.
     Unsupported = "Unsupported",
     /// Failed: the job's deadline passed first.

@@ -13,9 +13,21 @@ use super::{Agent, Running};
 use crate::meter::Meter;
 use crate::pull::Done;
 use crate::pulls::Left;
+use crate::starts;
 use crate::sweep;
 
 impl Agent {
+    /// Counts what begins.
+    pub(super) fn count_starts(&mut self, actions: &[Action]) {
+        for action in actions {
+            if let Action::Start { key, .. } = action
+                && let Some(order) = self.orders.get(key)
+            {
+                self.starts.begin(*key, order.asked);
+            }
+        }
+    }
+
     pub(super) fn act(&mut self, action: Action, now: Timestamp) {
         match action {
             Action::Start { key, attempt } => self.start(key, attempt, now),
@@ -25,6 +37,7 @@ impl Agent {
                 }
             }
             Action::Yield { key } => {
+                self.starts.ended(key);
                 if let Some(running) = self.running.remove(&key) {
                     tracing::info!(node = self.settings.node, image = running.began.image, "gives its place to others");
                     running.abort.abort();
@@ -38,6 +51,7 @@ impl Agent {
             }
             Action::Hold { key } => {
                 self.worked.remove(&key);
+                self.starts.ended(key);
                 if let Some(running) = self.running.remove(&key) {
                     tracing::info!(node = self.settings.node, order = %key, "held; what was fetched is kept");
                     running.abort.abort();
@@ -48,6 +62,7 @@ impl Agent {
             }
             Action::Forget { key } => {
                 self.worked.remove(&key);
+                self.starts.ended(key);
                 if let Some(task) = self.tasks.remove(&key) {
                     let left = Left { since: now, bytes: task.report.bytes.upstream };
                     self.leftovers().pulls.leave(&key.to_string(), left);
@@ -77,6 +92,15 @@ impl Agent {
 
     fn start(&mut self, key: Key, attempt: u32, now: Timestamp) {
         let Some(mut order) = self.orders.get(&key).cloned() else { return };
+        if self.starts.is_too_often(key) {
+            let message = starts::given_up(&order.image);
+            tracing::error!(node = self.settings.node, image = order.image, "{message}");
+            let failure = Failure { reason: Reason::GivenUp, message, retryable: false, pause: None };
+            let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
+            self.tasks.insert(key, step::fail(&order, &task, failure, self.salt, now));
+            self.starts.ended(key);
+            return;
+        }
         let doing = match order.ask {
             Ask::Resolve => "asking the registry which digest the tag means",
             Ask::Look => "looking whether the image is there",
@@ -131,6 +155,7 @@ impl Agent {
     }
 
     fn conclude(&mut self, key: Key, result: Result<Done, Failure>) {
+        self.starts.ended(key);
         let now = (self.settings.clock)();
         self.read_meters(now);
         self.worked.remove(&key);
@@ -191,6 +216,7 @@ impl Agent {
         for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
             if let Some(running) = self.running.get(key) {
                 running.meter.read(&mut task.report, running.earlier, now);
+                self.starts.progress(*key, task.report.bytes);
                 self.share.received(running.meter.received());
             }
             task.report.updated = now;

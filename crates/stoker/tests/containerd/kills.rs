@@ -50,6 +50,35 @@ async fn a_killed_agent_goes_on(version: Version) {
 }
 on_both!(a_killed_agent_goes_on);
 
+/// An image that fells the agent each time is given up, and comes when somebody asks anew.
+async fn an_image_that_fells_the_agent_is_given_up(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let Some(mut node) = Node::start(version).await else { return };
+    let image = image(12 * MIB);
+    let name = registry.push("kills/agent-again", "v1", &image).await;
+    registry.link.stall_after(4_000);
+    node.begin("fells", &name, &[]).await;
+    let ledger = node.up.data().join("nodes/node-1/ledger.json");
+    for life in 1..=5 {
+        let begun = async || {
+            let text = std::fs::read_to_string(&ledger).unwrap_or_default();
+            let ledger: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            let mut starts = ledger["starts"].as_object().into_iter().flat_map(|starts| starts.values());
+            starts.any(|start| start["count"] == life)
+        };
+        eventually(&format!("it is begun {life} times"), begun).await;
+        node.up.kill_and_restart();
+    }
+    let report = node.report(|report| report.phase == "Failed").await;
+    assert_eq!(report.reason, "GivenUp", "{report:?}");
+    assert!(report.message.contains(&name) && report.message.contains("5 times in a row"), "{report:?}");
+    registry.link.let_go();
+    node.up.run(&["delete", "fells"]).await.exits(0);
+    node.begin("again", &name, &[]).await;
+    node.done().await;
+}
+on_both!(quick an_image_that_fells_the_agent_is_given_up);
+
 async fn a_killed_containerd_is_waited_for(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(mut node) = Node::start(version).await else { return };
