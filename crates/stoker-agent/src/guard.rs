@@ -76,19 +76,20 @@ impl Guard {
         }
         match reserved {
             Ok(reserved) => Ok(Some(reserved)),
-            Err(short) if short.later => {
-                tracing::info!(image, "waits for room on the disk: {short}");
-                meter.waits(no_room(image, short));
+            Err((disk, short)) if short.later => {
+                tracing::info!(image, "waits for room on {disk}: {short}");
+                meter.waits(no_room(image, disk, short));
                 // The room outlives every pull.
                 let _ = ends.changed().await;
                 meter.goes_on();
                 Ok(None)
             }
-            Err(short) => Err(no_room(image, short)),
+            Err((disk, short)) => Err(no_room(image, disk, short)),
         }
     }
 
-    async fn reserve(&self, needs: Vec<Need>) -> Result<Vec<Reserved>, Short> {
+    /// Where it does not fit, it says on which disk.
+    async fn reserve(&self, needs: Vec<Need>) -> Result<Vec<Reserved>, (&'static str, Short)> {
         let (images, spool) = (self.runtime.place().await.ok().flatten(), self.spool.clone());
         let room = self.room.clone();
         let work = move || {
@@ -98,7 +99,12 @@ impl Guard {
             };
             let estimates: Vec<Option<Amount>> = needs.iter().map(Need::estimate).collect();
             let items = needs.into_iter().map(|need| (place(&need), need.left())).collect();
-            let reserved = room.reserve(items)?.into_iter().zip(estimates).map(|(hold, estimate)| match estimate {
+            let reserved = room.reserve(items).map_err(|short| {
+                let is_short = |place: &PathBuf| space::look(place).is_some_and(|space| space.device == short.device);
+                let of_images = images.as_ref().is_some_and(is_short);
+                (if of_images { "the disk of the images" } else { "the disk of the spool" }, short)
+            });
+            let reserved = reserved?.into_iter().zip(estimates).map(|(hold, estimate)| match estimate {
                 Some(estimate) => Reserved::Purse(Purse::new(hold, images.clone(), estimate)),
                 None => Reserved::Hold(hold),
             });
@@ -144,7 +150,7 @@ impl Need {
 }
 
 /// An image that does not fit, now or at all.
-fn no_room(image: &str, short: Short) -> Failure {
+fn no_room(image: &str, disk: &str, short: Short) -> Failure {
     let amount = |count: u64| match short.of {
         Unit::Bytes => bytes(count),
         Unit::Inodes => format!("{count} inodes"),
@@ -153,11 +159,11 @@ fn no_room(image: &str, short: Short) -> Failure {
     let (need, free, reserved) = (amount(short.need), amount(short.free), amount(short.reserved));
     failure(match short.later {
         true => format!(
-            "{WAITING_FOR_ROOM}: {image} takes about {need} more, {free} are free, and other pulls of this node have reserved \
+            "{WAITING_FOR_ROOM}: {image} takes about {need} more, {free} are free on {disk}, and other pulls of this node have reserved \
              {reserved} of that; it goes on when they are done. The limit of {limit} % is the agent's --max-disk"
         ),
         false => format!(
-            "{image} takes about {need} more and {free} are free, which would fill the disk to {full} %, past the limit of \
+            "{image} takes about {need} more and {free} are free, which would fill {disk} to {full} %, past the limit of \
              {limit} %; free some space, or raise the agent's --max-disk"
         ),
     })
@@ -197,11 +203,18 @@ mod tests {
             full: 90,
             limit: 80,
             later,
+            device: 1,
         };
-        let waits = no_room("r/i:1", short(true));
+        let waits = no_room("r/i:1", "the disk of the spool", short(true));
         assert!(waits.message.starts_with(WAITING_FOR_ROOM) && waits.reason == Reason::Disk, "{waits:?}");
-        let fails = no_room("r/i:1", short(false));
-        for says in ["r/i:1 takes about 4.0 MiB more", "2.0 MiB are free", "to 90 %", "limit of 80 %", "--max-disk"] {
+        let fails = no_room("r/i:1", "the disk of the spool", short(false));
+        for says in [
+            "r/i:1 takes about 4.0 MiB more",
+            "2.0 MiB are free",
+            "the disk of the spool to 90 %",
+            "limit of 80 %",
+            "--max-disk",
+        ] {
             assert!(fails.message.contains(says), "{fails:?}");
         }
         assert!(

@@ -120,6 +120,11 @@ impl Meter {
         self.news.notify_one();
     }
 
+    /// What it waits for.
+    pub(crate) fn waiting(&self) -> Option<String> {
+        self.state().waits.as_ref().map(|failure| failure.message.clone())
+    }
+
     /// Where its requests for tags and manifests record their trouble.
     pub(crate) fn pulse(&self) -> Pulse {
         self.state().pulse.clone()

@@ -122,7 +122,8 @@ impl Agent {
         let abort = self.attempts.spawn(async move {
             let attempt = tokio::time::timeout(left, tools.attempt(&order, &its_meter, &its_pace)).await;
             attempt.unwrap_or_else(|_| {
-                let last = its_meter.trouble().map(|trouble| format!("; last: {trouble}")).unwrap_or_default();
+                let last = its_meter.waiting().or(its_meter.trouble().map(|trouble| trouble.to_string()));
+                let last = last.map(|last| format!("; last: {last}")).unwrap_or_default();
                 Err(Failure {
                     reason: Reason::Timeout,
                     message: format!(

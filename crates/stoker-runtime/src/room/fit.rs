@@ -62,6 +62,8 @@ pub struct Short {
     pub limit: u8,
     /// Whether it would fit if nobody else had reserved anything.
     pub later: bool,
+    /// On which disk.
+    pub device: u64,
 }
 
 /// What a disk has.
@@ -110,7 +112,8 @@ pub(super) fn fit(space: Space, percent: u8, reserved: Amount, need: Amount) -> 
         let beside = alone + u128::from(reserved);
         if beside > allowed {
             let full = u64::try_from(beside * 100 / u128::from(total)).unwrap_or(u64::MAX);
-            return Err(Short { of, need, free, reserved, full, limit: percent, later: alone <= allowed });
+            let (later, device) = (alone <= allowed, space.device);
+            return Err(Short { of, need, free, reserved, full, limit: percent, later, device });
         }
     }
     Ok(())

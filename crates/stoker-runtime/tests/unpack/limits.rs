@@ -81,7 +81,8 @@ fn taken(tar: &[u8], step: u64, most: u64) -> Result<Amount, Error> {
         let bytes = if need.bytes == 0 { 0 } else { need.bytes.max(step) };
         let given = Amount { bytes, inodes: need.inodes };
         (sum.bytes, sum.inodes) = (sum.bytes + given.bytes, sum.inodes + given.inodes);
-        let short = Short { of: Unit::Bytes, need: 1, free: 2, reserved: 0, full: 81, limit: 80, later: false };
+        let short =
+            Short { of: Unit::Bytes, need: 1, free: 2, reserved: 0, full: 81, limit: 80, later: false, device: 0 };
         if sum.bytes > most { Err(short) } else { Ok(given) }
     });
     let written: u64 =
