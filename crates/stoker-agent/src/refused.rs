@@ -6,6 +6,9 @@ use stoker_api::native::from_core::Saying;
 use stoker_core::Reason;
 use stoker_core::model::{Bytes, Key, Phase, Report};
 
+/// After so many short reports that are refused as well, the fault is not in one report: the write is tried again later.
+const MOST_IN_VAIN: usize = 3;
+
 /// Why a write was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Trouble {
@@ -46,7 +49,7 @@ where
     F: Future<Output = Result<(), Trouble>>,
 {
     let mut told = Told::default();
-    let mut parts = vec![saying];
+    let (mut parts, mut in_vain) = (vec![saying], 0);
     while let Some(part) = parts.pop() {
         let why = match write(part.clone()).await {
             Ok(()) => {
@@ -70,7 +73,13 @@ where
                         told.problem = Some(problem);
                         return told;
                     }
-                    Err(Trouble::Refused(why)) => told.problem = Some(why),
+                    Err(Trouble::Refused(why)) => {
+                        told.problem = Some(why);
+                        in_vain += 1;
+                        if in_vain == MOST_IN_VAIN {
+                            return told;
+                        }
+                    }
                 }
             }
             Split::Whole => told.problem = Some(why),
@@ -222,6 +231,19 @@ mod tests {
         assert_eq!((told.problem.as_deref(), told.said.reports.len()), (Some("gone"), 0));
         let told = tell(saying, async |_| Err(Trouble::Refused("never".into()))).await;
         assert_eq!((told.problem.as_deref(), told.said.reports.len()), (Some("never"), 0), "not even the short one");
+    }
+
+    /// An API server that takes no report at all is not asked for each of them.
+    #[tokio::test]
+    async fn a_server_that_takes_nothing_is_not_flooded() {
+        let reports = (0..200).map(|n| (Key::of(&n.to_string()), Some(report(1)))).collect();
+        let writes = Mutex::new(0);
+        let told = tell(Saying { reports, ..Saying::default() }, async |_| {
+            *writes.lock().unwrap() += 1;
+            Err(Trouble::Refused("never".into()))
+        });
+        assert_eq!(told.await.problem.as_deref(), Some("never"));
+        assert!(*writes.lock().unwrap() < 20, "{} writes", writes.lock().unwrap());
     }
 
     #[test]
