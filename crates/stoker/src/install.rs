@@ -45,7 +45,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<Exit
              give --image REFERENCE"
         );
     }
-    eprintln!(
+    errln!(
         "note: to kubelets, images that Stoker brings are preloaded: every pod on a node may run them without their pull secret, unless the \
          kubelet's imagePullCredentialsVerificationPolicy is AlwaysVerify; see docs/security.md"
     );

@@ -56,6 +56,7 @@ pub(super) fn time(text: &str) -> Result<Span, String> {
     let span: Span = text.parse().map_err(|problem: stoker_api::NotASpan| problem.to_string())?;
     match span.0.as_secs() {
         0 => Err("the shortest is 1s".to_string()),
+        _ if span.to_string().parse() != Ok(span) => Err("the longest is 999999999h".to_string()),
         _ => Ok(span),
     }
 }
