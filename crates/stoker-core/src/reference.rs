@@ -99,9 +99,9 @@ fn parse(text: &str) -> Result<Reference, &'static str> {
     }
     check_repository(repository)?;
 
-    let registry = match registry {
-        "" | "index.docker.io" => HUB.to_owned(),
-        other => other.to_ascii_lowercase(),
+    let registry = match registry.to_ascii_lowercase() {
+        hub if hub.is_empty() || hub == "index.docker.io" => HUB.to_owned(),
+        other => other,
     };
     let repository = if registry == HUB && !repository.contains('/') {
         format!("library/{repository}")
@@ -246,6 +246,7 @@ mod tests {
             ("nginx:1.29", "docker.io/library/nginx:1.29"),
             ("team/app", "docker.io/team/app:latest"),
             ("index.docker.io/nginx", "docker.io/library/nginx:latest"),
+            ("Index.Docker.io/nginx", "docker.io/library/nginx:latest"),
             ("localhost/app:v1", "localhost/app:v1"),
             ("127.0.0.1:5000/a/b/c:v1", "127.0.0.1:5000/a/b/c:v1"),
             ("[::1]:5000/app:v1", "[::1]:5000/app:v1"),
