@@ -30,9 +30,11 @@ pub(super) fn explanation(body: &[u8], secrets: &[&str]) -> Option<String> {
         '[' | '"' => return None,
         _ => text.to_owned(),
     };
-    let hidden =
-        secrets.iter().filter(|secret| !secret.is_empty()).fold(said, |said, secret| said.replace(secret, "***"));
-    Some(line(&hidden)).filter(|line| !line.is_empty())
+    // Hidden again in what is shown: without the characters and queries that are left out, a text may read as a secret.
+    let hide = |text: String| {
+        secrets.iter().filter(|secret| !secret.is_empty()).fold(text, |text, secret| text.replace(secret, "***"))
+    };
+    Some(cut(hide(line(&hide(said))))).filter(|line| !line.is_empty())
 }
 
 fn json(text: &str) -> Option<String> {
@@ -83,12 +85,16 @@ fn xml(text: &str) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(": "))
 }
 
-/// The text in one line of printable characters, cut to a length that fits into an error message.
+/// The text in one line of printable characters.
 fn line(text: &str) -> String {
     let plain: String =
         text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).filter(|c| is_shown(*c)).collect();
     let words: Vec<&str> = plain.split(' ').filter(|word| !word.is_empty()).map(unsigned).collect();
-    let line = words.join(" ");
+    words.join(" ")
+}
+
+/// As much of a line as fits into an error message.
+fn cut(line: String) -> String {
     match line.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,
@@ -159,6 +165,9 @@ mod tests {
             r#"{"errors":[{"code":"X","message":"Basic YWRh of hunter2, see https://cdn.test/b?X-Sig=abc now"}]}"#;
         let said = explanation(body.as_bytes(), &["YWRh", "hunter2", ""]).unwrap();
         assert_eq!(said, "X: Basic *** of ***, see https://cdn.test/b now");
+        for body in ["no hun\0ter2", "no hunter\u{200b}2", "no \x1bhunter2"] {
+            assert_eq!(explanation(body.as_bytes(), &["hunter2"]).unwrap(), "no ***", "{body:?}");
+        }
     }
 
     proptest! {
