@@ -55,6 +55,20 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
+/// Whether a connection to a host may end on this machine, as far as its name tells: more than [`is_loopback`], because whoever
+/// wrote the name may want to hide that.
+pub(crate) fn is_this_machine(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase();
+    let last = host.rsplit('.').next().unwrap_or_default();
+    match host.parse::<IpAddr>().map(|ip| ip.to_canonical()) {
+        // Linux takes the unspecified address for loopback.
+        Ok(ip) => ip.is_loopback() || ip.is_unspecified(),
+        // The system's resolver reads 127.1, 0x7f000001 and 2130706433 as addresses. No honest server writes them.
+        Err(_) if last.starts_with("0x") || last.bytes().all(|b| b.is_ascii_digit()) => true,
+        Err(_) => last == "localhost",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

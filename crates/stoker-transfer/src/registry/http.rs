@@ -29,7 +29,7 @@ use super::tls::Unusable;
 use super::{Error, Settings, said, tls};
 use crate::hosts::Trust;
 use crate::proxy::{Proxy, Way};
-use crate::reference::is_loopback;
+use crate::reference::{is_loopback, is_this_machine};
 
 const MOST_HOPS: usize = 5;
 /// What we read of an answer that we do not need, to keep the connection.
@@ -288,10 +288,11 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 /// Only a registry on this machine may lead to this machine: else any registry on the internet could make us talk to the
 /// services that trust loopback. And only who is spoken to without TLS, because somebody wrote so, may lead to plain HTTP.
 pub(crate) fn may_lead_to(origin: &Uri, target: &Uri) -> bool {
-    let local = |uri: &Uri| uri.host().is_some_and(is_loopback);
+    let from_here = origin.host().is_some_and(is_loopback);
+    let to_here = target.host().is_some_and(is_this_machine);
     match target.scheme_str() {
-        Some("https") => local(origin) || !local(target),
-        Some("http") => local(origin) == local(target) && origin.scheme_str() == Some("http"),
+        Some("https") => from_here || !to_here,
+        Some("http") => from_here == to_here && origin.scheme_str() == Some("http"),
         _ => false,
     }
 }
@@ -333,6 +334,16 @@ mod tests {
             ("https://reg.io/", "http://127.0.0.1:80/", false),
             ("https://reg.io/", "https://localhost/", false),
             ("https://reg.io/", "https://[::1]/", false),
+            ("https://reg.io/", "https://0.0.0.0/", false),
+            ("https://reg.io/", "https://[::]/", false),
+            ("https://reg.io/", "https://[::ffff:127.0.0.1]/", false),
+            ("https://reg.io/", "https://LOCALHOST./", false),
+            ("https://reg.io/", "https://a.localhost/", false),
+            ("https://reg.io/", "https://127.1/", false),
+            ("https://reg.io/", "https://2130706433/", false),
+            ("https://reg.io/", "https://0x7f.0.0.0x1/", false),
+            ("https://reg.io/", "https://10.0.0.1/", true),
+            ("https://reg.io/", "https://7.cdn.io/", true),
             ("http://127.0.0.1:5000/", "http://127.0.0.1:5001/", true),
             ("http://127.0.0.1:5000/", "http://10.0.0.1/", false),
             ("http://127.0.0.1:5000/", "https://cdn.io/", true),
