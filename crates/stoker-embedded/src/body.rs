@@ -129,6 +129,14 @@ mod tests {
         assert_eq!(parsed.value, serde_json::json!({"a": {"d": null}, "b": [{"c": 2}]}));
     }
 
+    #[test]
+    fn a_number_is_the_same_when_it_is_read_again() {
+        for text in ["[184467440737590516744]", "[0.1]", "[1e300]", "[5e-324]", "[123456789.12345679]"] {
+            let once = parse(text.as_bytes()).unwrap().value;
+            assert_eq!(parse(once.to_string().as_bytes()).unwrap().value, once, "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn the_value_is_what_serde_json_reads(text in r#"[\[\]{}:,"a-c0-9.eE \-]{0,40}|\{"a":[0-9.e-]{1,8},"b":\["c",true,null\]\}"#) {
