@@ -6,6 +6,9 @@ use serde_json::{Map, Number, Value};
 use std::cell::RefCell;
 use std::fmt;
 
+/// Lists and maps inside each other that an object may have. Readers of JSON give up at 128 (serde_json), and a list or an event
+/// adds some: an object that is deeper could be stored, and then neither listed nor read from the journal.
+pub(crate) const MAX_DEPTH: usize = 100;
 /// More paths than this help nobody.
 const MAX_REPEATED: usize = 32;
 
@@ -19,9 +22,23 @@ pub(crate) struct Parsed {
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, serde_json::Error> {
     let repeated = RefCell::new(Vec::new());
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Node { path: &Path::Root, repeated: &repeated }.deserialize(&mut reader)?;
+    let value = Node { path: &Path::Root, depth: 0, repeated: &repeated }.deserialize(&mut reader)?;
     reader.end()?;
     Ok(Parsed { value, repeated: repeated.into_inner() })
+}
+
+/// How many lists and maps are inside each other in a value.
+pub(crate) fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
+        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// What is said of a value that is too deep.
+pub(crate) fn too_deep() -> String {
+    format!("it is nested deeper than {MAX_DEPTH} levels; flatten it")
 }
 
 /// Where we are; written out only when it is needed.
@@ -44,7 +61,15 @@ impl fmt::Display for Path<'_> {
 
 struct Node<'a> {
     path: &'a Path<'a>,
+    depth: usize,
     repeated: &'a RefCell<Vec<String>>,
+}
+
+impl Node<'_> {
+    /// The depth of what is inside.
+    fn inside<E: Error>(&self) -> Result<usize, E> {
+        if self.depth < MAX_DEPTH { Ok(self.depth + 1) } else { Err(E::custom(too_deep())) }
+    }
 }
 
 impl<'de> DeserializeSeed<'de> for Node<'_> {
@@ -91,20 +116,23 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let depth = self.inside()?;
         let mut list = Vec::new();
         loop {
             let path = Path::Item(self.path, list.len());
-            let Some(item) = items.next_element_seed(Node { path: &path, repeated: self.repeated })? else { break };
+            let node = Node { path: &path, depth, repeated: self.repeated };
+            let Some(item) = items.next_element_seed(node)? else { break };
             list.push(item);
         }
         Ok(Value::Array(list))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Value, A::Error> {
+        let depth = self.inside()?;
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             let path = Path::Field(self.path, &name);
-            let value = fields.next_value_seed(Node { path: &path, repeated: self.repeated })?;
+            let value = fields.next_value_seed(Node { path: &path, depth, repeated: self.repeated })?;
             if map.contains_key(&name) {
                 let mut repeated = self.repeated.borrow_mut();
                 if repeated.len() < MAX_REPEATED {
@@ -135,6 +163,14 @@ mod tests {
             let once = parse(text.as_bytes()).unwrap().value;
             assert_eq!(parse(once.to_string().as_bytes()).unwrap().value, once, "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_refused() {
+        let nested = |depth: usize| ["[".repeat(depth), "]".repeat(depth)].concat();
+        assert_eq!(depth(&parse(nested(MAX_DEPTH).as_bytes()).unwrap().value), MAX_DEPTH);
+        let refused = parse(nested(MAX_DEPTH + 1).as_bytes()).unwrap_err();
+        assert!(refused.to_string().starts_with("it is nested deeper than 100 levels; flatten it"), "{refused}");
     }
 
     proptest! {

@@ -1,9 +1,10 @@
 //! The three kinds of patch. In: a value and a patch from a stranger. Out: the patched value, or why not. Nothing is stored,
-//! and no patch can grow a value past [`MAX_GROWTH`].
+//! and no patch can grow a value past [`MAX_GROWTH`] or make it deeper than [`body::MAX_DEPTH`].
 
 use crate::body::{self, Parsed};
 use crate::refusal::Refusal;
 use json_patch::PatchOperation;
+use json_patch::jsonptr::PointerBuf;
 use serde_json::{Map, Value, json};
 
 /// Operations in one JSON patch, as a real server bounds them.
@@ -79,6 +80,9 @@ fn rejected(why: impl std::fmt::Display) -> Refusal {
 fn apply_json(value: &mut Value, operations: &[PatchOperation]) -> Result<(), Refusal> {
     let mut growth = 0;
     for operation in operations {
+        if too_deep(value, operation) {
+            return Err(rejected(body::too_deep()));
+        }
         if let PatchOperation::Copy(copy) = operation {
             growth += copy.from.resolve(value).map_or(0, |found| found.to_string().len());
             if growth > MAX_GROWTH {
@@ -88,6 +92,20 @@ fn apply_json(value: &mut Value, operations: &[PatchOperation]) -> Result<(), Re
         json_patch::patch(value, std::slice::from_ref(operation)).map_err(rejected)?;
     }
     Ok(())
+}
+
+/// Whether what an operation puts somewhere would end too deep there. It is asked before each one: copies of copies would make a value
+/// so deep that the stack does not hold the calls that drop it.
+fn too_deep(value: &Value, operation: &PatchOperation) -> bool {
+    let found = |from: &PointerBuf| from.resolve(value).map_or(0, body::depth);
+    let (path, depth) = match operation {
+        PatchOperation::Add(add) => (&add.path, body::depth(&add.value)),
+        PatchOperation::Replace(replace) => (&replace.path, body::depth(&replace.value)),
+        PatchOperation::Copy(copy) => (&copy.path, found(&copy.from)),
+        PatchOperation::Move(moved) => (&moved.path, found(&moved.from)),
+        PatchOperation::Remove(_) | PatchOperation::Test(_) => return false,
+    };
+    path.count() + depth > body::MAX_DEPTH
 }
 
 /// How lists of built-in kinds are merged: by the field that tells their items apart.
@@ -260,6 +278,9 @@ mod tests {
     fn what_is_refused() {
         let copies: Vec<Value> =
             (0..64).map(|i| json!({"op": "copy", "from": "/a", "path": format!("/a/c{i}")})).collect();
+        // Each copy makes the object twice as deep.
+        let doubled: Vec<Value> =
+            (0..8).map(|i| json!({"op": "copy", "from": "", "path": "/a".repeat(1 << i)})).collect();
         for (media, patch, code) in [
             (MERGE, json!([]), 400),
             (JSON, json!({}), 400),
@@ -267,12 +288,29 @@ mod tests {
             (JSON, json!([{"op": "remove", "path": "/missing"}]), 422),
             (JSON, json!([{"op": "test", "path": "/a", "value": 7}]), 422),
             (JSON, json!(copies), 413),
+            (JSON, json!(doubled), 422),
+            (JSON, json!([{"op": "add", "path": "/a/b", "value": nested(99)}]), 422),
+            (JSON, json!([{"op": "replace", "path": "/a/x", "value": nested(99)}]), 422),
+            (MERGE, nested(101), 400),
+            (STRATEGIC, nested(101), 400),
             ("application/apply-patch+yaml", json!({}), 501),
             ("text/plain", json!({}), 415),
         ] {
             let value = json!({"a": {"x": "y".repeat(1000)}});
             assert_eq!(patched(media, value, patch.clone()).unwrap_err().code, code, "{media}");
         }
+    }
+
+    /// So many maps inside each other.
+    fn nested(depth: usize) -> Value {
+        (1..depth).fold(json!({}), |inner, _| json!({"a": inner}))
+    }
+
+    #[test]
+    fn the_deepest_object_is_100_levels_deep() {
+        assert_eq!(body::depth(&patched(MERGE, json!({}), nested(100)).unwrap()), 100);
+        let patch = json!([{"op": "add", "path": "/a/b", "value": nested(98)}]);
+        assert_eq!(body::depth(&patched(JSON, json!({"a": {}}), patch).unwrap()), 100);
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
