@@ -22,6 +22,8 @@ Usage: cargo xtask COMMAND
   test [--all]     the quick tests; with --all the long ones too. Installs the Debian packages it needs when root, and
                    with --all builds containerd 2.2 and Kubernetes where Go is, once a machine, and runs on a cluster: the
                    one that is up, or one that it takes down afterwards
+  test --soak [--minutes N] [TARGET...]
+                   fuzz each target of fuzz/ for N minutes (2). Needs a nightly toolchain; installs cargo-fuzz
   gen [--check]    write what is generated (deploy/, the gRPC code); with --check only say whether it is up to date
   check            what the compiler does not see: the walls between crates
   ci               everything that must pass before a change lands
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["cluster", rest @ ..] => return cluster::main(rest),
         ["test"] => test::run(false),
         ["test", "--all"] => test::run(true),
+        ["test", "--soak", rest @ ..] => test::soak::Wish::parse(rest).and_then(|wish| test::soak::run(&wish)),
         ["gen"] => generate::run(false),
         ["gen", "--check"] => generate::run(true),
         ["check"] => walls::check(),

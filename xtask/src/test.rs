@@ -13,6 +13,7 @@ use crate::{containerd, packages, shell};
 use self::reading::{Failure, Reading};
 
 mod reading;
+pub(crate) mod soak;
 
 /// Programs that tests use, each with the Debian package that has it.
 const PROGRAMS: &[(&str, &str)] = &[

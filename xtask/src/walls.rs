@@ -158,8 +158,8 @@ const WALLS: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may use anything, and those that no crate we ship may use.
-const OPEN: &[&str] = &["stoker", "stoker-testbed", "xtask"];
-const DEVELOPMENT_ONLY: &[&str] = &["stoker-testbed", "xtask"];
+const OPEN: &[&str] = &["stoker", "stoker-fuzz", "stoker-testbed", "xtask"];
+const DEVELOPMENT_ONLY: &[&str] = &["stoker-fuzz", "stoker-testbed", "xtask"];
 
 /// Compares `cargo metadata` with the list.
 pub(crate) fn check() -> anyhow::Result<()> {

@@ -3,6 +3,8 @@
 //! What to do next is core's `step`; how bytes come is `stoker-transfer`; where they go is `stoker-runtime`. This
 //! crate watches one object, performs, and writes that object's status with one write in flight.
 
+#[doc(hidden)]
+pub mod fuzzing;
 mod guard;
 mod ledger;
 mod leftovers;

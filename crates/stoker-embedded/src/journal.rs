@@ -12,6 +12,7 @@ mod failure;
 mod faulty;
 mod file;
 mod frame;
+pub(crate) mod fuzzing;
 mod index;
 mod replay;
 #[cfg(test)]

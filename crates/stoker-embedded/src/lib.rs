@@ -24,6 +24,8 @@ mod crd;
 mod crowd;
 mod discovery;
 mod encode;
+#[doc(hidden)]
+pub mod fuzzing;
 mod https;
 mod journal;
 mod kind;

@@ -33,6 +33,8 @@ mod apply;
 mod attributes;
 mod compression;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod notes;
 mod settle;
 mod stream;

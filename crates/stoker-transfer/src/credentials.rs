@@ -9,7 +9,7 @@ use std::fmt;
 use crate::login::Login;
 use crate::reference::Reference;
 
-mod config;
+pub(crate) mod config;
 mod pattern;
 mod provider;
 mod trial;

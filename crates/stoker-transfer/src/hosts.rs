@@ -15,7 +15,7 @@ use crate::reference::{Address as _, Reference};
 use crate::registry::encode;
 use crate::spool::on_disk;
 
-mod file;
+pub(crate) mod file;
 mod read;
 mod trust;
 

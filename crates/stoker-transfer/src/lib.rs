@@ -25,6 +25,8 @@
 pub mod credentials;
 pub mod error;
 pub mod fetch;
+#[doc(hidden)]
+pub mod fuzzing;
 mod hash;
 pub mod hosts;
 pub mod image;

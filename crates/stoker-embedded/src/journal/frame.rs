@@ -122,6 +122,11 @@ impl Record {
         Self { bytes, changes: Vec::new() }
     }
 
+    /// A record of any body, for fuzzing.
+    pub(super) fn of_body(body: &[u8]) -> Self {
+        Self { bytes: [&[0; HEAD], body].concat(), changes: Vec::new() }
+    }
+
     pub(super) fn put(&mut self, place: &Place, json: &[u8]) {
         self.line(place, Some(json.len()));
         let from = self.bytes.len() as u64;

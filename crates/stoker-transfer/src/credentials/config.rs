@@ -113,7 +113,7 @@ impl<'de> Deserialize<'de> for Entries {
 }
 
 /// The logins of a secret, each with where it may be sent.
-pub(super) fn read(kind: SecretKind, bytes: &[u8]) -> Result<Vec<(Pattern, Login)>, Malformed> {
+pub(crate) fn read(kind: SecretKind, bytes: &[u8]) -> Result<Vec<(Pattern, Login)>, Malformed> {
     if bytes.len() > MOST_BYTES {
         return Err(Malformed::TooLarge);
     }

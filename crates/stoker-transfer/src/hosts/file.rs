@@ -21,37 +21,37 @@ const HUB_SERVER: &str = "registry-1.docker.io";
 
 /// All of a hosts.toml.
 #[derive(Debug)]
-pub(super) struct File {
-    pub(super) hosts: Vec<Entry>,
+pub(crate) struct File {
+    pub(crate) hosts: Vec<Entry>,
     /// The fields outside of any host: they are about the registry itself.
-    pub(super) server: Entry,
+    pub(crate) server: Entry,
 }
 
 /// What is said of one host.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(crate) struct Entry {
     /// Where it is in the file, in words.
     place: String,
     /// `None` is the registry under its own name.
-    pub(super) url: Option<Url>,
-    pub(super) can: Can,
-    pub(super) ca: Vec<PathBuf>,
-    pub(super) clients: Vec<(PathBuf, Option<PathBuf>)>,
-    pub(super) skip_verify: bool,
-    pub(super) headers: HeaderMap,
+    pub(crate) url: Option<Url>,
+    pub(crate) can: Can,
+    pub(crate) ca: Vec<PathBuf>,
+    pub(crate) clients: Vec<(PathBuf, Option<PathBuf>)>,
+    pub(crate) skip_verify: bool,
+    pub(crate) headers: HeaderMap,
 }
 
 /// The address of a host, in the parts that matter.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Url {
-    pub(super) scheme: &'static str,
-    pub(super) authority: String,
-    pub(super) path: String,
+pub(crate) struct Url {
+    pub(crate) scheme: &'static str,
+    pub(crate) authority: String,
+    pub(crate) path: String,
 }
 
 impl Entry {
     /// A field of this entry, as errors name it.
-    pub(super) fn field(&self, name: &str) -> String {
+    pub(crate) fn field(&self, name: &str) -> String {
         field(&self.place, name)
     }
 }
@@ -60,7 +60,7 @@ fn field(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{name} of {place}") }
 }
 
-pub(super) fn parse(file: &Path, text: &str) -> Result<File, Error> {
+pub(crate) fn parse(file: &Path, text: &str) -> Result<File, Error> {
     let table: Table = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").lines().count().max(1));
         Error::Syntax { file: file.to_owned(), line, cause: error.message().to_owned() }

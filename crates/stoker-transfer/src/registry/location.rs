@@ -18,7 +18,7 @@ struct Parts<'a> {
 }
 
 /// The target address of a Location header in an answer from `base`.
-pub(super) fn resolve(base: &Uri, location: &HeaderValue) -> Option<Uri> {
+pub(crate) fn resolve(base: &Uri, location: &HeaderValue) -> Option<Uri> {
     let text = location.to_str().ok().filter(|text| !text.is_empty() && text.len() <= LONGEST)?;
     let uri: Uri = target(base, text)?.parse().ok()?;
     // A user in an address would be somebody else's choice of credentials.

@@ -22,7 +22,7 @@ struct Explained {
 }
 
 /// The explanation in the body, if there is one. `secrets` are replaced by stars.
-pub(super) fn explanation(body: &[u8], secrets: &[&str]) -> Option<String> {
+pub(crate) fn explanation(body: &[u8], secrets: &[&str]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?.trim_start_matches('\u{feff}').trim();
     let said = match text.chars().next()? {
         '{' => json(text)?,

@@ -88,8 +88,7 @@ fn wrong_input_ends_with_2_and_what_failed_with_1() {
             "up --data DATA --listen 127.0.0.1:0 --credential-provider-config EMPTY --credential-provider-bin-dir /",
             "CredentialProviderConfig",
         ),
-        // What only the API server knows to be wrong.
-        ("pull web:v1 --kubeconfig KNOWN --timeout 1000000000h", "spec.completion.deadline"),
+        ("pull web:v1 --kubeconfig KNOWN --timeout 1000000000h", "the longest is 999999999h"),
     ];
     let failed: &[(&str, &str)] = &[
         ("get", "no cluster"),
