@@ -144,6 +144,9 @@ fn fuzz(folder: &Path, tools: &Path, target: &str, seconds: u64) -> anyhow::Resu
     Ok(reading)
 }
 
+/// How lines begin that say nothing to a person: progress, a dictionary, and functions that only sanitizers have.
+const NOISE: [&str; 6] = ["#", "INFO:", "NEW_FUNC", "\"", "Done ", "WARNING: Failed to find function"];
+
 /// What libFuzzer printed, read a line at a time.
 #[derive(Debug, Default, PartialEq)]
 struct Reading {
@@ -158,7 +161,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Whether a person who watches wants to see the line: libFuzzer's progress is noise.
+    /// Whether a person who watches wants to see the line.
     fn read(&mut self, line: &str) -> bool {
         if let Some((name, value)) = line.strip_prefix("stat::").and_then(|stat| stat.split_once(':')) {
             let value = value.trim().parse().unwrap_or_default();
@@ -176,8 +179,9 @@ impl Reading {
             let file = Path::new(file.trim());
             self.input = Some(file.strip_prefix(&root).unwrap_or(file).display().to_string());
         }
-        let progress = line.starts_with('#') || line.starts_with("INFO:") || line.contains("NEW_FUNC");
-        !progress && !line.trim().is_empty() && self.input.is_none()
+        !NOISE.iter().any(|noise| line.trim_start().starts_with(noise))
+            && !line.trim().is_empty()
+            && self.input.is_none()
     }
 
     fn line(&self) -> String {
@@ -205,7 +209,7 @@ mod tests {
     #[test]
     fn what_libfuzzer_says() {
         let mut reading = Reading::default();
-        let shown: Vec<&str> = "INFO: Seed: 1\n#2\tINITED cov: 3\n#9\tNEW    cov: 9\nthread panicked: it broke\n\
+        let shown: Vec<&str> = "INFO: Seed: 1\n#2\tINITED cov: 3\n\tNEW_FUNC[1/1]: 0x1\n\"a\" # Uses: 7\nDone 7 runs\nthread panicked: it broke\n\
             stat::number_of_executed_units: 1200\nstat::average_exec_per_sec:     600\nstat::new_units_added: 7\n\
             stat::peak_rss_mb: 40\nartifact_prefix='x'; Test unit written to /x/fuzz/artifacts/body/crash-1\nBase64: AA=="
             .lines()
