@@ -18,7 +18,10 @@ pub fn quantity(bytes: &[u8]) {
         assert_eq!(amount.to_string().parse::<Amount>().as_ref(), Ok(&amount), "{text}");
     }
     if let Ok(span) = text.parse::<Span>() {
-        assert_eq!(span.to_string().parse::<Span>().as_ref(), Ok(&span), "{text}");
+        // What is longer than the schema can write is written as the longest.
+        let written = span.to_string();
+        let again = written.parse::<Span>().expect("what was written is read");
+        assert!(again <= span && again.to_string() == written, "{text}");
     }
 }
 
