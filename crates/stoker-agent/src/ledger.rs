@@ -109,7 +109,7 @@ mod tests {
         let report = begin(&order, 1, None, order.asked).report;
         let key = Key::of("r/i:1");
         let mut starts = Starts::default();
-        starts.begin(key, order.asked);
+        starts.begin(key, order.asked, 0);
         Ledger {
             uid: "u".into(),
             generation: 7,

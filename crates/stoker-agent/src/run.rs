@@ -138,6 +138,8 @@ struct Agent {
     ledger: Ledger,
     /// What was begun and has not ended.
     starts: Starts,
+    /// What the spool had when this agent began.
+    spooled: u64,
     running: BTreeMap<Key, Running>,
     /// How long attempts that gave their places to others had been at work.
     worked: BTreeMap<Key, Duration>,
@@ -177,6 +179,12 @@ async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Erro
     Agent::new(settings, ledger, pulls).run(cancel).await
 }
 
+/// The sizes of all files in a directory, as far as they can be seen.
+fn size_of_files(dir: &std::path::Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).map(|meta| meta.len()).fold(0, u64::saturating_add)
+}
+
 impl Agent {
     fn new(settings: Settings, ledger: Ledger, pulls: Pulls) -> Self {
         let uses: Arc<Uses> = Arc::default();
@@ -211,6 +219,7 @@ impl Agent {
         let tasks = ledger.reports.iter().filter(|(key, _)| ledger.orders.contains_key(key)).map(adopt).collect();
         let salt = settings.node.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
+            spooled: size_of_files(tools.spool.dir()),
             share: settings.metrics.join(),
             settings,
             tools,

@@ -15,6 +15,9 @@ const MOST: u32 = 5;
 /// Progress is this part of an image: whoever sends it byte by byte ends as well.
 const PART: u64 = 100;
 
+/// More than this in the spool than at an earlier start is progress, too.
+const SPOOLED: u64 = 1024 * 1024;
+
 /// An order that was begun and has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Start {
@@ -24,6 +27,9 @@ pub(crate) struct Start {
     count: u32,
     /// How many bytes of the image were there when it last made progress.
     done: u64,
+    /// How many bytes the spool had then.
+    #[serde(default)]
+    spooled: u64,
 }
 
 /// The orders that were begun and have not ended.
@@ -31,12 +37,15 @@ pub(crate) struct Start {
 pub(crate) struct Starts(BTreeMap<String, Start>);
 
 impl Starts {
-    /// An attempt begins.
-    pub(crate) fn begin(&mut self, key: Key, asked: Timestamp) {
-        let new = Start { asked, count: 0, done: 0 };
+    /// An attempt begins. `spooled` is what the spool had when the agent began: what a life that ended soon had no time to note.
+    pub(crate) fn begin(&mut self, key: Key, asked: Timestamp, spooled: u64) {
+        let new = Start { asked, count: 0, done: 0, spooled };
         let start = self.0.entry(key.to_string()).or_insert(new);
         if start.asked != asked {
             *start = new;
+        }
+        if spooled > start.spooled.saturating_add(SPOOLED) {
+            (start.count, start.spooled) = (0, spooled);
         }
         start.count = start.count.saturating_add(1);
     }
@@ -116,7 +125,7 @@ mod tests {
                     asked = at(2);
                     continue;
                 }
-                starts.begin(key, asked);
+                starts.begin(key, asked, 0);
                 gives_up |= starts.is_too_often(key);
                 match life {
                     Crash | AskedAnew => {}
@@ -125,10 +134,10 @@ mod tests {
                     Stop => starts.stop(),
                 }
             }
-            starts.begin(key, asked);
+            starts.begin(key, asked, 0);
             assert_eq!(gives_up || starts.is_too_often(key), too_often, "{what}");
             starts.ended(key);
-            starts.begin(key, asked);
+            starts.begin(key, asked, 0);
             assert!(!starts.is_too_often(key), "{what}: the count ends with the order");
         }
     }

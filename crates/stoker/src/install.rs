@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use kube::config::Kubeconfig;
 
-use crate::cli::{Cluster, Crds, Install};
+use crate::cli::{Cluster, Crds, Install, WrongInput};
 use crate::connect::{connect, is_named};
 use crate::out::{errln, outln};
 
@@ -33,6 +33,9 @@ pub(crate) const NO_IMAGE: &str = concat!("stoker.invalid/stoker:v", env!("CARGO
 /// Prints the manifests.
 pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<ExitCode> {
     let namespace = cluster.namespace.as_deref().unwrap_or(stoker_api::NAMESPACE);
+    if args.host.agent_metrics.port() == args.host.agent_probes.port() {
+        return Err(WrongInput("--agent-metrics and --agent-probes need two ports".into()).into());
+    }
     let mut documents = manifests::all(namespace, &args)?;
     if !args.offline {
         let seen = look(cluster, namespace, &args).await?;

@@ -23,7 +23,7 @@ impl Agent {
             if let Action::Start { key, .. } = action
                 && let Some(order) = self.orders.get(key)
             {
-                self.starts.begin(*key, order.asked);
+                self.starts.begin(*key, order.asked, self.spooled);
             }
         }
     }

@@ -115,13 +115,13 @@ async fn a_disk_that_is_full(version: Version) {
     let Some((node, _log)) = node(version, options, &args, &[]).await else { return };
     // One that is seen to be too large before it is begun, and one that turns out to be.
     let zeros = LayerBuilder::new().file("zeros", vec![0; 60_000_000]).build(Compression::Gzip).unwrap();
-    let cases = [("Disk", noise(1, 30_000_000, 6)), ("NoSpace", ImageBuilder::new().layer(&zeros).build())];
-    for (wanted, image) in cases {
-        let job = wanted.to_ascii_lowercase();
+    // Of the second one either the runtime says that there is no space, or the agent sees it coming.
+    let small = ("nospace", &["NoSpace", "Disk"][..], ImageBuilder::new().layer(&zeros).build());
+    for (job, wanted, image) in [("disk", &["Disk"][..], noise(1, 30_000_000, 6)), small] {
         let name = registry.push(&format!("shop/{job}"), "v1", &image).await;
-        node.wish(&job, &name, &[], json!({"retries": 0})).await;
-        let (reason, message) = node.failure(&job).await;
-        assert_eq!(reason, wanted, "{message}");
+        node.wish(job, &name, &[], json!({"retries": 0})).await;
+        let (reason, message) = node.failure(job).await;
+        assert!(wanted.contains(&reason.as_str()), "{reason}: {message}");
         assert!(message.contains(&name), "{message}");
     }
 }
