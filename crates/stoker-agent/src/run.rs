@@ -172,11 +172,15 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
 
 async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
     let path = settings.ledger.clone();
-    let read = move || Ledger::load(&path).map(|ledger| (ledger, Pulls::open(path.with_file_name("pulls"))));
+    let spool = settings.spool.dir().to_owned();
+    let read = move || {
+        let rest = |ledger| (ledger, Pulls::open(path.with_file_name("pulls")), size_of_files(&spool));
+        Ledger::load(&path).map(rest)
+    };
     let ledger = tokio::task::spawn_blocking(read).await;
-    let (ledger, pulls) =
+    let (ledger, pulls, spooled) =
         ledger.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
-    Agent::new(settings, ledger, pulls).run(cancel).await
+    Agent::new(settings, ledger, pulls, spooled).run(cancel).await
 }
 
 /// The sizes of all files in a directory, as far as they can be seen.
@@ -186,7 +190,7 @@ fn size_of_files(dir: &std::path::Path) -> u64 {
 }
 
 impl Agent {
-    fn new(settings: Settings, ledger: Ledger, pulls: Pulls) -> Self {
+    fn new(settings: Settings, ledger: Ledger, pulls: Pulls, spooled: u64) -> Self {
         let uses: Arc<Uses> = Arc::default();
         let leftovers = Leftovers {
             clock: settings.clock.clone(),
@@ -219,7 +223,7 @@ impl Agent {
         let tasks = ledger.reports.iter().filter(|(key, _)| ledger.orders.contains_key(key)).map(adopt).collect();
         let salt = settings.node.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into()));
         Self {
-            spooled: size_of_files(tools.spool.dir()),
+            spooled,
             share: settings.metrics.join(),
             settings,
             tools,

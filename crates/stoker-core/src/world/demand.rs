@@ -365,11 +365,10 @@ impl World {
     }
 
     /// Whether nodes have said different things, and no other can be asked: then each of them goes by what it hears itself.
-    pub(super) fn is_contested(&self, job: &Job, image: usize, key: Key, now: Timestamp) -> bool {
+    pub(super) fn is_contested(&self, job: &Job, image: usize, key: Key, askers: &Askers, now: Timestamp) -> bool {
         let answered =
             self.demand.get(&key).is_some_and(|demand| demand.answers_since(job.since(now)).next().is_some());
-        let asking = self.askers(key, job.since(now), now).quick_questions;
-        answered && asking == 0 && !self.may_be_asked(job, image, key, now)
+        answered && askers.quick_questions == 0 && !self.may_be_asked(job, image, key, now)
     }
 
     /// Whether another node of the job could be asked now.

@@ -313,11 +313,9 @@ impl World {
         let since = job.since(now);
         let demand = self.demand.get(&reference.key());
         let content = job.pull.policy == Policy::IfNotPresent;
-        Resolution::Open {
-            askers: self.askers(reference.key(), since, now),
-            look: content && demand.is_some_and(|demand| demand.may_look(since)),
-            contested: self.is_contested(job, image, reference.key(), now),
-        }
+        let askers = self.askers(reference.key(), since, now);
+        let contested = self.is_contested(job, image, reference.key(), &askers, now);
+        Resolution::Open { askers, look: content && demand.is_some_and(|demand| demand.may_look(since)), contested }
     }
 
     /// What keeps an open node from being handed out now.
@@ -353,10 +351,10 @@ impl World {
         now: Timestamp,
     ) -> impl Iterator<Item = Option<Wait>> + 'a {
         let open = self.open_images(job, at, digests, now).into_iter();
-        open.map(move |(image, entry)| match (entry, resolutions.get(image)) {
-            (Entry::Asking, _) => Some(Wait::Asking(image)),
-            _ if self.has_no_room(job, image, at).is_some() => self.has_no_room(job, image, at).map(Wait::Full),
-            (_, Some(Resolution::Open { askers, contested, .. })) => {
+        open.map(move |(image, entry)| match (entry, self.has_no_room(job, image, at), resolutions.get(image)) {
+            (Entry::Asking, ..) => Some(Wait::Asking(image)),
+            (_, Some(full), _) => Some(Wait::Full(full)),
+            (_, _, Some(Resolution::Open { askers, contested, .. })) => {
                 match askers.more_pulls > 0 && self.must_pull(job, image, at, *contested, now) {
                     true => self.secret_wait(job, image, now),
                     // What it needs to ask comes before who asks.

@@ -159,11 +159,7 @@ async fn a_bomb_stops_at_the_limit_and_leaves_nothing(version: Version) {
     let name = registry.push("disks/bomb", "v1", &bomb(300 * MIB)).await;
     let free = async || stoker_runtime::space::of(node.containerd.root()).await.unwrap().free;
     let (before, highest) = (free().await, Highest::of(node.containerd.root()));
-    let manifest = json!({
-        "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "bomb"},
-        "spec": {"images": [{"image": name}], "pull": {"retries": 0}},
-    });
-    node.up.create(&manifest.to_string()).await;
+    node.wish("bomb", &name, &[], json!({"retries": 0})).await;
     let report = node.report(|report| report.phase == "Failed").await;
     assert_eq!(report.reason, "Disk", "{report:?}");
     for says in [name.as_str(), "past the limit of 80 %", "free", "--max-disk"] {
@@ -188,11 +184,7 @@ async fn a_bomb_that_containerd_unpacks_is_cancelled(version: Version) {
         let node = Node { up, containerd };
         let free = async || stoker_runtime::space::of(node.containerd.root()).await.unwrap().free;
         let (before, highest) = (free().await, Highest::of(node.containerd.root()));
-        let manifest = json!({
-            "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "bomb"},
-            "spec": {"images": [{"image": name}], "pull": {"retries": 0}},
-        });
-        node.up.create(&manifest.to_string()).await;
+        node.wish("bomb", &name, &[], json!({"retries": 0})).await;
         let report = node.report(|report| report.phase == "Failed").await;
         assert_eq!(report.reason, "Disk", "{runtime}: {report:?}");
         assert!(report.message.contains(&name) && report.message.contains("--max-disk"), "{report:?}");
