@@ -123,8 +123,10 @@ impl World {
             edits.extend(edit.map(|edit| (key, edit)));
         }
         for (key, order) in edits {
-            if let Some(old) = self.slots.get(at).and_then(|slot| slot.orders.get(&key)) {
-                let stops = !old.hold && order.as_ref().is_none_or(|order| order.hold);
+            if let Some((slot, old)) = self.slots.get(at).and_then(|slot| Some((slot, slot.orders.get(&key)?))) {
+                // A silent node has given its place away.
+                let awake = now < silent_from(old, slot.report(key), slot, now);
+                let stops = awake && !old.hold && order.as_ref().is_none_or(|order| order.hold);
                 if stops && !old.ask.is_question() {
                     self.leaving.entry(at).or_default().extend(old.jobs.iter().cloned());
                 }

@@ -1,8 +1,8 @@
 //! How many nodes pull at one time: parallelism, pause, suspension, edits, deletion.
 
-use stoker_core::{Reason, Stage};
+use stoker_core::{Event, Reason, Stage};
 
-use crate::build::{job, pool};
+use crate::build::{job, node, pool, secs};
 use crate::scene::{NOTHING, Scene};
 
 /// An image that needs no resolving, so that only the pace decides.
@@ -187,4 +187,21 @@ fn an_edited_selector_takes_back_from_the_nodes_it_leaves() {
     scene.edit("web", |job| job.selector = pool("main"));
     assert_eq!(scene.plan(), ["n2 drops web@sha256:w"]);
     assert_eq!(scene.states("web"), ["n1 pulls"]);
+}
+
+#[test]
+fn a_silent_node_that_leaves_and_comes_back_waits_for_a_place() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &["web@sha256:w"]);
+    web.parallelism = 1;
+    web.completion = stoker_core::Completion::Continuous { resync: secs(86_400) };
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    scene.pass(601);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"], "n1 fell silent");
+    // Its order is taken back, and nobody hears yet that it is gone.
+    scene.world.apply(Event::NodeGone("n1".into()));
+    assert_eq!(scene.world.plan(scene.now).orders.len(), 1);
+    scene.world.apply(Event::Node(node("n1")));
+    assert!(scene.world.plan(scene.now).orders.is_empty(), "n2 has the only place");
 }
