@@ -27,13 +27,15 @@ const WALLS: &[(&str, &[&str])] = &[
             "thiserror",
         ],
     ),
-    // Bytes; knows no Kubernetes. Of core it takes what a reference is. flate2 undoes what proxies do to answers.
+    // Bytes; knows no Kubernetes. Of core it takes what a reference is. flate2 undoes what proxies do to answers;
+    // crypto_box seals logins for one node.
     (
         "stoker-transfer",
         &[
             "axum",
             "base64",
             "bytes",
+            "crypto_box",
             "flate2",
             "futures",
             "http",
@@ -81,6 +83,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "zstd",
         ],
     ),
+    // Of transfer it takes what a pull secret says, and how a login is sealed.
     (
         "stoker-controller",
         &[
@@ -94,6 +97,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "serde_json",
             "stoker-api",
             "stoker-core",
+            "stoker-transfer",
             "thiserror",
             "tokio",
             "tokio-util",

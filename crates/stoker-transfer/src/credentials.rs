@@ -12,19 +12,24 @@ use crate::reference::Reference;
 pub(crate) mod config;
 mod pattern;
 mod provider;
+mod sealed;
 mod trial;
 
 pub use self::config::{Malformed, SecretKind};
 use self::pattern::Pattern;
 pub use self::provider::{ConfigError, Provided, Providers};
+pub use self::sealed::{Entry, NodeKey, NotAKey, NotOpened, PublicKey, TooLong};
 pub use self::trial::Logins;
 
-/// More logins than this are not tried for one image: each costs a request, and some registries lock out who fails often.
+/// More logins than this are not tried for one image, besides those that an order names: each costs a request, and some
+/// registries lock out who fails often.
 pub const MOST_TRIED: usize = 20;
 
 /// The logins of any number of pull secrets, and behind them those of the node's plugins.
 #[derive(Clone, Default)]
 pub struct Keyring {
+    /// Those that an order names, in its order; it names few of each namespace.
+    named: Vec<Entry>,
     /// In the order in which they came.
     entries: Vec<(Pattern, Login)>,
     provided: Vec<(Pattern, Login)>,
@@ -42,15 +47,27 @@ impl Keyring {
         Ok(())
     }
 
+    /// Adds a login that an order names. They are tried first, in the order in which they are added: it was made so that the
+    /// logins of one namespace keep those of another from nothing.
+    pub fn name(&mut self, entry: Entry) {
+        self.named.push(entry);
+    }
+
     /// Adds what plugins gave. They come behind all secrets, whenever they are added: a job's own logins are meant for it.
     pub fn provide(&mut self, provided: Vec<Provided>) {
         self.provided.extend(provided.into_iter().map(|Provided { pattern, login }| (pattern, login)));
     }
 
-    /// The logins for this image: those of secrets, then those of plugins, of each the most specific pattern first and
-    /// then in the order they came; nobody last.
+    /// The logins for this image: those that the order names, then those of secrets, then those of plugins, of the last two
+    /// the most specific pattern first and then in the order they came; nobody last.
     pub fn logins(&self, image: &Reference) -> Logins {
         let mut logins: Vec<Login> = Vec::new();
+        for Entry { login, .. } in self.named.iter().filter(|entry| entry.fits(image)) {
+            if !logins.contains(login) {
+                logins.push(login.clone());
+            }
+        }
+        let most = logins.len() + MOST_TRIED;
         for entries in [&self.entries, &self.provided] {
             let mut fitting: Vec<&(Pattern, Login)> =
                 entries.iter().filter(|(pattern, _)| pattern.matches(image)).collect();
@@ -58,7 +75,7 @@ impl Keyring {
             // greater than a wildcard. Equal ones keep their order.
             fitting.sort_by(|(a, _), (b, _)| b.text().cmp(a.text()));
             for (_, login) in fitting {
-                if logins.len() < MOST_TRIED && !logins.contains(login) {
+                if logins.len() < most && !logins.contains(login) {
                     logins.push(login.clone());
                 }
             }
@@ -69,7 +86,7 @@ impl Keyring {
 
 impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keyring({} logins)", self.entries.len() + self.provided.len())
+        write!(f, "Keyring({} logins)", self.named.len() + self.entries.len() + self.provided.len())
     }
 }
 
@@ -128,6 +145,17 @@ mod tests {
         ring.provide(vec![provided("*.example.com", "wide"), provided("reg.example.com/app", "narrow")]);
         ring.add(SecretKind::DockerCfg, br#"{"*.example.com": {"username": "late", "password": "p"}}"#).unwrap();
         assert_eq!(tried(&ring, "reg.example.com/app"), ["secret", "late", "narrow", "wide", "nobody"]);
+    }
+
+    #[test]
+    fn what_an_order_names_is_tried_first_in_its_order_where_it_fits() {
+        let mut ring = ring(&[&[("reg.io/app", "secret")]]);
+        let places = [("reg.io", "z"), ("reg.io/app", "a"), ("other.io", "elsewhere"), ("reg.io", "z")];
+        for (place, user) in places {
+            let text = format!(r#"{{"{place}": {{"username": "{user}", "password": "p"}}}}"#);
+            Entry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap().into_iter().for_each(|entry| ring.name(entry));
+        }
+        assert_eq!(tried(&ring, "reg.io/app"), ["z", "a", "secret", "nobody"]);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub mod registry;
 pub mod serve;
 pub mod spool;
 
-pub use credentials::{Keyring, Logins, Providers, SecretKind};
+pub use credentials::{Entry, Keyring, Logins, NodeKey, Providers, PublicKey, SecretKind};
 pub use error::{Error, Kind};
 pub use image::{Document, Image};
 pub use limit::Pace;

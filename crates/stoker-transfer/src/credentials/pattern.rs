@@ -48,6 +48,27 @@ impl Pattern {
         &self.text
     }
 
+    /// Host, port and path, from which [`Pattern::from_parts`] makes the same pattern. A text would not do: what looks like the
+    /// address of an API version is cut off when a pattern is read.
+    pub(crate) fn parts(&self) -> (&str, &str, &str) {
+        (&self.host, &self.port, &self.path)
+    }
+
+    /// The pattern with these parts; `None` where they can be none.
+    pub(crate) fn from_parts(host: String, port: String, path: String) -> Option<Self> {
+        let colon = if port.is_empty() { "" } else { ":" };
+        let text = format!("{host}{colon}{port}{path}");
+        (!host.is_empty() && text.len() <= LONGEST).then_some(Self { text, host, port, path })
+    }
+
+    /// A number that orders patterns which fit one image as their texts do: by how much of the host is written out before the
+    /// first star, and then by the length of the path. Only patterns with a star at the same place may have the same number.
+    pub(crate) fn closeness(&self) -> u32 {
+        let literal = self.host.find('*').unwrap_or(self.host.len() + 1);
+        // Both are below the longest length of a pattern.
+        u32::try_from(literal * 2 * LONGEST + self.path.len()).unwrap_or(u32::MAX)
+    }
+
     /// Whether the login may be sent to this image's registry: the port is the same, the host has as many labels and each
     /// fits, the path is how the repository begins.
     pub(crate) fn matches(&self, image: &Reference) -> bool {
@@ -150,6 +171,22 @@ mod tests {
         ] {
             let image: Reference = image.parse().unwrap();
             assert_eq!(Pattern::read(pattern).unwrap().matches(&image), fits, "{pattern} for {image}");
+        }
+    }
+
+    #[test]
+    fn the_closer_of_two_patterns_is_the_greater_text() {
+        let written = ["*.*.com", "*.example.com", "r*.example.com", "reg.*.com", "reg.example.com"];
+        let paths = ["", "/team", "/team/app"];
+        let all: Vec<Pattern> = written
+            .iter()
+            .flat_map(|host| paths.map(|path| Pattern::read(&format!("{host}{path}")).unwrap()))
+            .collect();
+        for a in &all {
+            for b in &all {
+                let same_star = a.host.find('*') == b.host.find('*') && a.host != b.host;
+                assert!(same_star || a.closeness().cmp(&b.closeness()) == a.text.cmp(&b.text), "{} {}", a.text, b.text);
+            }
         }
     }
 
