@@ -6,8 +6,10 @@
 #[doc(hidden)]
 pub mod fuzzing;
 mod guard;
+mod key;
 mod ledger;
 mod leftovers;
+mod logins;
 mod meter;
 mod metrics;
 mod node;
@@ -17,7 +19,6 @@ mod refused;
 mod register;
 mod report;
 mod run;
-mod secrets;
 mod starts;
 mod sweep;
 #[cfg(test)]

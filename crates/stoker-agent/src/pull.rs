@@ -12,8 +12,8 @@ use stoker_transfer::limit::Pace;
 use stoker_transfer::{Descriptor, Digest, Growing, Logins, Platform, Reference, Registry, Source, Spool};
 
 use crate::guard::Guard;
+use crate::logins::{self, Logins as Sealed, Trouble};
 use crate::meter::Meter;
-use crate::secrets::{self, Secrets, Trouble};
 
 mod arrival;
 mod containerd;
@@ -42,7 +42,7 @@ pub(crate) struct Tools {
     pub(crate) spool: Spool,
     pub(crate) runtime: Runtime,
     pub(crate) platform: Platform,
-    pub(crate) secrets: Secrets,
+    pub(crate) logins: Sealed,
     pub(crate) providers: Providers,
     pub(crate) guard: Guard,
     /// Layers of one image that are worked on at one time; the spool bounds all images together.
@@ -144,7 +144,7 @@ impl Tools {
             );
             return Err(Failure { reason: Reason::Unresolved, message, retryable: false, pause: None });
         }
-        let (mut keyring, mut troubles) = self.secrets.keyring(&order.terms.secrets).await;
+        let (mut keyring, mut troubles) = self.logins.keyring(&order.terms.logins, meter).await;
         let (provided, silent) = self.providers.logins(reference).await;
         keyring.provide(provided);
         troubles.extend(silent.into_iter().map(|sentence| {
@@ -154,7 +154,7 @@ impl Tools {
         let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), pace: pace.clone() };
         if order.ask == Ask::Resolve {
             let answer = self.resolve(order, &from).await.map(Done::from);
-            return answer.map_err(|failure| secrets::explain(failure, &troubles));
+            return answer.map_err(|failure| logins::explain(failure, &troubles));
         }
         let brought = match &self.runtime {
             Runtime::Cri(cri) => self.by_cri(cri, order, &from, there, meter).await,
@@ -167,7 +167,7 @@ impl Tools {
             },
             Runtime::Layout(_) => self.bring(order, &from, there, meter).await,
         };
-        brought.map_err(|failure| secrets::explain(failure, &troubles))
+        brought.map_err(|failure| logins::explain(failure, &troubles))
     }
 
     /// Fetches what is missing ourselves.

@@ -1,6 +1,6 @@
 //! The agent's one loop: orders and ends of attempts in, core's step, attempts and reports out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +20,17 @@ use stoker_runtime::room::Room;
 use stoker_runtime::{Runtime, Stored};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
-use stoker_transfer::{Platform, Registry, Spool};
+use stoker_transfer::{NodeKey, Platform, PublicKey, Registry, Spool};
 use tokio::sync::Notify;
+use tokio::sync::watch::{self as channel, Sender};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::guard::Guard;
-use crate::ledger::Ledger;
+use crate::key;
+use crate::ledger::{Ledger, Unreadable};
 use crate::leftovers::Leftovers;
+use crate::logins::{Logins, Sealed};
 use crate::meter::Meter;
 use crate::metrics::{self, Metrics, Share};
 use crate::node;
@@ -36,7 +39,6 @@ use crate::pulls::Pulls;
 use crate::refused::Told;
 use crate::register::register;
 use crate::report::{Kept, Said, until};
-use crate::secrets::Secrets;
 use crate::starts::Starts;
 use crate::sweep::{Broom, Keep};
 use crate::truth::{self, Seen};
@@ -53,8 +55,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// The API server, embedded or real.
     pub client: Client,
-    /// The namespace of copies of Secrets.
-    pub namespace: String,
     /// The time.
     pub clock: Clock,
     /// The name of its Node.
@@ -73,7 +73,7 @@ pub struct Settings {
     pub why_runtime: String,
     /// How much at one time.
     pub limits: Limits,
-    /// The file in which it remembers its orders.
+    /// The file in which it remembers its orders; the key of the node is beside it.
     pub ledger: PathBuf,
     /// On a machine without a kubelet: the labels of the Node that the agent makes and keeps alive itself.
     pub node_labels: Option<BTreeMap<String, String>>,
@@ -131,6 +131,11 @@ struct Agent {
     tools: Tools,
     salt: u64,
     orders: BTreeMap<Key, Order>,
+    /// The logins that the orders name, for those who open them.
+    sealed: Sender<Sealed>,
+    /// What is published: the key to which logins are sealed, and what orders may need.
+    key: PublicKey,
+    features: BTreeSet<String>,
     tasks: BTreeMap<Key, Task>,
     /// Uid and generation of the object that the orders are from.
     source: (String, i64),
@@ -174,13 +179,26 @@ async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Erro
     let path = settings.ledger.clone();
     let spool = settings.spool.dir().to_owned();
     let read = move || {
-        let rest = |ledger| (ledger, Pulls::open(path.with_file_name("pulls")), size_of_files(&spool));
-        Ledger::load(&path).map(rest)
+        let found = Found {
+            ledger: Ledger::load(&path)?,
+            pulls: Pulls::open(path.with_file_name("pulls")),
+            key: key::load(&path.with_file_name("node.key")),
+            spooled: size_of_files(&spool),
+        };
+        Ok::<_, Unreadable>(found)
     };
-    let ledger = tokio::task::spawn_blocking(read).await;
-    let (ledger, pulls, spooled) =
-        ledger.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
-    Agent::new(settings, ledger, pulls, spooled).run(cancel).await
+    let found = tokio::task::spawn_blocking(read).await;
+    let found = found.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
+    Agent::new(settings, found).run(cancel).await
+}
+
+/// What an earlier run of the agent left on the disk.
+struct Found {
+    ledger: Ledger,
+    pulls: Pulls,
+    key: NodeKey,
+    /// The bytes in the spool.
+    spooled: u64,
 }
 
 /// The sizes of all files in a directory, as far as they can be seen.
@@ -190,8 +208,10 @@ fn size_of_files(dir: &std::path::Path) -> u64 {
 }
 
 impl Agent {
-    fn new(settings: Settings, ledger: Ledger, pulls: Pulls, spooled: u64) -> Self {
+    fn new(settings: Settings, Found { ledger, pulls, key, spooled }: Found) -> Self {
         let uses: Arc<Uses> = Arc::default();
+        let (sealed, receiver) = channel::channel(Arc::new(ledger.logins.clone()));
+        let public = key.public();
         let leftovers = Leftovers {
             clock: settings.clock.clone(),
             spool: settings.spool.clone(),
@@ -213,7 +233,7 @@ impl Agent {
             },
             runtime: settings.runtime.clone(),
             platform: settings.platform.clone(),
-            secrets: Secrets::new(settings.client.clone(), &settings.namespace),
+            logins: Logins::new(key, receiver),
             providers: settings.providers.clone(),
             layers: settings.limits.layers.max(1),
             uses,
@@ -229,6 +249,9 @@ impl Agent {
             tools,
             salt,
             orders: ledger.orders.clone(),
+            sealed,
+            key: public,
+            features: Able::default().features,
             tasks,
             source: (ledger.uid.clone(), ledger.generation),
             starts: ledger.starts.clone(),
@@ -256,7 +279,8 @@ impl Agent {
         // One at most. A task, so that it goes on while the loop waits for the disk.
         let mut writing: JoinSet<Told> = JoinSet::new();
         let mut listed = false;
-        let mut able = Able { orders_at_once: self.settings.limits.pulls.max(1), ..Able::default() };
+        let (orders_at_once, features) = (self.settings.limits.pulls.max(1), self.features.clone());
+        let mut able = Able { orders_at_once, features, ..Able::default() };
         self.settings.spool.pace().set(self.settings.limits.bandwidth);
         let mut changes = self.settings.runtime.changes();
         let mut looking: Option<BoxFuture<'static, Seen>> = None;
@@ -390,8 +414,9 @@ impl Agent {
             (*key, report)
         });
         let (uid, generation) = self.source.clone();
-        let (orders, starts) = (self.orders.clone(), self.starts.clone());
-        let ledger = Ledger { uid, generation, orders, reports: reports.collect(), starts };
+        let (orders, logins) = (self.orders.clone(), self.sealed.borrow().as_ref().clone());
+        let starts = self.starts.clone();
+        let ledger = Ledger { uid, generation, orders, logins, reports: reports.collect(), starts };
         if ledger == self.ledger {
             return;
         }
@@ -416,7 +441,7 @@ impl Agent {
             );
         }
         (self.adopted, self.kept) = (false, Kept::default());
-        self.introduced &= object.introduced;
+        self.introduced &= object.introduced && object.key.as_deref() == Some(self.key.to_string().as_str());
         self.take_orders(object);
     }
 
@@ -431,7 +456,7 @@ impl Agent {
             return;
         }
         self.source = source;
-        let NodeObject { orders, reports, bandwidth, broken, .. } = object;
+        let NodeObject { orders, logins, reports, bandwidth, broken, .. } = object;
         for problem in broken {
             tracing::warn!("an entry cannot be read and is left out: {problem}");
         }
@@ -448,6 +473,11 @@ impl Agent {
             self.broom.call();
         }
         self.orders = orders;
+        self.sealed.send_if_modified(|sealed| {
+            let changed = **sealed != logins;
+            *sealed = Arc::new(logins);
+            changed
+        });
         self.orders.keys().for_each(|key| self.kept.release(*key));
         for (key, running) in &self.running {
             let Some(order) = self.orders.get(key) else { continue };
@@ -491,6 +521,7 @@ impl Agent {
 
     fn forget_all(&mut self) {
         self.orders.clear();
+        self.sealed.send_replace(Sealed::default());
         (self.said, self.kept) = (Said::default(), Kept::default());
         (self.adopted, self.introduced) = (false, false);
     }

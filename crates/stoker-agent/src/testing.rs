@@ -20,6 +20,6 @@ pub(crate) fn order() -> Order {
         bandwidth: None,
         sandbox: Default::default(),
     };
-    let terms = Terms { pull, secrets: Vec::new(), progress: Duration::from_secs(20) };
+    let terms = Terms { pull, logins: Vec::new(), progress: Duration::from_secs(20) };
     Order::new("r/i:1", BTreeSet::new(), at(0), Ask::Fetch(None), terms)
 }

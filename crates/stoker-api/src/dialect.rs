@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde::de::DeserializeOwned;
-use stoker_core::rollup::FailedNode;
+use stoker_core::rollup::{FailedNode, SecretTrouble};
 use stoker_core::{Job, JobId, Outcome};
 
 use crate::native;
@@ -58,6 +58,8 @@ pub struct Summary {
     pub ended: bool,
     /// The first nodes that failed, where the status says why.
     pub failures: Vec<FailedNode>,
+    /// Secrets that cannot be used, where the status says so.
+    pub secrets: Vec<SecretTrouble>,
     /// All this in a sentence.
     pub message: String,
     /// What should be known although nothing has failed.

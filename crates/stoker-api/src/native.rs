@@ -9,14 +9,14 @@ pub mod to_core;
 
 pub use node_object::NodeObject;
 pub use node_preheat::{
-    AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, WireAsk, WireBytes, WireOrder, WirePhase,
-    WirePin, WireReport, WireSandbox,
+    AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, SealedLogin, WireAsk, WireBytes, WireOrder,
+    WirePhase, WirePin, WireReport, WireSandbox,
 };
 pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,
     SandboxSpec, SecretRef,
 };
-pub use status::{Condition, FailedNode, PreheatStatus, WaitingFor};
+pub use status::{Condition, FailedNode, PreheatStatus, SecretProblem, WaitingFor};
 
 /// The API group.
 pub const GROUP: &str = "stoker.dev";

@@ -1,17 +1,17 @@
 //! What the loop hears, and from where: a watch of each kind that a plan depends on, each a task.
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject};
 use stoker_api::native::NodeObject;
-use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, Dialect, node};
-use stoker_core::model;
+use stoker_core::{SecretId, model};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::moment::Moments;
+use crate::reading::Read;
 use crate::run::Settings;
-use crate::secrets;
 use crate::watch::{Fact, Watch};
 
 /// NodePreheats that are listed with one request: with 20 images each is 30 KB of text, and as much again when it is read.
@@ -22,13 +22,14 @@ pub(crate) enum Input {
     Node(Fact<model::Node>),
     NodePreheat(Fact<Box<NodeObject>>),
     Job(&'static Dialect, Fact<Box<DynamicObject>>),
-    Secret(&'static str, Fact<Option<PullSecret>>),
+    /// A Secret was read that was asked for at this time.
+    Secret(SecretId, Read, Timestamp),
 }
 
 /// Everything that must be listed before the first plan.
 pub(crate) fn every_kind() -> impl Iterator<Item = &'static str> {
     let jobs = DIALECTS.iter().map(|dialect| dialect.kind);
-    ["Node", "NodePreheat"].into_iter().chain(jobs).chain(secret::TYPES.map(|(kind, _)| kind))
+    ["Node", "NodePreheat"].into_iter().chain(jobs)
 }
 
 /// Watches everything that a plan depends on.
@@ -57,15 +58,6 @@ pub(crate) fn watch_all(
         tasks.spawn(async move {
             jobs.run(to, |fact| Input::Job(dialect, fact.map(Box::new))).await;
             "watch of jobs"
-        });
-    }
-    for (kind, _) in secret::TYPES {
-        let (secrets, to) = (secrets::watch(client, kind, moments), input.clone());
-        let home = settings.namespace.clone();
-        tasks.spawn(async move {
-            let read = |secret: Secret| PullSecret::read(&secret, &home);
-            secrets.run(to, |fact| Input::Secret(kind, fact.map(read))).await;
-            "watch of Secrets"
         });
     }
 }

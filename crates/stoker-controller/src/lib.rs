@@ -11,6 +11,7 @@ mod mirror;
 mod moment;
 mod owed;
 mod problem;
+mod reading;
 mod run;
 mod secrets;
 pub mod snapshot;

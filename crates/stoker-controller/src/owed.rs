@@ -12,10 +12,9 @@ use stoker_core::{Key, Order};
 #[derive(Default)]
 pub(crate) struct Owed {
     keys: BTreeMap<String, BTreeSet<Key>>,
-    /// Nodes, each with the number of its turn.
-    turns: VecDeque<(u64, String)>,
-    /// Of the next turn.
-    number: u64,
+    turns: VecDeque<String>,
+    /// Nodes that are owed something and have no turn, because a login for them has to be read first.
+    parked: BTreeSet<String>,
     /// How many nodes, for whoever counts.
     count: Arc<AtomicUsize>,
 }
@@ -26,6 +25,7 @@ impl Owed {
         self.count.clone()
     }
 
+    /// Whether no node has a turn.
     pub(crate) fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
@@ -41,8 +41,7 @@ impl Owed {
             Some(owed) => owed.extend(keys),
             None => {
                 self.keys.insert(node.into(), keys.collect());
-                self.turns.push_back((self.number, node.into()));
-                self.number += 1;
+                self.turns.push_back(node.into());
                 self.recount();
             }
         }
@@ -51,19 +50,27 @@ impl Owed {
     /// The node's object is gone, and nothing is owed to it.
     pub(crate) fn forget(&mut self, node: &str) {
         if self.keys.remove(node).is_some() {
-            self.turns.retain(|(_, other)| other != node);
+            self.turns.retain(|other| other != node);
+            self.parked.remove(node);
             self.recount();
         }
     }
 
-    /// Everything that is owed now.
-    pub(crate) fn mark(&self) -> Mark {
-        Mark(self.number)
+    /// Puts back what the node whose turn it was is owed; it has its next turn when [`Owed::resume`] is called.
+    pub(crate) fn park(&mut self, node: &str, keys: BTreeSet<Key>) {
+        self.keys.entry(node.into()).or_default().extend(keys);
+        self.parked.insert(node.into());
     }
 
-    /// Whether all that was owed then is handed out.
-    pub(crate) fn is_past(&self, mark: Mark) -> bool {
-        self.turns.front().is_none_or(|(number, _)| *number >= mark.0)
+    /// All nodes that were put back have their turns again.
+    pub(crate) fn resume(&mut self) {
+        self.turns.extend(std::mem::take(&mut self.parked));
+        self.recount();
+    }
+
+    /// Whether nothing is owed to any node, with or without a turn.
+    pub(crate) fn is_done(&self) -> bool {
+        self.keys.is_empty()
     }
 
     fn recount(&self) {
@@ -72,16 +79,12 @@ impl Owed {
 
     /// The node whose turn it is, and which of its orders to write.
     pub(crate) fn next(&mut self) -> Option<(String, BTreeSet<Key>)> {
-        let (_, node) = self.turns.pop_front()?;
+        let node = self.turns.pop_front()?;
         self.recount();
         let keys = self.keys.remove(&node).unwrap_or_default();
         Some((node, keys))
     }
 }
-
-/// A moment in the row of turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark(u64);
 
 impl Drop for Owed {
     fn drop(&mut self) {
@@ -116,23 +119,21 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_past_when_all_before_it_had_their_turn_or_are_gone() {
-        let key = || [Key::of("r/a:1")].into_iter();
+    fn a_node_that_is_put_back_is_owed_what_it_was_until_its_next_turn() {
+        let (a, b) = (Key::of("r/a:1"), Key::of("r/b:1"));
         let mut owed = Owed::default();
-        assert!(owed.is_past(owed.mark()));
-        owed.add("n1", key());
-        owed.add("n2", key());
-        let mark = owed.mark();
-        owed.add("n3", key());
-        owed.forget("n3");
-        owed.forget("never owed anything");
-        assert!(!owed.is_past(mark));
-        owed.next();
-        assert!(!owed.is_past(mark));
-        owed.forget("n2");
-        assert!(owed.is_past(mark) && owed.is_empty() && owed.count().load(Ordering::Relaxed) == 0);
-        owed.add("n2", key());
-        assert!(owed.is_past(mark), "what is owed since then is another matter");
-        assert_eq!(owed.next().map(|(node, _)| node), Some("n2".into()));
+        owed.add("n1", [a].into_iter());
+        let (node, keys) = owed.next().unwrap();
+        assert!(owed.is_done());
+        owed.park(&node, keys);
+        assert!(owed.is_empty() && owed.holds("n1") && !owed.is_done() && owed.next().is_none());
+        owed.add("n1", [b].into_iter());
+        assert!(owed.is_empty(), "still no turn");
+        owed.resume();
+        assert_eq!(owed.next(), Some(("n1".into(), BTreeSet::from([a, b]))));
+        owed.park("n1", BTreeSet::new());
+        owed.forget("n1");
+        owed.resume();
+        assert!(owed.is_empty() && owed.is_done());
     }
 }

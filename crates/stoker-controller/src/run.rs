@@ -1,16 +1,17 @@
 //! The one loop: facts in, plan, writes out. Everything it knows it can learn again from the API server.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::NodeObject;
-use stoker_api::{DIALECTS, Dialect, Write, native};
-use stoker_core::world::CopyChange;
-use stoker_core::{Clock, Event, JobId, World};
-use tokio::sync::mpsc;
+use stoker_api::{DIALECTS, Dialect, Write};
+use stoker_core::{Clock, Event, JobId, SecretId, World};
+use stoker_transfer::PublicKey;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -20,10 +21,13 @@ use crate::lease::{Candidate, Held};
 use crate::metrics::{BEAT_EVERY, Leading, Metrics};
 use crate::mirror::{Mirror, Progress, Sight};
 use crate::moment::{Moments, Source};
-use crate::owed::{self, Mark, Owed};
-use crate::secrets::Secrets;
+use crate::owed::Owed;
+use crate::reading;
+use crate::secrets::{Present, Secrets};
 use crate::watch::Fact;
 use crate::writer::{self, Answer, Done, Limits, Numbered};
+
+mod logins;
 
 /// What was heard and waits for the loop, at most; thousands of objects are larger than what is kept of them.
 const INPUTS_AT_ONCE: usize = 128;
@@ -41,7 +45,7 @@ pub struct Settings {
     pub client: Client,
     /// The time.
     pub clock: Clock,
-    /// The namespace of its Lease and of copies of Secrets.
+    /// The namespace of its Lease.
     pub namespace: String,
     /// How much to ask of the API server.
     pub limits: Limits,
@@ -94,7 +98,24 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
     let mut tasks = JoinSet::new();
     let moments = Moments::default();
     watch_all(settings, &moments, &input, &mut tasks);
-    drop(input);
+    let (all, now) = (watch::Sender::new(BTreeSet::new()), mpsc::unbounded_channel());
+    tasks.spawn({
+        let (client, clock, all) = (settings.client.clone(), settings.clock.clone(), all.subscribe());
+        async move {
+            reading::run(client, clock, all, now.1, input).await;
+            "reader of Secrets"
+        }
+    });
+    let no_copies = Arc::new(Notify::new());
+    tasks.spawn({
+        let (client, namespace, no_copies) = (settings.client.clone(), settings.namespace.clone(), no_copies.clone());
+        async move {
+            loop {
+                no_copies.notified().await;
+                reading::delete_copies(&client, &namespace).await;
+            }
+        }
+    });
     tasks.spawn({
         let (settings, term, moments) = (settings.clone(), held.term(), moments.clone());
         let inbox = writer::Inbox { orders: orders_out, others: writes_out, owed: owed.count() };
@@ -111,10 +132,12 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         mirror: Mirror::default(),
         unreadable: BTreeSet::new(),
         nodes: BTreeMap::new(),
-        secrets: Secrets::new(&settings.namespace),
+        secrets: Secrets::new(all, now.0),
+        unread: None,
+        lacking: BTreeSet::new(),
+        no_copies: Some(no_copies),
         unheard: every_kind().collect(),
         owed,
-        removals: VecDeque::new(),
         writes,
         number: 0,
         epoch: None,
@@ -161,7 +184,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
             tracing::warn!(highest = shell.highest, "a controller with a higher epoch writes orders; stepping down");
             return Ok(());
         }
-        if shell.unheard.is_empty() {
+        if shell.may_plan() {
             wake = shell.plan();
         }
     }
@@ -183,13 +206,18 @@ struct Shell {
     /// Of the NodePreheats, besides what the World holds.
     nodes: BTreeMap<String, Agent>,
     secrets: Secrets,
+    /// Of the Secrets that jobs named when all objects were known: those that were not read yet. Until then nothing is planned, or
+    /// what is known to be missing would be unknown for a moment.
+    unread: Option<BTreeSet<SecretId>>,
+    /// Nodes whose orders name logins that are not there, or not for the key that the node has now.
+    lacking: BTreeSet<String>,
+    /// To be told once, when no order names a copy of a Secret, as earlier versions made them.
+    no_copies: Option<Arc<Notify>>,
     /// Kinds of which not everything is known: the first list is not complete, or the watch is interrupted. Until then nothing
     /// is planned.
     unheard: BTreeSet<&'static str>,
     /// Orders that are planned and not handed to the writer.
     owed: Owed,
-    /// Copies to remove, each when the orders of its time are with the writer: they may be those that name it no more.
-    removals: VecDeque<(Mark, Write)>,
     writes: mpsc::UnboundedSender<Numbered>,
     /// Of the last write.
     number: u64,
@@ -207,6 +235,11 @@ struct Shell {
 struct Agent {
     uid: String,
     progress: Progress,
+    /// To which its logins are sealed.
+    key: Option<PublicKey>,
+    /// Its logins, as they will be when all writes under way have arrived.
+    logins: Present,
+    names_copies: bool,
 }
 
 impl Shell {
@@ -228,10 +261,7 @@ impl Shell {
                 self.mirror.forget(&id);
                 self.forget_job(id);
             }
-            Input::Secret(_, Fact::There(secret, _)) => self.secrets.see(secret, &mut self.world),
-            Input::Secret(kind, Fact::Gone(name)) => self.secrets.forget(kind, name, &mut self.world),
-            Input::Secret(kind, Fact::Listed | Fact::Resumed) => self.hears(kind),
-            Input::Secret(kind, Fact::Deaf) => self.deaf(kind),
+            Input::Secret(id, read, asked) => self.see_secret(id, read, asked),
             Input::Job(dialect, Fact::Listed | Fact::Resumed) => self.hears(dialect.kind),
             Input::Job(dialect, Fact::Deaf) => self.deaf(dialect.kind),
         }
@@ -261,21 +291,32 @@ impl Shell {
         }
         let agent = self.nodes.entry(name.clone()).or_default();
         match agent.progress.see(facts::version(&object), source) {
-            Sight::New => agent.uid = uid,
+            Sight::New => {}
             other => return self.unseen(other),
         }
+        agent.key = facts::key(&object);
+        agent.names_copies = object.names_copies;
+        let sees_spec = !agent.progress.assumed() && !self.owed.holds(&name);
+        if sees_spec || agent.uid != uid {
+            let logins = object.logins.iter();
+            agent.logins = logins.map(|(id, login)| (id.clone(), (login.key.clone(), login.sealed.len()))).collect();
+        }
+        agent.uid = uid;
         self.highest = self.highest.max(object.epoch);
         let mut object = object;
         // A report that outlived its order is for people: what the plan counts has an order.
         object.reports.retain(|key, _| object.orders.contains_key(key));
         // The order says whose it is; thousands of reports need not say it once more.
         object.reports.values_mut().for_each(|report| report.jobs.clear());
-        let (orders, reports) = facts::node(object);
-        if !agent.progress.assumed() && !self.owed.holds(&name) {
+        let (orders, said) = facts::node(object);
+        if sees_spec {
             self.world.apply(orders);
         }
-        self.world.apply(reports);
+        said.into_iter().for_each(|event| self.world.apply(event));
         self.world.heard(&name, (self.clock)());
+        if sees_spec {
+            self.look_for_logins(&name);
+        }
     }
 
     fn see_job(&mut self, dialect: &'static Dialect, object: DynamicObject, source: Source) {
@@ -353,6 +394,7 @@ impl Shell {
     /// The object of a node is gone.
     fn forget_node(&mut self, name: &str) {
         self.nodes.remove(name);
+        self.lacking.remove(name);
         self.owed.forget(name);
         self.world.apply(Event::AgentGone(name.into()));
     }
@@ -366,11 +408,11 @@ impl Shell {
         for write in &plan.orders {
             self.owed.add(&write.node, write.changes.keys().copied());
         }
-        for change in &plan.copies {
-            match (change, self.secrets.write(change)) {
-                (CopyChange::Make { .. }, Some(write)) => self.write(write),
-                (CopyChange::Remove(_), Some(write)) => self.removals.push_back((self.owed.mark(), write)),
-                (_, None) => {}
+        self.secrets.want(self.world.wanted_secrets());
+        if self.owed.is_done() {
+            self.secrets.forget();
+            if let Some(no_copies) = self.no_copies.take_if(|_| !self.nodes.values().any(|agent| agent.names_copies)) {
+                no_copies.notify_one();
             }
         }
         for outcome in &plan.outcomes {
@@ -387,25 +429,9 @@ impl Shell {
         plan.wake
     }
 
-    /// Whether there are orders, or removals of copies, that the writer has not got.
+    /// Whether there are orders that the writer has not got.
     fn owes(&self) -> bool {
-        !self.owed.is_empty() || !self.removals.is_empty()
-    }
-
-    /// The write that is owed longest: a copy's removal, or the orders of a node as they are now.
-    fn next_owed(&mut self) -> Option<Numbered> {
-        if self.removals.front().is_some_and(|(mark, _)| self.owed.is_past(*mark)) {
-            let (_, write) = self.removals.pop_front()?;
-            self.number += 1;
-            return Some((self.number, write));
-        }
-        let (node, keys) = self.owed.next()?;
-        let agent = self.nodes.get_mut(&node)?;
-        let changes = owed::changes(keys, self.world.orders(&node)?);
-        self.number += 1;
-        agent.progress.hand_out(self.number);
-        let write = native::from_core::orders(&node, &changes, self.epoch.unwrap_or(self.highest));
-        Some((self.number, write))
+        !self.owed.is_empty()
     }
 
     fn write(&mut self, write: Write) {

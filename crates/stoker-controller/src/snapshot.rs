@@ -1,13 +1,15 @@
 //! The World as the API server's objects make it, once: the same facts and the same plan as the controller's, for
 //! a command that explains a job. Nothing is written.
 
-use k8s_openapi::api::core::v1::{Node, Secret};
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use stoker_api::native::NodeObject;
-use stoker_api::secret::{self, PullSecret};
 use stoker_api::{DIALECTS, Dialect, native, node};
-use stoker_core::{Event, World};
+use stoker_core::{Event, Found, Job, Key, Reason, SecretId, World};
 
 use crate::facts;
 
@@ -16,16 +18,14 @@ use crate::facts;
 pub async fn take(client: &Client, namespace: &str) -> Result<World, kube::Error> {
     let all = ListParams::default();
     let mut world = World::new();
-    let secrets = pull_secrets(client).await?;
-    secrets.iter().flatten().flat_map(facts::secret).for_each(|event| world.apply(event));
-    let known = |event: Event| if secrets.is_some() { event } else { without_secrets(event) };
+    let mut known: BTreeMap<SecretId, BTreeMap<Key, Found>> = BTreeMap::new();
     for node in Api::<Node>::all(client.clone()).list(&all).await? {
         world.apply(Event::Node(node::to_core(&node)));
     }
     for object in Api::<NodeObject>::all(client.clone()).list(&all).await? {
-        let (orders, reports) = facts::node(object);
-        world.apply(known(orders));
-        world.apply(reports);
+        let (orders, said) = facts::node(object);
+        world.apply(orders);
+        said.into_iter().for_each(|event| world.apply(event));
     }
     for dialect in DIALECTS {
         let resource = (dialect.resource)();
@@ -39,9 +39,14 @@ pub async fn take(client: &Client, namespace: &str) -> Result<World, kube::Error
             objects => objects?,
         };
         let alive = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
-        let jobs = alive.filter_map(|object| facts::job(dialect, object)).map(|job| Event::Job(Box::new(job)));
-        jobs.map(known).for_each(|event| world.apply(event));
+        for (object, job) in alive.filter_map(|object| Some((object, facts::job(dialect, object)?))) {
+            for (id, found) in secrets(dialect, object, &job) {
+                known.entry(id).or_default().extend(found);
+            }
+            world.apply(Event::Job(Box::new(job)));
+        }
     }
+    known.into_iter().for_each(|(id, found)| world.apply(Event::Secret(id, found, Timestamp::MAX)));
     Ok(world)
 }
 
@@ -60,33 +65,22 @@ fn is_forbidden(problem: &kube::Error) -> bool {
     matches!(problem, kube::Error::Api(status) if status.code == 403)
 }
 
-/// Every Secret with logins; none at all where they are not ours to see.
-async fn pull_secrets(client: &Client) -> Result<Option<Vec<PullSecret>>, kube::Error> {
-    let api = Api::<Secret>::all(client.clone());
-    let mut all = Vec::new();
-    for (kind, _) in secret::TYPES {
-        match api.list(&ListParams::default().fields(&format!("type={kind}"))).await {
-            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(None),
-            // Where Stoker is installed nobody has to say: a copy is known by its label and its name.
-            secrets => all.extend(secrets?.items.iter().filter_map(|secret| {
-                PullSecret::read(secret, secret.metadata.namespace.as_deref().unwrap_or_default())
-            })),
+/// What is known of the Secrets of a job without reading any: what its status says. Those of which it says nothing can be used.
+fn secrets(dialect: &Dialect, object: &DynamicObject, job: &Job) -> BTreeMap<SecretId, BTreeMap<Key, Found>> {
+    let troubles = (dialect.summary)(object).secrets;
+    let mut known: BTreeMap<SecretId, BTreeMap<Key, Found>> = BTreeMap::new();
+    for image in &job.images {
+        let Ok(reference) = &image.reference else { continue };
+        for id in &image.secrets {
+            let trouble = troubles.iter().find(|trouble| trouble.secret == *id);
+            let found = match trouble.map(|trouble| (trouble.reason, &trouble.message)) {
+                None => Found::Unseen,
+                Some((Reason::SecretMissing, _)) => Found::Missing,
+                Some((Reason::SecretForbidden, _)) => Found::Forbidden,
+                Some((_, message)) => Found::Unusable(message.clone()),
+            };
+            known.entry(id.clone()).or_default().insert(reference.key(), found);
         }
     }
-    Ok(Some(all))
-}
-
-/// The same job or orders as if nobody had ever named a Secret: who may not see them explains the rest rightly.
-fn without_secrets(event: Event) -> Event {
-    match event {
-        Event::Job(mut job) => {
-            job.images.iter_mut().for_each(|image| image.secrets.clear());
-            Event::Job(job)
-        }
-        Event::Orders(node, mut orders) => {
-            orders.values_mut().for_each(|order| order.terms.secrets.clear());
-            Event::Orders(node, orders)
-        }
-        other => other,
-    }
+    known
 }

@@ -86,7 +86,6 @@ pub(crate) struct Watch<K> {
     api: Api<K>,
     kind: &'static str,
     moments: Moments,
-    fields: Option<String>,
     page: u32,
 }
 
@@ -128,12 +127,7 @@ where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     pub(crate) fn new(api: Api<K>, kind: &'static str, moments: &Moments) -> Self {
-        Self { api, kind, moments: moments.clone(), fields: None, page: PAGE }
-    }
-
-    /// Only objects that this field selector selects.
-    pub(crate) fn fields(self, selector: &str) -> Self {
-        Self { fields: Some(selector.into()), ..self }
+        Self { api, kind, moments: moments.clone(), page: PAGE }
     }
 
     /// So many objects are listed with one request; all of them are in memory at one time.
@@ -177,7 +171,7 @@ where
         known: &mut BTreeSet<ObjectName>,
         voice: &mut Voice<F, W>,
     ) -> Result<String, End> {
-        let mut params = ListParams { field_selector: self.fields.clone(), ..ListParams::default() }.limit(self.page);
+        let mut params = ListParams::default().limit(self.page);
         let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
         // Before it is sent: what was known by now, the answer knows too.
         let asked = self.moments.now();
@@ -264,7 +258,7 @@ where
         version: &str,
         voice: &mut Voice<F, W>,
     ) -> Result<kube::Result<BoxStream<'static, kube::Result<WatchEvent<K>>>>, End> {
-        let params = WatchParams { field_selector: self.fields.clone(), ..WatchParams::default() };
+        let params = WatchParams::default();
         let mut begun = pin!(self.api.watch(&params, version));
         let answer = match timeout(BEGUN_WITHIN, &mut begun).await {
             Ok(answer) => answer,

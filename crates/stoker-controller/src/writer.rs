@@ -23,7 +23,6 @@ use crate::metrics::Metrics;
 use crate::moment::{Moment, Moments};
 use crate::problem::Problem;
 use crate::run::Settings;
-use crate::secrets;
 
 /// How much the writer may ask of an API server.
 #[derive(Clone, Copy, Debug)]
@@ -296,8 +295,7 @@ impl Drop for Writer {
     }
 }
 
-/// One try. An object that is gone, or whose name another one has, is no failure; of the latter only a Secret that
-/// is in the way of a copy, because somebody waits for that one.
+/// One try. An object that is gone, or whose name another one has, is no failure.
 async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String> {
     let Target { resource, namespace, name } = write.target();
     let api: Api<DynamicObject> = match namespace {
@@ -328,12 +326,7 @@ async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String
     let gone = match (status.code, write) {
         (404, _) => true,
         // A quota that is written by others is a conflict too, and a matter of time.
-        (409, Write::Create(..)) if status.reason != "Conflict" => {
-            if resource.kind == "Secret" {
-                secrets::check_copy(&api, namespace.as_deref().unwrap_or_default(), name).await?;
-            }
-            true
-        }
+        (409, Write::Create(..)) if status.reason != "Conflict" => true,
         (409, Write::Patch(_, patch) | Write::Status(_, patch)) => {
             !is_there(&api, name, patch.pointer("/metadata/uid").and_then(Value::as_str)).await?
         }

@@ -16,12 +16,12 @@ pub mod text;
 pub mod world;
 
 pub use model::{
-    Ask, Bytes, Completion, CopyName, Empty, Image, Job, JobId, Key, Node, Order, Phase, Pin, Policy, Pull, Report,
-    Sandbox, SecretId, Terms, Unreachable,
+    Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, Key, LoginId, Node, Offer, Order, Phase, Pin, Policy,
+    Pull, Report, Sandbox, SecretId, Terms, Unreachable,
 };
 pub use reason::{Reason, WAITING_FOR_ROOM, Waiting};
 pub use reference::Reference;
-pub use rollup::{Outcome, Stage};
+pub use rollup::{Outcome, SecretTrouble, Stage};
 pub use world::{Event, Plan, World};
 
 /// The one clock of a process, handed in to whoever needs the time. Core itself never calls it.

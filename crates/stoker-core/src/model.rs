@@ -18,7 +18,7 @@ use crate::reason::Reason;
 use crate::reference::Reference;
 use crate::select::Selector;
 pub use id::{JobId, Key, NotAJobId, NotAKey};
-pub use secret::{CopyName, SecretId};
+pub use secret::{Found, LoginId, Offer, SecretId};
 
 /// The name of a node.
 pub type NodeName = Arc<str>;
@@ -185,12 +185,6 @@ impl Job {
         self.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(|reference| reference.key())
     }
 
-    /// The Secrets of the image with this key.
-    pub fn secrets(&self, key: Key) -> &[SecretId] {
-        let is = |image: &&Image| image.reference.as_ref().is_ok_and(|reference| reference.key() == key);
-        self.images.iter().find(is).map(|image| image.secrets.as_slice()).unwrap_or_default()
-    }
-
     /// Whether it may have orders at all.
     pub fn runs(&self) -> bool {
         self.ended.is_none() && !self.suspend && self.unreadable.is_none()
@@ -322,13 +316,16 @@ pub const LOOK: &str = "look";
 /// The feature of an agent that [`Ask::Resolve`] needs.
 pub const RESOLVE: &str = "resolve";
 
+/// The feature of an agent that an order with logins needs: it opens logins that were sealed to the key of its node.
+pub const SEALED: &str = "sealed";
+
 /// How an order is to be carried out. Made from the terms of the jobs that it serves, and passed on as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// How to pull: the strictest of what the jobs say.
     pub pull: Pull,
-    /// The copies of the jobs' Secrets, in the order in which they are tried.
-    pub secrets: Vec<CopyName>,
+    /// The logins of the jobs' Secrets, in the order in which they are tried.
+    pub logins: Vec<LoginId>,
     /// How long the agent lets pass between two reports of mere progress.
     pub progress: Duration,
 }
@@ -348,7 +345,7 @@ pub struct Order {
     pub hold: bool,
     /// How to do it.
     pub terms: Terms,
-    /// Features that an agent must have besides the one that [`Ask::feature`] names.
+    /// Features that an agent must have besides the one that [`Ask::feature`] names and [`SEALED`].
     pub needs: BTreeSet<String>,
 }
 
@@ -365,7 +362,8 @@ impl Order {
 
     /// Every feature that an agent must have to do this right.
     pub fn features(&self) -> impl Iterator<Item = &str> {
-        self.ask.feature().into_iter().chain(self.needs.iter().map(String::as_str))
+        let sealed = (!self.terms.logins.is_empty()).then_some(SEALED);
+        self.ask.feature().into_iter().chain(sealed).chain(self.needs.iter().map(String::as_str))
     }
 }
 

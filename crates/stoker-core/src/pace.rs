@@ -29,10 +29,6 @@ pub const SLOW_ANSWER: Duration = Duration::from_secs(30);
 /// it likes.
 pub const WITNESSES: usize = 2;
 
-/// A copy of a Secret that no job needs any more stays this long: an agent may be about to read it for an order that is
-/// just being changed.
-pub const SPARE_COPY: Duration = Duration::from_secs(10);
-
 /// Rounds of a continuous job are never shorter: a length of zero would keep the controller planning for ever.
 pub const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 

@@ -46,8 +46,10 @@ reasons! {
     NoAgent = "NoAgent",
     /// Waiting: the job names a node that does not exist.
     NodeUnknown = "NodeUnknown",
-    /// Waiting: a Secret of the job is being copied to where agents may read it.
-    SecretCopying = "SecretCopying",
+    /// Waiting: the controller has not read a Secret of the job yet, or has not sealed a login of it to the node.
+    SecretUnread = "SecretUnread",
+    /// Waiting: the agent on the node is too old for what the job needs.
+    AgentTooOld = "AgentTooOld",
     /// Waiting: the node's object has no room for more orders, of the job's namespace or of all.
     TooManyOrders = "TooManyOrders",
     /// Waiting: nothing stands in the way, the controller has not acted yet.
@@ -64,6 +66,10 @@ reasons! {
     Unauthorized = "Unauthorized",
     /// Waiting for a moment, or failed because the registry wants credentials: a Secret that the job names is not there.
     SecretMissing = "SecretMissing",
+    /// Waiting for a moment, or failed because the registry wants credentials: the controller may not read a Secret that the job names.
+    SecretForbidden = "SecretForbidden",
+    /// Failed because the registry wants credentials: a Secret that the job names holds no logins that can be used.
+    SecretUnusable = "SecretUnusable",
     /// Failed: the registry asked for patience for longer than the order has.
     RateLimited = "RateLimited",
     /// Failed: the registry cannot be reached.
@@ -153,13 +159,18 @@ pub enum Waiting {
     NoAgent,
     /// There is no such node.
     NodeUnknown,
-    /// A Secret is being copied.
-    SecretCopying {
+    /// A Secret was not read yet.
+    SecretUnread {
         /// Which one.
         secret: SecretId,
-        /// A Secret that Stoker did not make and that has the name of the copy.
-        blocked: Option<SecretId>,
     },
+    /// The controller may not read a Secret; that may change.
+    SecretForbidden {
+        /// Which one.
+        secret: SecretId,
+    },
+    /// The agent cannot be given logins.
+    AgentTooOld,
     /// A Secret is not there; it may come.
     SecretMissing {
         /// Which one.
@@ -181,16 +192,18 @@ pub enum Waiting {
 
 impl Waiting {
     /// The public words for all of them.
-    pub const REASONS: [Reason; 11] = [
+    pub const REASONS: [Reason; 13] = [
         Reason::Suspended,
         Reason::Parallelism,
         Reason::Unresolved,
         Reason::NodeNotReady,
         Reason::NoAgent,
         Reason::NodeUnknown,
-        Reason::SecretCopying,
+        Reason::SecretUnread,
         Reason::SecretMissing,
         Reason::TooManyOrders,
+        Reason::SecretForbidden,
+        Reason::AgentTooOld,
         Reason::Pending,
         Reason::StatusUnreadable,
     ];
@@ -204,7 +217,9 @@ impl Waiting {
             Waiting::NodeNotReady => Reason::NodeNotReady,
             Waiting::NoAgent => Reason::NoAgent,
             Waiting::NodeUnknown => Reason::NodeUnknown,
-            Waiting::SecretCopying { .. } => Reason::SecretCopying,
+            Waiting::SecretUnread { .. } => Reason::SecretUnread,
+            Waiting::SecretForbidden { .. } => Reason::SecretForbidden,
+            Waiting::AgentTooOld => Reason::AgentTooOld,
             Waiting::SecretMissing { .. } => Reason::SecretMissing,
             Waiting::TooManyOrders { .. } => Reason::TooManyOrders,
             Waiting::Pending => Reason::Pending,
@@ -247,19 +262,20 @@ impl fmt::Display for Waiting {
             Waiting::NodeNotReady => f.write_str("the node is not Ready; it is asked when it is"),
             Waiting::NoAgent => f.write_str("no Stoker agent runs on this node; it is asked when one does"),
             Waiting::NodeUnknown => f.write_str("there is no node of this name; it is asked when it joins"),
-            Waiting::SecretCopying { secret, blocked: Some(theirs) } => {
+            Waiting::SecretUnread { secret } => {
+                write!(f, "the controller is reading Secret {secret}; if this lasts, look at the controller's log")
+            }
+            Waiting::SecretForbidden { secret } => {
                 write!(
                     f,
-                    "Secret {secret} cannot be copied: Secret {theirs} has the name of the copy and is not Stoker's; \
-                     delete it, and this goes on"
+                    "the controller may not read Secret {secret}: allow it for the namespace with `stoker install \
+                     --secrets-from {}`; the pull is tried without the Secret in a few seconds",
+                    secret.namespace
                 )
             }
-            Waiting::SecretCopying { secret, blocked: None } => {
-                write!(
-                    f,
-                    "Secret {secret} is being copied to Stoker's namespace; if this lasts, look at the controller's log"
-                )
-            }
+            Waiting::AgentTooOld => f.write_str(
+                "the Stoker agent on this node is too old: it cannot open the logins that the image needs; update the agent",
+            ),
             Waiting::SecretMissing { secret } => {
                 write!(
                     f,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::model::{Bytes, Completion, Empty, Job, JobId, NodeName, after};
+use crate::model::{Bytes, Completion, Empty, Job, JobId, NodeName, SecretId, after};
 use crate::reason::Reason;
 
 /// How many failed nodes an outcome describes; all of them are counted and named.
@@ -73,6 +73,8 @@ pub struct Outcome {
     pub completed: Option<Timestamp>,
     /// When it may be done, at the pace so far.
     pub eta: Option<Timestamp>,
+    /// Secrets that the job names and that cannot be used.
+    pub secrets: Vec<SecretTrouble>,
     /// Whether the deadline ended it.
     pub overdue: bool,
     /// Whether no node matches, for a job to which that is no success.
@@ -84,6 +86,17 @@ impl Outcome {
     pub fn waits_for_nodes(&self) -> bool {
         self.lacks_nodes && self.stage == Stage::Running
     }
+}
+
+/// A Secret that a job names and that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretTrouble {
+    /// Which one.
+    pub secret: SecretId,
+    /// Why, in a word.
+    pub reason: Reason,
+    /// Why, and what to do.
+    pub message: String,
 }
 
 /// Counts nodes one by one.
@@ -182,6 +195,7 @@ impl Tally {
             started,
             completed: *closing,
             eta: (pulling > 0).then(|| eta(started?, now, self.bytes, self.sized, desired)).flatten(),
+            secrets: Vec::new(),
             overdue,
             lacks_nodes,
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::human;
-use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, after};
+use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, SEALED, after};
 use crate::reason::Reason;
 use turns::Contender;
 pub use turns::{LONG_TURN, TURN};
@@ -100,7 +100,7 @@ pub struct Able {
 
 impl Default for Able {
     fn default() -> Self {
-        Self { orders_at_once: 3, turn: TURN, features: BTreeSet::from([LOOK.into(), RESOLVE.into()]) }
+        Self { orders_at_once: 3, turn: TURN, features: [LOOK, RESOLVE, SEALED].map(String::from).into() }
     }
 }
 

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{CopyName, Job, JobId, Key, Node, NodeName, Order, Report, SecretId, after};
+use crate::model::{Found, Job, JobId, Key, Node, NodeName, Order, Report, SecretId, after};
 use crate::pace;
 use crate::rollup::Outcome;
 
@@ -29,8 +29,8 @@ use held::Held;
 pub use plan::{OrderWrite, Plan};
 pub use room::{Full, ROOM, ROOM_OF_A_NAMESPACE};
 use seat::Seat;
-pub use secrets::CopyChange;
 use secrets::Secrets;
+pub use secrets::{MOST_LOGINS, Wanted};
 pub use view::{NodeView, State};
 
 /// One fact, as seen by a watch or acknowledged by a write.
@@ -50,18 +50,10 @@ pub enum Event {
     Reports(NodeName, BTreeMap<Key, Report>),
     /// A node has no agent any more; its orders and reports are gone.
     AgentGone(NodeName),
-    /// A Secret with logins is there, or has changed; its copy has or would have this name.
-    Secret(SecretId, CopyName),
-    /// A Secret is gone.
-    SecretGone(SecretId),
-    /// A copy is there.
-    Copy(CopyName),
-    /// A copy is gone.
-    CopyGone(CopyName),
-    /// A Secret that Stoker did not make is where its copies are, under a name that one may need.
-    NameTaken(SecretId),
-    /// Such a Secret is gone.
-    NameFree(SecretId),
+    /// The features of a node's agent, as it publishes them.
+    Features(NodeName, BTreeSet<String>),
+    /// A Secret of [`World::wanted_secrets`] was read: what was found for each image that it is named for, and when it was asked for.
+    Secret(SecretId, BTreeMap<Key, Found>, Timestamp),
 }
 
 /// All facts about one node. It stays in its place as long as there is any.
@@ -70,6 +62,8 @@ struct Slot {
     name: NodeName,
     node: Option<Node>,
     agent: bool,
+    /// Of its agent; none for one that publishes none.
+    features: BTreeSet<String>,
     orders: BTreeMap<Key, Held>,
     /// Boxed, because a map reserves room for entries that it does not have.
     reports: BTreeMap<Key, Box<Report>>,
@@ -192,13 +186,17 @@ impl World {
                     self.set_orders(at, BTreeMap::new());
                     self.has_left(at);
                     self.set_reports(at, BTreeMap::new());
-                    self.change_node(at, |slot| slot.agent = false);
+                    self.change_node(at, |slot| (slot.agent, slot.features) = (false, BTreeSet::new()));
                     self.vacate(at);
                 }
             }
-            Event::Secret(..) | Event::SecretGone(_) | Event::Copy(_) | Event::CopyGone(_) => self.set_secret(event),
-            Event::NameTaken(id) => self.secrets.set_taken(id, true),
-            Event::NameFree(id) => self.secrets.set_taken(id, false),
+            Event::Features(name, features) => {
+                let at = self.agent_slot(&name);
+                if self.slots.get(at).is_some_and(|slot| slot.features != features) {
+                    self.change_node(at, |slot| slot.features = features);
+                }
+            }
+            Event::Secret(id, found, asked) => self.set_secret(id, found, asked),
         }
     }
 
@@ -248,6 +246,7 @@ impl World {
             self.dirty_jobs.insert(id.clone());
         }
         self.dirty_slots.extend(self.by_name.values());
+        self.secrets.stale = true;
     }
 
     fn set_job(&mut self, mut job: Job) {
@@ -263,6 +262,7 @@ impl World {
         if old == Some(&job) {
             return;
         }
+        self.secrets.stale = true;
         let mut keys: BTreeSet<Key> = old.map(|old| old.keys().collect()).unwrap_or_default();
         for key in &keys {
             self.forget_demand(*key, &id);
@@ -292,6 +292,7 @@ impl World {
     fn drop_job(&mut self, id: &JobId) {
         self.dirty_jobs.remove(id);
         if let Some(state) = self.jobs.remove(id) {
+            self.secrets.stale = true;
             let keys: BTreeSet<Key> = state.job.keys().collect();
             for key in &keys {
                 self.forget_demand(*key, id);

@@ -207,7 +207,6 @@ fn agent(
     let spool = Spool::open(home.join("spool"), registry.clone(), SpoolSettings::default());
     Ok(stoker_agent::Settings {
         client,
-        namespace: stoker_api::NAMESPACE.into(),
         clock: clock(),
         node: name.into(),
         platform: Platform::host(),

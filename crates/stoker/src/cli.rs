@@ -382,6 +382,9 @@ pub(crate) struct Install {
     /// APIs of other projects to serve, with their CRDs, e.g. kruise [default: none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
     pub(crate) dialects: Vec<String>,
+    /// The namespaces whose Secrets the controller may read, for `pullSecrets` of jobs there [default: all]
+    #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = values::namespace)]
+    pub(crate) secrets_from: Vec<String>,
     /// How many controllers run; one leads, others stand by
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=10))]
     pub(crate) replicas: u8,

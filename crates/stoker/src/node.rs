@@ -78,7 +78,6 @@ pub(crate) async fn agent(
     let spool = Spool::open(home.join("spool"), registry.clone(), settings)?;
     Ok(stoker_agent::Settings {
         client: client.clone(),
-        namespace: stoker_api::NAMESPACE.into(),
         clock: clock.clone(),
         node: node.into(),
         platform: platform.clone(),

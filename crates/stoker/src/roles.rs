@@ -33,8 +33,7 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
 pub(crate) async fn agent(cluster: &Cluster, args: Agent) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let (platform, clock) = (Platform::host(), clock::system());
-    let mut settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
-    settings.namespace = home(cluster);
+    let settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
     let numbers = Numbers { controller: None, agents: Some(settings.metrics.clone()) };
     let servers = Server::bind_both(args.metrics, args.probes, &numbers).await?;
     let cancel = CancellationToken::new();

@@ -160,7 +160,7 @@ impl Agent {
         let now = (self.settings.clock)();
         self.read_meters(now);
         self.worked.remove(&key);
-        let began_with = self.running.remove(&key).map(|running| running.began.terms.secrets);
+        let began_with = self.running.remove(&key).map(|running| running.began.terms.logins);
         // An answer is no image; that there is none is what keeps images from coming.
         let question = self.orders.get(&key).is_some_and(|order| order.ask.is_question());
         let no_answer = |failure: &Failure| matches!(failure.reason, Reason::Unresolved | Reason::Unsupported);
@@ -188,12 +188,12 @@ impl Agent {
                 task
             }
             Err(failure)
-                if failure.reason == Reason::Unauthorized && began_with.as_ref() != Some(&order.terms.secrets) =>
+                if failure.reason == Reason::Unauthorized && began_with.as_ref() != Some(&order.terms.logins) =>
             {
                 tracing::info!(
                     node,
                     image = order.image,
-                    "refused, but its Secrets have changed: the same attempt again"
+                    "refused, but its logins have changed: the same attempt again"
                 );
                 step::adopt(task.report.clone(), now)
             }

@@ -36,7 +36,8 @@ impl Agent {
                 runtime: self.settings.runtime.describe(),
                 chosen: Some(self.settings.why_runtime.clone()),
                 platform: self.settings.platform.to_string(),
-                features: Vec::new(),
+                features: self.features.iter().cloned().collect(),
+                key: Some(self.key.to_string()),
             });
         }
         let (api, node, runtime) = (api.clone(), self.settings.node.clone(), self.settings.runtime.clone());

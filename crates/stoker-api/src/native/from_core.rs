@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Map, Value, json};
-use stoker_core::model::{self, Ask, Key, Order, Report, Terms};
+use stoker_core::model::{self, Ask, Key, LoginId, Order, Report, Terms};
 use stoker_core::rollup::{Outcome, Stage};
-use stoker_core::{Reason, human};
+use stoker_core::{Reason, SecretTrouble, human};
 
 use super::{
-    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatSpec, PreheatStatus, PullPolicy, WaitingFor,
-    WireAsk, WireBytes, WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
+    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatSpec, PreheatStatus, PullPolicy, SealedLogin,
+    SecretProblem, WaitingFor, WireAsk, WireBytes, WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
 };
 use crate::amount::Amount;
 use crate::dialect::part;
@@ -49,6 +49,7 @@ fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatSta
             .map(|(reason, &nodes)| WaitingFor { reason: reason.to_string(), nodes })
             .chain(outcome.waits_for_nodes().then(|| WaitingFor { reason: Reason::NoNodes.to_string(), nodes: 0 }))
             .collect(),
+        secrets: outcome.secrets.iter().map(secret_problem).collect(),
         start_time: outcome.started,
         completion_time: outcome.completed,
         eta: outcome.eta,
@@ -59,6 +60,14 @@ fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatSta
 
 fn failed_node(failure: &stoker_core::rollup::FailedNode) -> FailedNode {
     FailedNode { node: failure.node.to_string(), reason: failure.reason.to_string(), message: failure.message.clone() }
+}
+
+fn secret_problem(trouble: &SecretTrouble) -> SecretProblem {
+    SecretProblem {
+        name: trouble.secret.name.clone(),
+        reason: trouble.reason.to_string(),
+        message: trouble.message.clone(),
+    }
 }
 
 /// The public word for a stage.
@@ -140,24 +149,45 @@ fn node_target(node: &str) -> Target {
     Target { resource: ApiResource::erase::<NodePreheat>(&()), namespace: None, name: node.into() }
 }
 
-/// The patch of a node's orders; `None` takes one away. The epoch is that of the controller that writes.
-pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>, epoch: i64) -> Write {
-    let orders = changes.iter().map(|(key, order)| (key.to_string(), order.as_ref().map_or(Value::Null, wire_order)));
+/// Changes of a node's logins; `None` takes one away.
+pub type LoginChanges = BTreeMap<LoginId, Option<SealedLogin>>;
+
+/// The patch of a node's orders, with the logins that they name; `None` takes one away. The epoch is that of the controller that
+/// writes.
+pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>, logins: &LoginChanges, epoch: i64) -> Write {
+    let orders = changes.iter().map(|(key, order)| {
+        let mut order = order.as_ref().map_or(Value::Null, wire_order);
+        // What an earlier version wrote stays for agents of that version, until the order has sealed logins.
+        if let Some(fields) = order.as_object_mut().filter(|fields| fields.get("logins") != Some(&json!([]))) {
+            fields.insert("secrets".into(), Value::Null);
+        }
+        (key.to_string(), order)
+    });
     let orders: Map<String, Value> = orders.collect();
-    Write::Patch(node_target(node), json!({ "spec": { "epoch": epoch, "orders": orders } }))
+    let mut spec = json!({ "epoch": epoch, "orders": orders });
+    if let Some(fields) = spec.as_object_mut().filter(|_| !logins.is_empty()) {
+        let logins: Map<String, Value> = logins.iter().map(|(id, login)| (id.to_string(), json!(login))).collect();
+        fields.insert("logins".into(), Value::Object(logins));
+    }
+    Write::Patch(node_target(node), json!({ "spec": spec }))
 }
 
-/// Orders and reports as a NodePreheat holds them: what an agent keeps on disk.
-pub fn node_preheat(orders: &BTreeMap<Key, Order>, reports: &BTreeMap<Key, Report>) -> Value {
+/// Orders, logins and reports as a NodePreheat holds them: what an agent keeps on disk.
+pub fn node_preheat(
+    orders: &BTreeMap<Key, Order>,
+    logins: &BTreeMap<LoginId, SealedLogin>,
+    reports: &BTreeMap<Key, Report>,
+) -> Value {
+    let logins: Map<String, Value> = logins.iter().map(|(id, login)| (id.to_string(), json!(login))).collect();
     let orders: Map<String, Value> = orders.iter().map(|(key, order)| (key.to_string(), wire_order(order))).collect();
     let reports: Map<String, Value> =
         reports.iter().map(|(key, report)| (key.to_string(), wire_report(report))).collect();
-    json!({ "spec": { "orders": orders }, "status": { "reports": reports } })
+    json!({ "spec": { "orders": orders, "logins": logins }, "status": { "reports": reports } })
 }
 
 fn wire_order(order: &Order) -> Value {
     let Order { image, jobs, asked, ask, hold, terms, .. } = order;
-    let Terms { pull, secrets, progress } = terms;
+    let Terms { pull, logins, progress } = terms;
     json!(WireOrder {
         image: image.clone(),
         ask: Some(match ask {
@@ -178,7 +208,8 @@ fn wire_order(order: &Order) -> Value {
         progress: Span(*progress),
         jobs: jobs.iter().map(ToString::to_string).collect(),
         asked: *asked,
-        secrets: secrets.iter().map(ToString::to_string).collect(),
+        logins: logins.iter().map(ToString::to_string).collect(),
+        secrets: Vec::new(),
         needs: order.features().map(str::to_string).collect(),
     })
 }

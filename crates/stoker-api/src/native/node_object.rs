@@ -3,7 +3,7 @@
 //! one that makes no sense is named and passed over, and the others count.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -13,9 +13,9 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use stoker_core::model::{Key, Order, Report};
+use stoker_core::model::{Key, LoginId, Order, Report};
 
-use super::{NodePreheat, WireOrder, WireReport, to_core};
+use super::{NodePreheat, SealedLogin, WireOrder, WireReport, to_core};
 use crate::amount::Amount;
 
 /// A NodePreheat, as far as anybody looks at it.
@@ -30,10 +30,18 @@ pub struct NodeObject {
     pub bandwidth: Result<Option<u64>, String>,
     /// Its orders.
     pub orders: BTreeMap<Key, Order>,
+    /// The logins that they name.
+    pub logins: BTreeMap<LoginId, SealedLogin>,
+    /// Whether an order names copies of Secrets, as earlier versions made them.
+    pub names_copies: bool,
     /// What came of them.
     pub reports: BTreeMap<Key, Report>,
     /// Whether its agent has said what it is.
     pub introduced: bool,
+    /// The features of its agent; none where it published none.
+    pub features: BTreeSet<String>,
+    /// The key of its agent, to which logins are sealed.
+    pub key: Option<String>,
     /// A sentence for each entry that cannot be read.
     pub broken: Vec<String>,
 }
@@ -100,11 +108,13 @@ struct Spec {
     bandwidth: Option<Value>,
     #[serde(default)]
     orders: Entries<WireOrder>,
+    #[serde(default)]
+    logins: Entries<SealedLogin>,
 }
 
 #[derive(Default, Deserialize)]
 struct Status {
-    agent: Option<serde::de::IgnoredAny>,
+    agent: Option<Value>,
     #[serde(default)]
     reports: Entries<WireReport>,
 }
@@ -117,11 +127,38 @@ impl From<Text> for NodeObject {
             broken.push(format!("NodePreheat {} {what}: {problem}", name.as_deref().unwrap_or_default()));
         };
         let bandwidth = bandwidth(spec.bandwidth);
+        let copies = |(_, order): &(String, Result<WireOrder, String>)| {
+            order.as_ref().is_ok_and(|order| !order.secrets.is_empty())
+        };
+        let names_copies = spec.orders.0.iter().any(copies);
         let orders = spec.orders.read("spec.orders", to_core::order, &mut problem);
+        let logins = spec.logins.0.into_iter().filter_map(|(id, login)| match login {
+            Ok(login) => Some((LoginId::new(&id), login)),
+            Err(why) => {
+                problem(&format!("spec.logins.{id}"), why);
+                None
+            }
+        });
+        let logins = logins.collect();
         let reports = status.reports.read("status.reports", to_core::report, &mut problem);
-        let introduced = status.agent.is_some();
+        let (introduced, agent) = (status.agent.is_some(), status.agent.unwrap_or_default());
+        let features = agent.get("features").and_then(Value::as_array).into_iter().flatten();
+        let features = features.filter_map(Value::as_str).map(str::to_string).collect();
+        let key = agent.get("key").and_then(Value::as_str).map(str::to_string);
         let metadata = ObjectMeta { name, uid, resource_version, generation, ..ObjectMeta::default() };
-        Self { metadata, epoch: spec.epoch, bandwidth, orders, reports, introduced, broken }
+        Self {
+            metadata,
+            epoch: spec.epoch,
+            bandwidth,
+            orders,
+            logins,
+            names_copies,
+            reports,
+            introduced,
+            features,
+            key,
+            broken,
+        }
     }
 }
 
@@ -219,10 +256,11 @@ mod tests {
             "spec": {
                 "epoch": 2,
                 "bandwidth": "much",
+                "logins": { "0a": {"key": "k", "box": "b"}, "0b": 5 },
                 "orders": { KEY: order, "0000000000000000000a": late, "0000000000000000000b": 5, "no key": order },
             },
             "status": {
-                "agent": {"version": "0.1.0"},
+                "agent": {"version": "0.1.0", "features": ["sealed", 5], "key": "public"},
                 "reports": { KEY: report, "0000000000000000000c": {"phase": "Unheard"} },
             },
         })
@@ -237,7 +275,10 @@ mod tests {
         assert_eq!(object.reports.keys().collect::<Vec<_>>(), [&key]);
         assert_eq!(object.orders[&key].image, "registry.example/web:v1");
         assert!(object.bandwidth.is_err());
-        let places = ["orders.0000000000000000000a", "orders.0000000000000000000b", "orders: ", "reports.00"];
+        assert_eq!(object.logins.keys().map(LoginId::as_str).collect::<Vec<_>>(), ["0a"]);
+        assert_eq!((object.features.len(), object.key.as_deref()), (1, Some("public")));
+        let places =
+            ["logins.0b", "orders.0000000000000000000a", "orders.0000000000000000000b", "orders: ", "reports.00"];
         assert_eq!(object.broken.len(), places.len(), "{:#?}", object.broken);
         for place in places {
             let named = |problem: &String| problem.starts_with("NodePreheat n1 ") && problem.contains(place);

@@ -54,6 +54,19 @@ pub struct NodePreheatSpec {
     /// The orders by key.
     #[serde(default)]
     pub orders: BTreeMap<String, WireOrder>,
+    /// The logins that orders name, by the names there. Only this node's agent can open them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub logins: BTreeMap<String, SealedLogin>,
+}
+
+/// A login for a registry that was sealed to the key of this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SealedLogin {
+    /// The name of the key that it was sealed to: the first 16 hexadecimal digits of its sha256.
+    pub key: String,
+    /// The box, in base64.
+    #[serde(rename = "box")]
+    pub sealed: String,
 }
 
 /// One image for this node, to be pulled now. In a patch every field is present, so that what is `null` goes.
@@ -91,10 +104,13 @@ pub struct WireOrder {
     /// When it was last asked for; the report repeats it.
     #[schemars(with = "String", extend("format" = "date-time"))]
     pub asked: Timestamp,
-    /// Secrets in Stoker's namespace with logins for the image, in the order in which they are tried.
+    /// Names of `spec.logins` for the image, in the order in which they are tried.
     #[serde(default)]
+    pub logins: Vec<String>,
+    /// Written by earlier versions: Secrets in Stoker's namespace with logins. Agents of this version do not read it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// Features that the agent must have: `look` and `resolve` for the asks of these names.
+    /// Features that the agent must have: `look` and `resolve` for the asks of these names, `sealed` for logins.
     #[serde(default)]
     #[schemars(length(max = 64), inner(length(max = 64)))]
     pub needs: Vec<String>,
@@ -173,6 +189,9 @@ pub struct AgentInfo {
     #[serde(default)]
     #[schemars(length(max = 64), inner(length(max = 64)))]
     pub features: Vec<String>,
+    /// The key to which logins for this node are sealed: X25519, in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// A disk in bytes.

@@ -53,6 +53,10 @@ pub struct PreheatStatus {
     /// How many nodes wait for what.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<WaitingFor>,
+    /// Secrets of `pullSecrets` that cannot be used, at most 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub secrets: Vec<SecretProblem>,
     /// When it began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
@@ -101,6 +105,18 @@ pub struct FailedNode {
     /// Which node.
     pub node: String,
     /// Why, in a word.
+    pub reason: String,
+    /// Why, in a sentence.
+    #[serde(default)]
+    pub message: String,
+}
+
+/// A Secret that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SecretProblem {
+    /// Its name.
+    pub name: String,
+    /// Why, in a word: SecretMissing, SecretForbidden or SecretUnusable.
     pub reason: String,
     /// Why, in a sentence.
     #[serde(default)]

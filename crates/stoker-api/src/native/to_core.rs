@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use kube_core::dynamic::DynamicObject;
 use stoker_core::model::{
-    self, Ask, Completion, CopyName, Empty, Job, JobId, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
+    self, Ask, Completion, Empty, Job, JobId, LoginId, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
 };
 use stoker_core::reason::Reason;
-use stoker_core::rollup::FailedNode;
+use stoker_core::rollup::{FailedNode, SecretTrouble};
 use stoker_core::text;
 
 use super::{
@@ -79,6 +79,7 @@ pub fn summary(object: &DynamicObject) -> Summary {
         failed: status.failed,
         ended: current && status.completion_time.is_some(),
         failures: status.failed_nodes.iter().map(failed_node).collect(),
+        secrets: status.secrets.iter().map(|problem| secret_trouble(object, problem)).collect(),
         message: text::message(&status.message),
         warnings: status.warnings.iter().map(|warning| text::message(warning)).collect(),
     }
@@ -87,6 +88,15 @@ pub fn summary(object: &DynamicObject) -> Summary {
 fn failed_node(failed: &super::FailedNode) -> FailedNode {
     let reason = failed.reason.parse().unwrap_or(Reason::Unknown);
     FailedNode { node: failed.node.as_str().into(), reason, message: text::message(&failed.message) }
+}
+
+fn secret_trouble(object: &DynamicObject, problem: &super::SecretProblem) -> SecretTrouble {
+    let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    SecretTrouble {
+        secret: SecretId::new(namespace, &problem.name),
+        reason: problem.reason.parse().unwrap_or(Reason::Unknown),
+        message: problem.message.clone(),
+    }
 }
 
 pub(crate) fn policy(policy: PullPolicy) -> model::Policy {
@@ -105,7 +115,7 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
         bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
         sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
     };
-    let secrets = wire.secrets.iter().map(|name| CopyName::new(name)).collect();
+    let logins: Vec<LoginId> = wire.logins.iter().map(|name| LoginId::new(name)).collect();
     let mut needs: BTreeSet<String> = wire.needs.into_iter().collect();
     let ask = match wire.ask {
         Some(WireAsk::Resolve) => Ask::Resolve,
@@ -116,7 +126,10 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
     if let Some(feature) = ask.feature() {
         needs.remove(feature);
     }
-    let terms = Terms { pull, secrets, progress: wire.progress.0 };
+    if !logins.is_empty() {
+        needs.remove(model::SEALED);
+    }
+    let terms = Terms { pull, logins, progress: wire.progress.0 };
     let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);
     Ok(Order { hold: wire.hold, needs, ..order })
 }

@@ -22,6 +22,7 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         started: None,
         completed: None,
         eta: None,
+        secrets: Vec::new(),
         overdue: false,
         lacks_nodes: false,
     }

@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bed;
-mod copies;
 mod deleted;
 mod leading;
 mod refused;
 mod rolled_back;
+mod sealed;
 mod term;
 mod unreadable;
 mod watching;

@@ -17,12 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::bed::{self, Way, api, clock, holder, node, ordered, over, preheat};
 
 /// What a controller must see to plan rightly.
-const LISTS: [&str; 4] = [
-    "/api/v1/nodes",
-    "/api/v1/secrets",
-    "/apis/stoker.dev/v1alpha1/preheats",
-    "/apis/stoker.dev/v1alpha1/nodepreheats",
-];
+const LISTS: [&str; 3] =
+    ["/api/v1/nodes", "/apis/stoker.dev/v1alpha1/preheats", "/apis/stoker.dev/v1alpha1/nodepreheats"];
 
 /// Lists and watches of this path are forbidden while `refused` is true.
 fn without(client: &Client, path: &'static str, refused: watch::Receiver<bool>) -> Client {

@@ -213,7 +213,7 @@ async fn only_node_preheats_are_listed_by_few() {
     let mut limits = std::mem::take(&mut *limits.lock().unwrap());
     limits.retain(|path, _| !path.contains("/leases"));
     assert_eq!(limits.remove(NODE_PREHEATS).as_deref(), Some("20"));
-    assert_eq!(limits.len(), 4, "{limits:?}");
+    assert_eq!(limits.len(), 3, "{limits:?}");
     assert!(limits.values().all(|limit| limit == "500"), "{limits:?}");
     cancel.cancel();
     leader.await.unwrap();

@@ -1,9 +1,7 @@
-//! A Secret by its name, and its copy in Stoker's own namespace by its content. The content itself never comes here.
+//! A Secret by its name, and the logins in it by theirs. What is in a login never comes here.
 
 use std::fmt;
 use std::sync::Arc;
-
-use sha2::{Digest as _, Sha256};
 
 /// Namespace and name of a Secret that a job names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,19 +25,12 @@ impl fmt::Display for SecretId {
     }
 }
 
-/// The name of a copy: made from what is in it, so that a copy never changes; whoever makes it adds a salt.
+/// The name of one login: a salted hash of its content, so that a login that changes has another name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CopyName(Arc<str>);
+pub struct LoginId(Arc<str>);
 
-impl CopyName {
-    /// The name of the copy of this content.
-    pub fn of(kind: &str, content: &[u8]) -> Self {
-        let hash = Sha256::new().chain_update(kind).chain_update([0]).chain_update(content).finalize();
-        let digits: String = hash.iter().take(20).map(|byte| format!("{byte:02x}")).collect();
-        Self(format!("pull-{digits}").into())
-    }
-
-    /// A name that was read.
+impl LoginId {
+    /// A name that was read, or made by who has the content.
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
@@ -50,28 +41,38 @@ impl CopyName {
     }
 }
 
-impl fmt::Display for CopyName {
+impl fmt::Display for LoginId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for CopyName {
+impl fmt::Debug for LoginId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// A login that fits an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Which login.
+    pub id: LoginId,
+    /// How closely its entry names the image: of the logins of one namespace the closest is tried first.
+    pub closeness: u32,
+}
 
-    #[test]
-    fn equal_contents_have_one_name_and_others_another() {
-        let name = CopyName::of("kubernetes.io/dockercfg", b"{}");
-        assert_eq!(name, CopyName::of("kubernetes.io/dockercfg", b"{}"));
-        assert_ne!(name, CopyName::of("kubernetes.io/dockerconfigjson", b"{}"));
-        assert_ne!(name, CopyName::of("kubernetes.io/dockercfg", b"{ }"));
-        assert_eq!(name.as_str().len(), "pull-".len() + 40);
-    }
+/// What was found when a Secret was read for an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The logins that fit the image, in the order of the Secret.
+    Logins(Vec<Offer>),
+    /// It can be used, and what is in it is not known: for those who explain a job and read no Secrets.
+    Unseen,
+    /// There is no such Secret, or it is of a type that holds no logins of registries.
+    Missing,
+    /// The controller may not read it.
+    Forbidden,
+    /// It cannot be used, and why.
+    Unusable(String),
 }

@@ -21,7 +21,7 @@ pub(crate) fn order(asked: i64) -> Order {
         bandwidth: None,
         sandbox: Default::default(),
     };
-    let terms = Terms { pull, secrets: Vec::new(), progress: Duration::from_secs(1) };
+    let terms = Terms { pull, logins: Vec::new(), progress: Duration::from_secs(1) };
     let jobs = BTreeSet::from([JobId::new(("stoker.dev", "Preheat"), "default", "j")]);
     Order::new("r/i:1", jobs, at(asked), Ask::Fetch(None), terms)
 }

@@ -92,7 +92,7 @@ impl Kinds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::CopyName;
+    use crate::model::LoginId;
     use crate::model::testing::{at, order};
 
     #[test]
@@ -100,7 +100,7 @@ mod tests {
         let mut kinds = Kinds::default();
         let plain = order(1);
         let mut other = Order { asked: at(2), ..order(1) };
-        other.terms.secrets = vec![CopyName::new("pull-1")];
+        other.terms.logins = vec![LoginId::new("1")];
         other.ask = Ask::Fetch(Some(Pin::new(at(0), "sha256:a")));
         let orders = [plain.clone(), Order { asked: at(7), ..plain }, other.clone(), Order { asked: at(9), ..other }];
         for order in &orders {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::World;
 use super::demand::{answered, silent_from};
 use super::held::Held;
-use crate::model::{Ask, CopyName, Job, JobId, Key, Order, Pin, Pull, Report, Terms, after};
+use crate::model::{Ask, Job, JobId, Key, LoginId, Order, Pin, Pull, Report, Terms, after};
 use crate::pace::{self, SLOW_ANSWER};
 use crate::reference::Reference;
 use crate::select::selects;
@@ -114,7 +114,9 @@ impl World {
                 None if wanting().any(|job| job.unreadable.is_some()) => continue,
                 None => {
                     let jobs: BTreeSet<JobId> = wanting().map(|job| job.id.clone()).collect();
-                    let held = Order { hold: true, jobs, ..order.order() };
+                    let mut held = Order { hold: true, jobs, ..order.order() };
+                    // What is suspended lends no login; a new ask has those of then.
+                    held.terms.logins.clear();
                     // A question has nothing to keep.
                     let keeps = !order.ask.is_question() && !held.jobs.is_empty();
                     (!keeps || !order.is(&held)).then(|| keeps.then_some(held))
@@ -156,13 +158,13 @@ impl World {
         if order.ask.is_question() {
             pull.timeout = pull.timeout.max(SLOW_ANSWER);
         }
-        let secrets = awake.then(|| self.logins(at, image, serves, &order.terms.secrets)).flatten();
-        let secrets = secrets.unwrap_or_else(|| order.terms.secrets.clone());
-        let terms = Terms { pull, secrets, progress: order.terms.progress };
+        let had = &order.terms.logins;
+        let logins = if awake { self.logins(at, image, serves, had) } else { had.clone() };
+        let terms = Terms { pull, logins, progress: order.terms.progress };
         if terms == order.terms {
             return None;
         }
-        let (asked, ask) = match brings_logins(order, &terms.secrets, serves, now) {
+        let (asked, ask) = match brings_logins(order, &terms.logins, serves, now) {
             false => (order.asked, order.order().ask),
             true => ask_anew(order, serves, now),
         };
@@ -201,12 +203,10 @@ impl World {
 
     /// What an order takes from the jobs that it serves, `job` among them.
     fn terms(&self, job: &Job, jobs: &[&Job], at: usize, key: Key, old: Option<&Held>, pulling: usize) -> Terms {
-        let had = old.map(|old| old.terms.secrets.as_slice()).unwrap_or_default();
-        // The job's own copies are there, or it would not be its turn; those of others may come later.
-        let secrets = self.logins(at, key, jobs, had).or_else(|| self.logins(at, key, &[job], had));
+        let had = old.map(|old| old.terms.logins.as_slice()).unwrap_or_default();
         Terms {
             pull: terms(jobs).unwrap_or_else(|| job.pull.clone()),
-            secrets: secrets.unwrap_or_default(),
+            logins: self.logins(at, key, jobs, had),
             progress: pace::progress_interval(pulling),
         }
     }
@@ -252,7 +252,7 @@ impl World {
             .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)));
         let jobs: Vec<&Job> = others.chain([job]).collect();
         let terms = self.terms(job, &jobs, at, key, old, pulling);
-        if let Some(joined) = joined.filter(|joined| brings_logins(joined, &terms.secrets, &jobs, now)) {
+        if let Some(joined) = joined.filter(|joined| brings_logins(joined, &terms.logins, &jobs, now)) {
             (asked, ask) = ask_anew(joined, &jobs, now);
         }
         let order = Order::new(reference.name(), jobs.iter().map(|job| job.id.clone()).collect(), asked, ask, terms);
@@ -297,8 +297,8 @@ fn counts(order: &Held, since: Timestamp) -> bool {
 
 /// Whether an order under way is about to get logins that it did not have. That is a new ask: nobody knows whether the
 /// agent has just been refused without them. An order whose answer will not count is asked anew anyway.
-fn brings_logins(order: &Held, logins: &[CopyName], jobs: &[&Job], now: Timestamp) -> bool {
-    let new = logins.iter().any(|copy| !order.terms.secrets.contains(copy));
+fn brings_logins(order: &Held, logins: &[LoginId], jobs: &[&Job], now: Timestamp) -> bool {
+    let new = logins.iter().any(|login| !order.terms.logins.contains(login));
     new && jobs.iter().all(|job| counts(order, job.since(now)))
 }
 

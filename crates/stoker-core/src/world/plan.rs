@@ -9,7 +9,6 @@ use super::demand::{Askers, answered};
 use super::orders::Changes;
 use super::room::Full;
 use super::seat::{self, Able, Entry, Known, Seat, Standing, Wait};
-use super::secrets::CopyChange;
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
 use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Phase, Policy, Unreachable, after};
@@ -27,8 +26,6 @@ pub struct Plan {
     pub outcomes: Vec<Outcome>,
     /// Ended jobs whose time to live is over.
     pub expired: Vec<JobId>,
-    /// Copies of Secrets to make and to remove.
-    pub copies: Vec<CopyChange>,
     /// When to plan again even if nothing happens.
     pub wake: Option<Timestamp>,
 }
@@ -36,7 +33,7 @@ pub struct Plan {
 impl Plan {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.orders.is_empty() && self.outcomes.is_empty() && self.expired.is_empty() && self.copies.is_empty()
+        self.orders.is_empty() && self.outcomes.is_empty() && self.expired.is_empty()
     }
 }
 
@@ -80,11 +77,12 @@ impl World {
         let mut changes = Changes::new();
         let mut outcomes = BTreeMap::new();
         let mut expired = Vec::new();
+        self.start_jobs(now);
+        self.choose_logins();
         // What is taken back first is free for others in the same plan.
         while let Some(at) = self.dirty_slots.pop_first() {
             self.tidy(at, now, &mut changes);
         }
-        self.start_jobs(now);
         self.refresh_all(now);
         loop {
             if let Some(id) = self.dirty_jobs.pop_first() {
@@ -103,12 +101,11 @@ impl World {
             }
         }
         self.taken_back.clear();
-        let (copies, spare) = self.plan_copies(now);
         let news = outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome, interval, now));
         let outcomes = news.collect();
         let wakes = self.jobs.values().flat_map(|state| [state.wake, state.says(interval)]);
-        let wake = wakes.chain([spare]).flatten().min();
-        Plan { orders: self.order_writes(changes), outcomes, expired, copies, wake }
+        let wake = wakes.flatten().min();
+        Plan { orders: self.order_writes(changes), outcomes, expired, wake }
     }
 
     fn order_writes(&self, changes: Changes) -> Vec<OrderWrite> {
@@ -167,7 +164,8 @@ impl World {
             tally.add(&name.into(), count, Bytes::default(), || UNKNOWN_NODE.into());
         }
         let digests = self.digests(&state.job, now);
-        let outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
+        let mut outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
+        outcome.secrets = self.secret_troubles(&state.job);
         let lapses = state.seats.iter().filter_map(|seat| seat.lapse).min();
         let deadline = state.job.deadline().filter(|deadline| *deadline > now);
         let lacks_digests = self.digests_known(&state.job, now).contains(&false);
@@ -268,7 +266,7 @@ impl World {
                 let (Resolution::Open { askers, look, .. }, true) = (
                     self.resolution(job, image, &reference, now),
                     seat::entry(job, image, slot, known).0 == Entry::Open
-                        && self.secret_wait(job, image, now).is_none()
+                        && self.secret_wait(job, image, at, now).is_none()
                         && self.has_no_room(job, image, at).is_none(),
                 ) else {
                     continue;
@@ -356,13 +354,15 @@ impl World {
             (_, Some(full), _) => Some(Wait::Full(full)),
             (_, _, Some(Resolution::Open { askers, contested, .. })) => {
                 match askers.more_pulls > 0 && self.must_pull(job, image, at, *contested, now) {
-                    true => self.secret_wait(job, image, now),
+                    true => self.secret_wait(job, image, at, now),
                     // What it needs to ask comes before who asks.
-                    false if askers.count == 0 => self.secret_wait(job, image, now).or(Some(Wait::Unresolved(image))),
+                    false if askers.count == 0 => {
+                        self.secret_wait(job, image, at, now).or(Some(Wait::Unresolved(image)))
+                    }
                     false => Some(Wait::Unresolved(image)),
                 }
             }
-            _ => self.secret_wait(job, image, now),
+            _ => self.secret_wait(job, image, at, now),
         })
     }
 

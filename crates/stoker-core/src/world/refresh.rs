@@ -19,6 +19,7 @@ impl World {
             if let Some(state) = self.jobs.get_mut(&id) {
                 state.job.started = Some(first_asked.unwrap_or(now));
                 state.stale = Stale::All;
+                self.secrets.stale = true;
             }
         }
     }

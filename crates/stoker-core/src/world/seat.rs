@@ -48,12 +48,14 @@ pub(super) enum Wait {
     Asking(usize),
     NotReady,
     NoAgent,
-    /// For the copy of a Secret of this one of the job's images.
-    Copying(usize),
+    /// Until a Secret of this one of the job's images is read.
+    Unread(usize),
     /// For a Secret of this one of the job's images that may still come.
     Missing(usize),
     /// For room in the node's object.
     Full(Full),
+    /// For an agent that can be given logins.
+    TooOld,
     /// For nothing: it may be handed out.
     Pending,
 }

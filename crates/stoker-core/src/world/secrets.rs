@@ -1,113 +1,132 @@
-//! Secrets and their copies: what an order may use, what has to be copied, what nobody needs any more, and what a
-//! person is told where one is not there. Only names come here, never a login.
+//! Secrets of jobs: which are to be read, which of their logins an order may use, and what a person is told where one
+//! cannot be used. Only names come here, never a login.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::demand::answered;
 use super::held::Held;
 use super::seat::{Failure, Wait};
-use super::{Event, Stale, World};
-use crate::model::{CopyName, Job, Key, SecretId, after};
-use crate::pace::{AWAIT_SECRET, SPARE_COPY};
-use crate::reason::Reason;
+use super::{Slot, Stale, World};
+use crate::model::{Found, Image, Job, JobId, Key, LoginId, Offer, SEALED, SecretId, after};
+use crate::pace::AWAIT_SECRET;
+use crate::reason::{Reason, Waiting};
+use crate::reference::Reference;
+use crate::rollup::{DESCRIBED_FAILURES, SecretTrouble};
 
-/// One thing to do about copies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CopyChange {
-    /// Copy this Secret under this name.
-    Make {
-        /// The name of the copy.
-        copy: CopyName,
-        /// A Secret with its content.
-        from: SecretId,
-    },
-    /// Remove a copy that no job needs.
-    Remove(CopyName),
-}
+/// The most logins of one namespace that are tried for an image: each costs requests, and some registries lock out who fails
+/// often. Those of other namespaces are tried all the same.
+pub const MOST_LOGINS: usize = 4;
 
 /// What is known about Secrets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Secrets {
-    /// Those that are there, with the names of their copies.
-    there: BTreeMap<SecretId, CopyName>,
-    /// Copies that are there; since when nobody needs them.
-    copies: BTreeMap<CopyName, Option<Timestamp>>,
-    /// Copies that were handed out to be made, and are not there yet.
-    making: BTreeSet<CopyName>,
-    /// Copies that were handed out to be removed, and are still there.
-    removing: BTreeSet<CopyName>,
-    /// Secrets of others under names that copies may need. No decision depends on them: a copy that cannot be made is
-    /// tried again by whoever makes it, and people are told.
-    taken: BTreeSet<SecretId>,
+    /// What the Secrets that were read hold for each image that running jobs name them for, and when they were last asked for.
+    found: BTreeMap<SecretId, (BTreeMap<Key, Found>, Timestamp)>,
+    /// By namespace and image: the logins of all its running jobs, as they are tried; at most [`MOST_LOGINS`]. The same for
+    /// all nodes, so that jobs of one namespace never try each other's logins by turns.
+    allowed: BTreeMap<(String, Key), Vec<LoginId>>,
+    /// A job or a Secret has changed since `allowed` was made.
+    pub(super) stale: bool,
+}
+
+/// A Secret that is to be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The images that it is named for.
+    pub images: BTreeMap<Key, Reference>,
+    /// The latest start of a job that names it: one that was asked for before may have changed just before that job was made.
+    pub since: Option<Timestamp>,
+}
+
+/// The Secrets of an image of this job. Only those of its own namespace count, whatever a dialect makes of its fields.
+fn named<'a>(job: &'a Job, image: &'a Image) -> impl Iterator<Item = &'a SecretId> + 'a {
+    image.secrets.iter().filter(|id| id.namespace == job.id.namespace())
+}
+
+/// The images of a job that can be pulled, with their references.
+fn pullable(job: &Job) -> impl Iterator<Item = (&Image, &Reference)> {
+    job.images.iter().filter_map(|image| Some((image, image.reference.as_ref().ok()?)))
 }
 
 impl Secrets {
-    /// Whether a copy is there and stays.
-    fn usable(&self, copy: &CopyName) -> bool {
-        self.copies.contains_key(copy) && !self.removing.contains(copy)
+    /// What was found since this job began.
+    fn found(&self, job: &Job, id: &SecretId, key: Key) -> Option<&Found> {
+        let (found, asked) = self.found.get(id)?;
+        found.get(&key).filter(|_| job.started.is_some_and(|started| started <= *asked))
     }
 
-    pub(super) fn set_taken(&mut self, id: SecretId, taken: bool) {
-        match taken {
-            true => self.taken.insert(id),
-            false => self.taken.remove(&id),
+    /// What was found in each Secret of an image; `None` where it was not read yet.
+    fn of<'a>(&'a self, job: &'a Job, image: usize) -> impl Iterator<Item = (&'a SecretId, Option<&'a Found>)> + 'a {
+        let image = job.images.get(image).and_then(|image| Some((image, image.reference.as_ref().ok()?.key())));
+        image.into_iter().flat_map(move |(image, key)| named(job, image).map(move |id| (id, self.found(job, id, key))))
+    }
+
+    /// The logins that this job lends for an image, of those that are tried.
+    fn lent<'a>(&'a self, job: &'a Job, key: Key) -> impl Iterator<Item = &'a LoginId> + 'a {
+        let allowed = self.allowed.get(&(job.id.namespace().to_string(), key));
+        let offers = |id: &SecretId| match self.found(job, id, key) {
+            Some(Found::Logins(offers)) => offers.iter().map(|offer| &offer.id).collect(),
+            _ => Vec::new(),
         };
+        let image = pullable(job).find(|(_, reference)| reference.key() == key);
+        let own: BTreeSet<&LoginId> =
+            image.into_iter().flat_map(|(image, _)| named(job, image)).flat_map(offers).collect();
+        allowed.into_iter().flatten().filter(move |id| own.contains(id))
     }
 
-    /// What is in the way of the copy of this Secret.
-    pub(super) fn in_the_way(&self, id: &SecretId) -> Option<&SecretId> {
-        let copy = self.there.get(id)?;
-        self.taken.iter().find(|taken| taken.name == copy.as_str())
+    /// Whether what is in a Secret of this job is unknown: it was not read yet for this image, or may not be read.
+    fn unknown(&self, job: &Job, key: Key) -> bool {
+        let image = pullable(job).find(|(_, reference)| reference.key() == key);
+        let unknown = |id| matches!(self.found(job, id, key), None | Some(Found::Unseen | Found::Forbidden));
+        image.is_some_and(|(image, _)| named(job, image).any(unknown))
     }
 
     /// Whether this image of the job has a login that an order does not have.
     pub(super) fn untried(&self, job: &Job, image: usize, order: &Held) -> bool {
-        let named = job.images.get(image).into_iter().flat_map(|image| &image.secrets);
-        named.filter_map(|id| self.there.get(id)).any(|copy| !order.terms.secrets.contains(copy))
+        let key =
+            job.images.get(image).and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key());
+        key.is_some_and(|key| self.lent(job, key).any(|id| !order.terms.logins.contains(id)))
     }
 }
 
 impl World {
-    pub(super) fn set_secret(&mut self, event: Event) {
-        let Secrets { there, copies, making, removing, .. } = &mut self.secrets;
-        let touched: BTreeSet<SecretId> = match event {
-            Event::Secret(id, copy) => match there.insert(id.clone(), copy.clone()) {
-                Some(old) if old == copy => return,
-                _ => BTreeSet::from([id]),
-            },
-            Event::SecretGone(id) => match there.remove(&id) {
-                None => return,
-                Some(_) => BTreeSet::from([id]),
-            },
-            Event::Copy(copy) => {
-                making.remove(&copy);
-                if copies.contains_key(&copy) {
-                    return;
+    /// The Secrets that running jobs name.
+    pub fn wanted_secrets(&self) -> BTreeMap<SecretId, Wanted> {
+        let mut wanted: BTreeMap<SecretId, Wanted> = BTreeMap::new();
+        for job in self.jobs.values().map(|state| &state.job).filter(|job| job.runs()) {
+            for (image, reference) in pullable(job) {
+                for id in named(job, image) {
+                    let wanted = wanted.entry(id.clone()).or_default();
+                    wanted.images.insert(reference.key(), reference.clone());
+                    wanted.since = wanted.since.max(job.started);
                 }
-                copies.insert(copy.clone(), None);
-                originals(there, &copy)
             }
-            Event::CopyGone(copy) => {
-                removing.remove(&copy);
-                if copies.remove(&copy).is_none() {
-                    return;
-                }
-                originals(there, &copy)
-            }
-            _ => return,
-        };
-        self.touch_users(&touched);
+        }
+        wanted
     }
 
-    /// Every job that names one of these Secrets, and every order of its images, is looked at again.
-    fn touch_users(&mut self, secrets: &BTreeSet<SecretId>) {
+    /// A Secret was read.
+    pub(super) fn set_secret(&mut self, id: SecretId, found: BTreeMap<Key, Found>, asked: Timestamp) {
+        let old = self.secrets.found.get(&id);
+        // The same once more is news to jobs that have begun since it was last asked for.
+        let known = old.filter(|(old, _)| *old == found).map(|(_, before)| *before);
+        let news = |job: &Job| known.is_none_or(|before| job.started.is_none_or(|started| before < started));
+        let asked = old.map_or(asked, |(_, before)| asked.max(*before));
+        self.secrets.found.insert(id.clone(), (found, asked));
+        self.secrets.stale |= known.is_none() || self.jobs.values().any(|state| news(&state.job));
+        self.touch_users(|job, image| news(job) && named(job, image).any(|named| *named == id));
+    }
+
+    /// Every job with such an image, and every order of such an image, is looked at again.
+    fn touch_users(&mut self, uses: impl Fn(&Job, &Image) -> bool) {
         let mut keys: BTreeSet<Key> = BTreeSet::new();
         for (id, state) in self.jobs.iter_mut().filter(|(_, state)| state.job.ended.is_none()) {
-            let uses = state.job.images.iter().filter(|image| image.secrets.iter().any(|id| secrets.contains(id)));
-            let mut uses = uses.filter_map(|image| image.reference.as_ref().ok()).peekable();
-            if uses.peek().is_some() {
-                keys.extend(uses.map(|reference| reference.key()));
+            let mut used = pullable(&state.job).filter(|(image, _)| uses(&state.job, image)).peekable();
+            if used.peek().is_some() {
+                keys.extend(used.map(|(_, reference)| reference.key()));
                 state.stale = Stale::All;
                 self.dirty_jobs.insert(id.clone());
             }
@@ -115,131 +134,212 @@ impl World {
         self.recheck_orders(&keys);
     }
 
-    /// The copies that an order of this image for these jobs may use, each job's in its own order, and then those that it
-    /// had for other jobs that want the image there: what was tried is not forgotten, or two jobs would have each other's
-    /// logins tried by turns for ever. `None` while a copy is still to be made: until then an order keeps what it has.
-    pub(super) fn logins(&self, at: usize, key: Key, jobs: &[&Job], had: &[CopyName]) -> Option<Vec<CopyName>> {
-        let mut logins = self.copies(jobs, key)?;
-        let others: Vec<&CopyName> = had.iter().filter(|copy| !logins.contains(copy)).collect();
-        if !others.is_empty() {
-            let wanting: Vec<&Job> = self.wanted_by(at, key).filter(|job| job.runs()).collect();
-            let named = wanting.iter().flat_map(|job| job.secrets(key)).filter_map(|id| self.secrets.there.get(id));
-            let named: BTreeSet<&CopyName> = named.filter(|copy| self.secrets.usable(copy)).collect();
-            logins.extend(others.into_iter().filter(|copy| named.contains(copy)).cloned());
+    /// Chooses again which logins are tried, after a job or a Secret has changed.
+    pub(super) fn choose_logins(&mut self) {
+        if !std::mem::take(&mut self.secrets.stale) {
+            return;
         }
-        Some(logins)
-    }
-
-    fn copies(&self, jobs: &[&Job], key: Key) -> Option<Vec<CopyName>> {
-        let mut jobs: Vec<&&Job> = jobs.iter().collect();
-        jobs.sort_by(|a, b| a.id.cmp(&b.id));
-        let mut copies = Vec::new();
-        for copy in jobs.iter().flat_map(|job| job.secrets(key)).filter_map(|id| self.secrets.there.get(id)) {
-            if !self.secrets.usable(copy) {
-                return None;
+        let wanted = self.wanted_secrets();
+        // What nobody reads again would only become wrong.
+        let mut forgotten: BTreeSet<SecretId> = BTreeSet::new();
+        self.secrets.found.retain(|id, (found, _)| {
+            let known = found.len();
+            found.retain(|key, _| wanted.get(id).is_some_and(|wanted| wanted.images.contains_key(key)));
+            if found.len() < known {
+                forgotten.insert(id.clone());
             }
-            if !copies.contains(copy) {
-                copies.push(copy.clone());
+            !found.is_empty()
+        });
+        if !forgotten.is_empty() {
+            self.touch_users(|job, image| named(job, image).any(|id| forgotten.contains(id)));
+        }
+        let mut offers: BTreeMap<(String, Key), Vec<Offer>> = BTreeMap::new();
+        for job in self.jobs.values().map(|state| &state.job).filter(|job| job.runs()) {
+            for (image, reference) in pullable(job) {
+                let key = reference.key();
+                for id in named(job, image) {
+                    if let Some(Found::Logins(logins)) = self.secrets.found(job, id, key) {
+                        offers.entry((job.id.namespace().into(), key)).or_default().extend(logins.iter().cloned());
+                    }
+                }
             }
         }
-        Some(copies)
-    }
-
-    /// The Secret that an open node waits for because of this image, and whether it is there and only its copy is not.
-    pub(super) fn awaited<'a>(&self, job: &'a Job, image: usize) -> Option<(&'a SecretId, bool)> {
-        let secrets = &job.images.get(image)?.secrets;
-        let copying =
-            secrets.iter().find(|id| self.secrets.there.get(id).is_some_and(|copy| !self.secrets.usable(copy)));
-        let missing = || secrets.iter().find(|id| !self.secrets.there.contains_key(id));
-        copying.map(|id| (id, true)).or_else(|| missing().map(|id| (id, false)))
-    }
-
-    /// Why such a node waits: for a copy as long as it takes, for a Secret that is not there only at the job's start.
-    pub(super) fn secret_wait(&self, job: &Job, image: usize, now: Timestamp) -> Option<Wait> {
-        match self.awaited(job, image)? {
-            (_, true) => Some(Wait::Copying(image)),
-            (_, false) => (now < awaited_until(job)).then_some(Wait::Missing(image)),
+        let allowed = offers.into_iter().map(|(place, mut offers)| {
+            offers.sort_by_key(|offer| Reverse(offer.closeness));
+            let mut chosen: Vec<LoginId> = Vec::new();
+            for Offer { id, .. } in offers {
+                if chosen.len() < MOST_LOGINS && !chosen.contains(&id) {
+                    chosen.push(id);
+                }
+            }
+            (place, chosen)
+        });
+        let allowed: BTreeMap<(String, Key), Vec<LoginId>> = allowed.collect();
+        let old = std::mem::replace(&mut self.secrets.allowed, allowed);
+        let new = &self.secrets.allowed;
+        let places = old.keys().chain(new.keys()).filter(|place| old.get(place) != new.get(place));
+        let changed: BTreeSet<(String, Key)> = places.cloned().collect();
+        if !changed.is_empty() {
+            self.touch_users(|job, image| {
+                let key = image.reference.as_ref().ok().map(|reference| reference.key());
+                key.is_some_and(|key| changed.contains(&(job.id.namespace().to_string(), key)))
+            });
         }
+    }
+
+    /// The logins that an order of this image on this node may use: those of the jobs that want it there now, these among
+    /// them, namespace by namespace. What it had for a job that wants it no more is gone. But as long as nobody knows what is in
+    /// a Secret of one of the jobs, as after the controller's start or while a role is being replaced, it keeps what it has.
+    pub(super) fn logins(&self, at: usize, key: Key, jobs: &[&Job], had: &[LoginId]) -> Vec<LoginId> {
+        if !self.slots.get(at).is_some_and(Slot::takes_logins) {
+            return Vec::new();
+        }
+        let wanting = self.wanted_by(at, key).filter(|job| job.runs()).chain(jobs.iter().copied());
+        let wanting: BTreeMap<(&str, &JobId), &Job> = wanting.map(|job| ((job.id.namespace(), &job.id), job)).collect();
+        let mut logins: Vec<LoginId> = Vec::new();
+        for namespace in wanting.keys().map(|(namespace, _)| *namespace).collect::<BTreeSet<&str>>() {
+            let own = wanting.values().filter(|job| job.id.namespace() == namespace);
+            let lent: BTreeSet<&LoginId> = own.flat_map(|job| self.secrets.lent(job, key)).collect();
+            let allowed = self.secrets.allowed.get(&(namespace.to_string(), key)).into_iter().flatten();
+            logins.extend(allowed.filter(|id| lent.contains(id)).cloned());
+        }
+        if wanting.values().any(|job| self.secrets.unknown(job, key)) {
+            let kept: Vec<LoginId> = had.iter().filter(|id| !logins.contains(id)).cloned().collect();
+            logins.extend(kept);
+        }
+        logins
+    }
+
+    /// The logins that the unfinished orders of a node name, each once.
+    pub fn open_logins(&self, node: &str) -> Vec<LoginId> {
+        let Some(slot) = self.by_name.get(node).and_then(|&at| self.slots.get(at)) else { return Vec::new() };
+        let open = slot.orders.iter().filter(|(key, order)| !answered(order, slot.report(**key)));
+        let mut logins: Vec<LoginId> = Vec::new();
+        for id in open.flat_map(|(_, order)| &order.terms.logins) {
+            if !logins.contains(id) {
+                logins.push(id.clone());
+            }
+        }
+        logins
+    }
+
+    /// Why an open node waits because of the Secrets of this image: until they are read as long as it takes, for an agent
+    /// that can be given logins too, and for a Secret that is not there only at the job's start.
+    pub(super) fn secret_wait(&self, job: &Job, image: usize, at: usize, now: Timestamp) -> Option<Wait> {
+        let (mut lacks, mut lends) = (false, false);
+        for (_, found) in self.secrets.of(job, image) {
+            match found {
+                None => return Some(Wait::Unread(image)),
+                Some(Found::Missing | Found::Forbidden) => lacks = true,
+                Some(Found::Unseen) => lends = true,
+                Some(Found::Logins(_) | Found::Unusable(_)) => {}
+            }
+        }
+        let key = job.images.get(image)?.reference.as_ref().ok()?.key();
+        lends |= self.secrets.lent(job, key).next().is_some();
+        match lends && !self.slots.get(at).is_some_and(Slot::takes_logins) {
+            true => Some(Wait::TooOld),
+            false => (lacks && now < awaited_until(job)).then_some(Wait::Missing(image)),
+        }
+    }
+
+    /// The sentence about such a wait.
+    pub(super) fn waiting_for_secret(&self, job: &Job, image: usize) -> Waiting {
+        let mut missing = None;
+        for (id, found) in self.secrets.of(job, image) {
+            let secret = id.clone();
+            match found {
+                None => return Waiting::SecretUnread { secret },
+                Some(Found::Missing) => missing = missing.or(Some(Waiting::SecretMissing { secret })),
+                Some(Found::Forbidden) => missing = missing.or(Some(Waiting::SecretForbidden { secret })),
+                Some(_) => {}
+            }
+        }
+        missing.unwrap_or(Waiting::Pending)
     }
 
     /// When this job no longer waits for a Secret that is not there.
     pub(super) fn secrets_awaited(&self, job: &Job, now: Timestamp) -> Option<Timestamp> {
-        let mut secrets = job.images.iter().flat_map(|image| &image.secrets);
-        let missing = secrets.any(|id| !self.secrets.there.contains_key(id));
+        let mut found = (0..job.images.len()).flat_map(|image| self.secrets.of(job, image)).map(|(_, found)| found);
+        let missing = found.any(|found| matches!(found, Some(Found::Missing | Found::Forbidden)));
         Some(awaited_until(job)).filter(|until| missing && now < *until)
     }
 
-    /// Copies to make and to remove, and when one that is spare becomes too old.
-    pub(super) fn plan_copies(&mut self, now: Timestamp) -> (Vec<CopyChange>, Option<Timestamp>) {
-        let jobs = self.jobs.values().map(|state| &state.job).filter(|job| job.ended.is_none());
-        let named = jobs.flat_map(|job| &job.images).flat_map(|image| &image.secrets);
-        let Secrets { there, copies, making, removing, .. } = &mut self.secrets;
-        let wanted: BTreeMap<&CopyName, &SecretId> =
-            named.filter_map(|id| there.get_key_value(id)).map(|(id, copy)| (copy, id)).collect();
-        let mut changes = Vec::new();
-        making.retain(|copy| wanted.contains_key(copy));
-        for (copy, from) in &wanted {
-            if !copies.contains_key(*copy) && making.insert((*copy).clone()) {
-                changes.push(CopyChange::Make { copy: (*copy).clone(), from: (*from).clone() });
-            }
-        }
-        let mut next: Option<Timestamp> = None;
-        for (copy, spare) in copies {
-            if wanted.contains_key(copy) {
-                *spare = None;
-                continue;
-            }
-            let until = after(*spare.get_or_insert(now), SPARE_COPY);
-            if now < until {
-                next = Some(next.map_or(until, |next| next.min(until)));
-            } else if removing.insert(copy.clone()) {
-                changes.push(CopyChange::Remove(copy.clone()));
-            }
-        }
-        (changes, next)
+    /// The Secrets of this image that cannot be used.
+    fn troubled<'a>(&'a self, job: &'a Job, image: usize) -> impl Iterator<Item = SecretTrouble> + 'a {
+        self.secrets.of(job, image).filter_map(|(id, found)| {
+            let (reason, message) = match found? {
+                Found::Logins(_) | Found::Unseen => return None,
+                Found::Missing => (
+                    Reason::SecretMissing,
+                    format!(
+                        "Secret {id} is not there, or not of type kubernetes.io/dockerconfigjson or \
+                         kubernetes.io/dockercfg; create it, or remove it from pullSecrets"
+                    ),
+                ),
+                Found::Forbidden => (
+                    Reason::SecretForbidden,
+                    format!(
+                        "the controller may not read Secret {id}; allow it for the namespace with `stoker install \
+                         --secrets-from {}`, or remove it from pullSecrets",
+                        id.namespace
+                    ),
+                ),
+                Found::Unusable(why) => {
+                    (Reason::SecretUnusable, format!("Secret {id} cannot be used: {why}; make it anew"))
+                }
+            };
+            Some(SecretTrouble { secret: id.clone(), reason, message })
+        })
     }
 
-    /// The Secrets of a failed image that are not there.
-    fn missing<'a>(&'a self, job: &'a Job, failure: Failure) -> impl Iterator<Item = &'a SecretId> + 'a {
-        let named = job.images.get(failure.image).into_iter().flat_map(|image| &image.secrets);
-        let wanted = named.filter(move |_| failure.reason == Reason::Unauthorized);
-        wanted.filter(|id| !self.secrets.there.contains_key(id))
+    /// The Secrets of a job that cannot be used, each once: the first ones by name.
+    pub(super) fn secret_troubles(&self, job: &Job) -> Vec<SecretTrouble> {
+        let mut all: BTreeMap<SecretId, SecretTrouble> = BTreeMap::new();
+        for trouble in (0..job.images.len()).flat_map(|image| self.troubled(job, image)) {
+            all.entry(trouble.secret.clone()).or_insert(trouble);
+        }
+        all.into_values().take(DESCRIBED_FAILURES).collect()
     }
 
-    /// That a registry wants credentials is for want of a Secret, where one is missing.
+    /// That a registry wants credentials is for want of a Secret, where one cannot be used.
     pub(super) fn failure_reason(&self, job: &Job, failure: Failure) -> Reason {
-        match self.missing(job, failure).next() {
-            Some(_) => Reason::SecretMissing,
-            None => failure.reason,
+        match failure.reason {
+            Reason::Unauthorized => {
+                self.troubled(job, failure.image).next().map_or(Reason::Unauthorized, |trouble| trouble.reason)
+            }
+            other => other,
         }
     }
 
-    /// An agent's message with the Secrets that are missing, and those that it knows by their copies by the names that
-    /// the job's user knows.
+    /// An agent's message with the Secrets that cannot be used, and those whose logins it knows by their names under the
+    /// names that the job's user knows.
     pub(super) fn explain_secrets(&self, job: &Job, failure: Failure, message: &str) -> String {
         let mut text = message.to_string();
-        for id in job.images.get(failure.image).into_iter().flat_map(|image| &image.secrets) {
-            if let Some(copy) = self.secrets.there.get(id) {
-                text = text.replace(copy.as_str(), &id.to_string());
+        for (id, found) in self.secrets.of(job, failure.image) {
+            if let Some(Found::Logins(offers)) = found {
+                for offer in offers {
+                    text = text.replace(offer.id.as_str(), &format!("of Secret {id}"));
+                }
             }
         }
-        let missing: Vec<String> = self.missing(job, failure).map(|id| id.to_string()).collect();
-        if missing.is_empty() {
-            return text;
+        let wanted = failure.reason == Reason::Unauthorized;
+        let troubles: Vec<String> =
+            self.troubled(job, failure.image).filter(|_| wanted).map(|trouble| trouble.message).collect();
+        match troubles.is_empty() {
+            true => text,
+            false => format!("{} ({text})", troubles.join("; ")),
         }
-        format!(
-            "Secret {} is not there, or not of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg; create it, \
-             or remove it from pullSecrets ({text})",
-            missing.join(", ")
-        )
+    }
+}
+
+impl Slot {
+    /// Whether its agent has published a key to which logins can be sealed.
+    pub(super) fn takes_logins(&self) -> bool {
+        self.features.contains(SEALED)
     }
 }
 
 fn awaited_until(job: &Job) -> Timestamp {
     after(job.started.unwrap_or(job.created), AWAIT_SECRET)
-}
-
-/// The Secrets with the content of this copy.
-fn originals(there: &BTreeMap<SecretId, CopyName>, copy: &CopyName) -> BTreeSet<SecretId> {
-    there.iter().filter(|(_, theirs)| *theirs == copy).map(|(id, _)| id.clone()).collect()
 }

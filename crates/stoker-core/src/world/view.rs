@@ -131,13 +131,8 @@ impl World {
             Wait::Pending => Waiting::Pending,
             Wait::Full(Full::Namespace) => Waiting::TooManyOrders { namespace: Some(job.id.namespace().into()) },
             Wait::Full(Full::Node) => Waiting::TooManyOrders { namespace: None },
-            Wait::Copying(image) | Wait::Missing(image) => match self.awaited(job, image) {
-                Some((secret, true)) => {
-                    Waiting::SecretCopying { secret: secret.clone(), blocked: self.secrets.in_the_way(secret).cloned() }
-                }
-                Some((secret, false)) => Waiting::SecretMissing { secret: secret.clone() },
-                None => Waiting::Pending,
-            },
+            Wait::Unread(image) | Wait::Missing(image) => self.waiting_for_secret(job, image),
+            Wait::TooOld => Waiting::AgentTooOld,
             Wait::Asking(image) => Waiting::Asking { image: written(image), trouble: trouble(image, slot) },
             Wait::Unresolved(image) => {
                 let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
@@ -221,8 +216,8 @@ impl World {
                 Wait::Unresolved(_) | Wait::Asking(_) => Reason::Unresolved,
                 Wait::NotReady => Reason::NodeNotReady,
                 Wait::NoAgent => Reason::NoAgent,
-                Wait::Copying(_) => Reason::SecretCopying,
-                Wait::Missing(_) => Reason::SecretMissing,
+                Wait::Unread(image) | Wait::Missing(image) => self.waiting_for_secret(job, image).reason(),
+                Wait::TooOld => Reason::AgentTooOld,
                 Wait::Full(_) => Reason::TooManyOrders,
                 Wait::Pending => Reason::Pending,
             }),

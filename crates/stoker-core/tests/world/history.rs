@@ -2,22 +2,32 @@
 
 use jiff::Timestamp;
 use proptest::prelude::*;
-use stoker_core::model::{CopyName, Job, SecretId};
+use stoker_core::model::{Found, Job, LoginId, Offer, SecretId};
 use stoker_core::{Completion, Policy, Unreachable};
 
 use crate::build::{job, names, pool, secs};
 
 pub(crate) const IMAGES: [&str; 3] = ["web:1", "db:1", "web@sha256:pinned"];
-pub(crate) const SECRETS: [&str; 3] = ["x", "y", "z"];
+pub(crate) const SECRETS: [&str; 6] = ["u", "v", "w", "x", "y", "z"];
 
 /// A Secret that jobs name.
 pub(crate) fn secret(name: &str) -> SecretId {
     SecretId::new("default", name)
 }
 
-/// The copy of a Secret with this content; contents are numbers, and who reads one may find it malformed.
-pub(crate) fn copy(content: u8) -> CopyName {
-    CopyName::of("kubernetes.io/dockerconfigjson", &[content])
+/// The login in a Secret with this content; contents are numbers.
+pub(crate) fn login(content: u8) -> LoginId {
+    LoginId::new(&format!("login-{content}"))
+}
+
+/// What a controller finds that reads a Secret with this content. The greatest one it may not read, another makes no sense.
+pub(crate) fn found(content: Option<u8>) -> Found {
+    match content {
+        None => Found::Missing,
+        Some(7) => Found::Forbidden,
+        Some(6) => Found::Unusable("it is not JSON".into()),
+        Some(content) => Found::Logins(vec![Offer { id: login(content), closeness: u32::from(content % 2) }]),
+    }
 }
 
 /// One thing that happens. Numbers are indices, taken modulo what there is.
@@ -62,9 +72,12 @@ pub(crate) enum Happening {
         secret: usize,
         content: Option<u8>,
     },
-    /// Somebody removes a copy.
-    CopyGone {
-        content: u8,
+    /// The controller reads the Secrets that jobs name.
+    Read,
+    /// The agent of a node publishes its features: with or without that for logins.
+    Features {
+        node: usize,
+        sealed: bool,
     },
     Pass {
         seconds: i64,
@@ -115,7 +128,7 @@ pub(crate) enum Work {
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
-    let secrets = prop_oneof![2 => Just(0), 3 => 0..8u8];
+    let secrets = prop_oneof![2 => Just(0), 3 => 0..64u8];
     let shape = (any::<[bool; 3]>(), prop::array::uniform3(secrets), 0..4u32, 0..4u8, 0..6u8);
     let terms = (any::<bool>(), prop_oneof![Just(60), Just(600)], prop::bool::weighted(0.2));
     (shape, terms).prop_map(|((images, secrets, parallelism, nodes, completion), (always, timeout, give_up))| Wish {
@@ -140,7 +153,7 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Work::Lie),
         1 => Just(Work::Unable)
     ];
-    let content = prop_oneof![1 => Just(None), 4 => (0..4u8).prop_map(Some)];
+    let content = prop_oneof![1 => Just(None), 6 => (0..8u8).prop_map(Some)];
     let seconds = prop_oneof![4 => 0..5i64, 1 => Just(120), 1 => Just(301), 1 => Just(601), 1 => Just(3_700)];
     prop_oneof![
         4 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Create { job, wish }),
@@ -153,8 +166,9 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         2 => (0..4usize).prop_map(|node| Happening::Agent { node }),
         1 => (0..4usize).prop_map(|node| Happening::AgentGone { node }),
         16 => (0..4usize, 0..3usize, work).prop_map(|(node, order, result)| Happening::Work { node, order, result }),
-        5 => (0..3usize, content).prop_map(|(secret, content)| Happening::Secret { secret, content }),
-        1 => (0..4u8).prop_map(|content| Happening::CopyGone { content }),
+        6 => (0..6usize, content).prop_map(|(secret, content)| Happening::Secret { secret, content }),
+        8 => Just(Happening::Read),
+        2 => (0..4usize, prop::bool::weighted(0.7)).prop_map(|(node, sealed)| Happening::Features { node, sealed }),
         8 => seconds.prop_map(|seconds| Happening::Pass { seconds }),
         14 => Just(Happening::Plan),
         10 => Just(Happening::Deliver),

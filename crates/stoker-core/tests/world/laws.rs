@@ -6,14 +6,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use stoker_core::model::after;
-use stoker_core::model::{Job, Order};
+use stoker_core::model::{Found, Image, Job, LoginId, Order};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::select::selects;
-use stoker_core::world::{CopyChange, State};
+use stoker_core::world::{MOST_LOGINS, State};
 use stoker_core::{Ask, Completion, Event, JobId, Key, Phase, Plan, Reason, Stage, Waiting, World, pace};
 
 use crate::build::secs;
-use crate::history::{Happening, copy, history};
+use crate::history::{Happening, found, history};
 use crate::sim::{LIAR, LIE, NODES, Sim};
 
 /// A few histories; PROPTEST_CASES asks for more, and PROPTEST_RNG_SEED for others.
@@ -222,7 +222,6 @@ proptest! {
             let oracle = naive.plan(after.now);
             assert_eq!(&oracle.orders, &plan.orders);
             assert_eq!(&oracle.outcomes, &plan.outcomes);
-            assert_eq!(&oracle.copies, &plan.copies);
             assert_eq!(oracle.wake, plan.wake);
             assert!(plan.expired.iter().all(|id| oracle.expired.contains(id)));
         });
@@ -239,15 +238,11 @@ proptest! {
         sim.plan();
         for _ in 0..4 {
             sim.deliver_all();
+            sim.read();
             let mut restarted = sim.restarted();
             let fresh = restarted.plan(sim.now);
             let plan = sim.plan();
             assert_eq!(fresh.orders, plan.orders);
-            // One that knows since when a copy is spare may remove it now.
-            let made = |plan: &Plan| -> Vec<CopyChange> {
-                plan.copies.iter().filter(|change| matches!(change, CopyChange::Make { .. })).cloned().collect()
-            };
-            assert_eq!(made(&fresh), made(&plan));
             // It has said everything just now; the other may have bytes that it holds back for a moment.
             let moment = plan.wake.is_some_and(|wake| wake <= after(sim.now, SIGN_OF_LIFE));
             assert!(fresh.wake == plan.wake || moment, "{:?} {:?}", fresh.wake, plan.wake);
@@ -337,7 +332,7 @@ proptest! {
                     assert_ne!(change.as_ref(), old, "{}: nothing changes", write.node);
                     if let (Some(new), Some(old)) = (change, old) {
                         assert!(new.asked >= old.asked, "{}: asked {} after {}", write.node, new.asked, old.asked);
-                        let grew = new.terms.secrets.iter().any(|copy| !old.terms.secrets.contains(copy));
+                        let grew = new.terms.logins.iter().any(|login| !old.terms.logins.contains(login));
                         assert!(!grew || new.asked > old.asked || outdated(before, old, new), "{new:?} after {old:?}");
                     }
                 }
@@ -349,8 +344,35 @@ proptest! {
     #[test]
     fn every_login_is_tried(history in history()) {
         each_plan(&history, |_, after, _| {
-            for job in after.jobs.values().filter(|job| job.ended.is_none()) {
-                assert_eq!(untried(after, job), None, "{}", job.id);
+            let mut sim = after.clone();
+            sim.read();
+            sim.plan();
+            for job in sim.jobs.values().filter(|job| job.runs()) {
+                assert_eq!(untried(&sim, job), None, "{}", job.id);
+            }
+        });
+    }
+
+    /// A login is lent by jobs that run and want the image on that node, to agents that can open it; and few are tried.
+    #[test]
+    fn logins_go_where_their_jobs_want_them_and_nowhere_else(history in history()) {
+        each_plan(&history, |_, after, _| {
+            let mut sim = after.clone();
+            sim.read();
+            sim.plan();
+            let open = orders(&sim).into_iter().filter(|ordered| !ordered.answered && !ordered.silent && !ordered.order.hold);
+            for Ordered { node, key, order, .. } in open {
+                let image = if order.ask.is_question() { key.question() } else { key };
+                // As the World knows them: that one has ended may be on its way.
+                let jobs = sim.world.jobs().filter_map(|id| sim.world.job(id)).filter(|job| job.runs());
+                let wanting = jobs.filter(|job| sim.nodes.get(node).is_some_and(|node| selects(job, node)));
+                let lent: BTreeSet<LoginId> = wanting.flat_map(|job| logins_of(&sim, job, image)).collect();
+                let logins: BTreeSet<LoginId> = order.terms.logins.iter().cloned().collect();
+                let forbidden = sim.secrets.values().any(|content| found(Some(*content)) == Found::Forbidden);
+                assert!(forbidden || logins.is_subset(&lent), "{node} has {logins:?} of {lent:?}");
+                assert!(forbidden || logins.len() <= MOST_LOGINS, "{node} has {logins:?}");
+                let able = sim.agents.get(node).is_some_and(|agent| agent.features.contains("sealed"));
+                assert!(able || logins.is_empty(), "{node} cannot open {logins:?}");
             }
         });
     }
@@ -361,6 +383,7 @@ proptest! {
         for node in 0..NODES.len() {
             sim.happen(&Happening::Node { node, ready: true, main: true });
             sim.happen(&Happening::Agent { node });
+            sim.happen(&Happening::Features { node, sealed: true });
         }
         for (name, mut job) in sim.jobs.clone() {
             (job.suspend, job.parallelism) = (false, job.parallelism.max(1));
@@ -373,6 +396,7 @@ proptest! {
             Completion::Continuous { .. } => sim.said(&job.id) == Some(Stage::Synced),
         });
         for _ in 0..40 {
+            sim.read();
             sim.plan();
             sim.deliver_all();
             sim.all_work();
@@ -384,10 +408,23 @@ proptest! {
     }
 }
 
+/// The logins that this job has for an image, as a controller that reads its Secrets now finds them.
+fn logins_of(sim: &Sim, job: &Job, key: Key) -> BTreeSet<LoginId> {
+    let is = |image: &&Image| image.reference.as_ref().is_ok_and(|reference| reference.key() == key);
+    let secrets = job.images.iter().filter(is).flat_map(|image| &image.secrets);
+    let found = secrets.map(|id| found(sim.secrets.get(id.name.as_str()).copied()));
+    let offers = found.flat_map(|found| match found {
+        Found::Logins(offers) => offers,
+        _ => Vec::new(),
+    });
+    offers.into_iter().map(|offer| offer.id).collect()
+}
+
 /// A node that a job has given up as refused, with a login that was not tried there.
-fn untried(sim: &Sim, job: &Job) -> Option<(String, u8)> {
+fn untried(sim: &Sim, job: &Job) -> Option<(String, LoginId)> {
     for view in sim.world.nodes(&job.id, sim.now) {
-        if !matches!(view.state, State::Failed(Reason::Unauthorized | Reason::SecretMissing, _)) {
+        let refusals = [Reason::Unauthorized, Reason::SecretMissing, Reason::SecretForbidden, Reason::SecretUnusable];
+        if !matches!(view.state, State::Failed(reason, _) if refusals.contains(&reason)) {
             continue;
         }
         let orders = sim.world.orders(&view.node).unwrap_or_default();
@@ -398,9 +435,11 @@ fn untried(sim: &Sim, job: &Job) -> Option<(String, u8)> {
             let of_report = |key: &Key| orders.get(key).filter(|order| Some(order.asked) == asked);
             let order = of_report(&key).or_else(|| of_report(&key.question()));
             let Some(order) = order.filter(|_| refused) else { continue };
-            let mut logins = image.secrets.iter().filter_map(|id| sim.secrets.get(id.name.as_str()));
-            if let Some(login) = logins.find(|login| !order.terms.secrets.contains(&copy(**login))) {
-                return Some((view.node.to_string(), *login));
+            // Where a namespace has more than are tried, nobody can say here which they are.
+            let all: BTreeSet<LoginId> = sim.jobs.values().flat_map(|job| logins_of(sim, job, key)).collect();
+            let mut logins = logins_of(sim, job, key).into_iter().filter(|_| all.len() <= MOST_LOGINS);
+            if let Some(login) = logins.find(|login| !order.terms.logins.contains(login)) {
+                return Some((view.node.to_string(), login));
             }
         }
     }
@@ -431,10 +470,10 @@ fn shuffle(events: &[Event], seed: u64) -> Vec<Event> {
             Event::JobGone(id) => format!("job {id}"),
             Event::Node(node) => format!("node {}", node.name),
             Event::NodeGone(name) => format!("node {name}"),
-            Event::Orders(name, _) | Event::Reports(name, _) | Event::AgentGone(name) => format!("agent {name}"),
-            Event::Secret(id, _) | Event::SecretGone(id) => format!("secret {id}"),
-            Event::Copy(copy) | Event::CopyGone(copy) => format!("copy {copy}"),
-            Event::NameTaken(id) | Event::NameFree(id) => format!("taken {id}"),
+            Event::Orders(name, _) | Event::Reports(name, _) | Event::Features(name, _) | Event::AgentGone(name) => {
+                format!("agent {name}")
+            }
+            Event::Secret(id, ..) => format!("secret {id}"),
         };
         queues.entry(object).or_default().push(event.clone());
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use stoker_core::model::{Job, Node, Order, Report};
 use stoker_core::world::State;
-use stoker_core::{Ask, Event, Key, Outcome, Phase, Pin, Plan, Reason, World};
+use stoker_core::{Ask, Event, Found, Key, Outcome, Phase, Pin, Plan, Reason, SecretId, World};
 
 use crate::build::{at, id, key, node, pulling, short};
 
@@ -19,6 +19,10 @@ pub(crate) struct Scene {
     images: BTreeMap<Key, String>,
     /// Whether outcomes come back as the status of the object at once.
     pub(crate) acknowledge: bool,
+    /// What is in the Secrets; those that are not here are missing.
+    pub(crate) secrets: BTreeMap<SecretId, Found>,
+    /// Whether Secrets are read before each plan.
+    pub(crate) reads: bool,
 }
 
 impl Scene {
@@ -40,6 +44,8 @@ impl Scene {
             outcomes: BTreeMap::new(),
             images: BTreeMap::new(),
             acknowledge: true,
+            secrets: BTreeMap::new(),
+            reads: true,
         };
         for name in nodes {
             scene.node(node(name));
@@ -61,6 +67,21 @@ impl Scene {
 
     pub(crate) fn agent(&mut self, name: &str) {
         self.world.apply(Event::Orders(name.into(), BTreeMap::new()));
+        self.features(name, &["look", "resolve", "sealed"]);
+    }
+
+    pub(crate) fn features(&mut self, name: &str, features: &[&str]) {
+        let features = features.iter().map(|feature| feature.to_string()).collect();
+        self.world.apply(Event::Features(name.into(), features));
+    }
+
+    /// Reads the Secrets that jobs name, as a controller does.
+    pub(crate) fn read(&mut self) {
+        for (id, wanted) in self.world.wanted_secrets() {
+            let found = self.secrets.get(&id).cloned().unwrap_or(Found::Missing);
+            let found = wanted.images.into_keys().map(|key| (key, found.clone())).collect();
+            self.world.apply(Event::Secret(id, found, self.now));
+        }
     }
 
     /// A job; its object is as old as the scene, unless it was made to be older.
@@ -95,6 +116,9 @@ impl Scene {
 
     /// Plans, lets everything be acknowledged, and says what was written.
     pub(crate) fn plan(&mut self) -> Vec<String> {
+        if self.reads {
+            self.read();
+        }
         let before = self.orders();
         let plan = self.world.plan(self.now);
         self.acknowledge(&plan);

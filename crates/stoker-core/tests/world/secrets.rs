@@ -1,10 +1,10 @@
-//! Secrets of jobs: copied by content, merged into orders, missed by name.
+//! Secrets of jobs: read by name, their logins merged into orders, missed by name.
 
-use stoker_core::model::{CopyName, SecretId};
-use stoker_core::world::{CopyChange, State};
-use stoker_core::{Event, Job, Reason, Stage};
+use stoker_core::model::{Found, LoginId, Offer, SecretId};
+use stoker_core::world::{MOST_LOGINS, State};
+use stoker_core::{Event, Job, JobId, Reason, Stage};
 
-use crate::build::{id, job, secs};
+use crate::build::{id, job, key, secs};
 use crate::scene::{NOTHING, Scene};
 
 const WEB: &str = "web@sha256:w";
@@ -13,8 +13,12 @@ fn secret(name: &str) -> SecretId {
     SecretId::new("default", name)
 }
 
-fn copy(content: &str) -> CopyName {
-    CopyName::of("kubernetes.io/dockerconfigjson", content.as_bytes())
+fn login(content: &str) -> LoginId {
+    LoginId::new(content)
+}
+
+fn logins(contents: &[&str]) -> Found {
+    Found::Logins(contents.iter().map(|content| Offer { id: login(content), closeness: 1 }).collect())
 }
 
 fn with_secrets(name: &str, secrets: &[&str]) -> Job {
@@ -23,31 +27,24 @@ fn with_secrets(name: &str, secrets: &[&str]) -> Job {
     job
 }
 
+/// The same job in another namespace, with Secrets of that one.
+fn elsewhere(namespace: &str, mut job: Job) -> Job {
+    job.id = JobId::new(("stoker.dev", "Preheat"), namespace, job.id.name());
+    job.images[0].secrets.iter_mut().for_each(|id| id.namespace = namespace.into());
+    job
+}
+
 impl Scene {
     fn secret(&mut self, name: &str, content: &str) {
-        self.world.apply(Event::Secret(secret(name), copy(content)));
+        self.holds(secret(name), logins(&[content]));
     }
 
-    fn copied(&mut self, content: &str) {
-        self.world.apply(Event::Copy(copy(content)));
+    fn holds(&mut self, id: SecretId, found: Found) {
+        self.secrets.insert(id, found);
     }
 
-    /// What a plan does about copies; its orders are looked at by name.
-    fn copies(&mut self) -> Vec<String> {
-        let changes = self.world.plan(self.now).copies;
-        let name = |name: &CopyName| {
-            let contents = ["one", "two", "three"];
-            contents.into_iter().find(|content| copy(content) == *name).unwrap_or("?")
-        };
-        let sentence = |change: &CopyChange| match change {
-            CopyChange::Make { copy, from } => format!("copies {} of {from}", name(copy)),
-            CopyChange::Remove(copy) => format!("removes {}", name(copy)),
-        };
-        changes.iter().map(sentence).collect()
-    }
-
-    fn ordered(&self) -> Vec<CopyName> {
-        self.order("n1", WEB).unwrap().terms.secrets.clone()
+    fn ordered(&self) -> Vec<LoginId> {
+        self.order("n1", WEB).unwrap().terms.logins.clone()
     }
 
     fn said(&self, name: &str) -> String {
@@ -60,106 +57,247 @@ impl Scene {
 }
 
 #[test]
-fn a_node_is_asked_when_the_copies_are_there() {
+fn a_node_is_asked_when_the_secrets_were_read() {
     let mut scene = Scene::of(&["n1"]);
+    scene.reads = false;
     scene.secret("a", "one");
-    scene.secret("unused", "three");
     scene.job(with_secrets("web", &["a"]));
-    assert_eq!(scene.copies(), ["copies one of default/a"]);
-    assert_eq!(scene.states("web"), ["n1 waits: SecretCopying"]);
-    assert!(scene.said("web").contains("Secret default/a is being copied"), "{}", scene.said("web"));
-    assert_eq!(scene.copies(), NOTHING, "once is enough");
-    scene.copied("one");
+    let wanted: Vec<SecretId> = scene.world.wanted_secrets().into_keys().collect();
+    assert_eq!(wanted, [secret("a")]);
+    scene.pass(60);
+    assert_eq!(scene.plan(), NOTHING, "as long as it takes");
+    assert_eq!(scene.states("web"), ["n1 waits: SecretUnread"]);
+    assert!(scene.said("web").contains("is reading Secret default/a"), "{}", scene.said("web"));
+    scene.read();
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
-    assert_eq!(scene.ordered(), [copy("one")]);
+    assert_eq!(scene.ordered(), [login("one")]);
 }
 
 #[test]
-fn an_order_has_the_secrets_of_all_its_jobs_in_their_order_and_equal_contents_once() {
+fn secrets_are_read_for_jobs_that_run_and_of_their_own_namespace_alone() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut web = with_secrets("web", &["a"]);
+    web.images[0].secrets.push(SecretId::new("kube-system", "token"));
+    scene.job(web);
+    let wanted = |scene: &Scene| scene.world.wanted_secrets();
+    assert_eq!(wanted(&scene).keys().collect::<Vec<_>>(), [&secret("a")]);
+    assert_eq!(wanted(&scene)[&secret("a")].images.keys().collect::<Vec<_>>(), [&key(WEB)]);
+    // Even if somebody read it, nobody would use it.
+    scene.holds(secret("a"), Found::Logins(Vec::new()));
+    let stolen = [(key(WEB), logins(&["stolen"]))].into();
+    scene.world.apply(Event::Secret(SecretId::new("kube-system", "token"), stolen, scene.now));
+    scene.plan();
+    assert_eq!(scene.ordered(), []);
+    scene.edit("web", |job| job.suspend = true);
+    assert!(wanted(&scene).is_empty());
+    scene.edit("web", |job| job.suspend = false);
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.plan();
+    assert_eq!(scene.outcome("web").stage, Stage::Succeeded);
+    assert!(wanted(&scene).is_empty(), "an ended job needs none");
+}
+
+#[test]
+fn an_order_has_the_logins_of_all_jobs_that_want_it_there_and_of_no_other() {
     let mut scene = Scene::of(&["n1"]);
     for (name, content) in [("z", "one"), ("a", "two"), ("same", "one"), ("b", "three")] {
         scene.secret(name, content);
-        scene.copied(content);
     }
     scene.job(with_secrets("first", &["z", "a", "same"]));
     scene.plan();
-    assert_eq!(scene.ordered(), [copy("one"), copy("two")]);
+    assert_eq!(scene.ordered(), [login("one"), login("two")]);
     scene.job(with_secrets("second", &["a", "b"]));
-    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "a job that joins brings its Secrets");
-    assert_eq!(scene.ordered(), [copy("one"), copy("two"), copy("three")]);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "a job that joins brings its logins");
+    assert_eq!(scene.ordered(), [login("one"), login("two"), login("three")]);
     scene.delete("first");
     assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
-    assert_eq!(scene.ordered(), [copy("two"), copy("three")], "and takes them along");
+    assert_eq!(scene.ordered(), [login("two"), login("three")], "and takes them along");
+    let mut other = with_secrets("other", &["z"]);
+    other.names = crate::build::names(&["n2"]);
+    scene.job(other);
+    scene.plan();
+    assert_eq!(scene.ordered(), [login("two"), login("three")], "its job wants the image on another node");
     scene.edit("second", |job| job.images[0].secrets.clear());
     scene.plan();
     assert_eq!(scene.ordered(), []);
 }
 
 #[test]
-fn a_changed_secret_reaches_the_order_when_its_copy_is_there_and_the_old_copy_goes_later() {
+fn twenty_logins_of_one_namespace_do_not_push_out_those_of_another() {
+    let mut scene = Scene::of(&["n1"]);
+    let bogus: Vec<String> = (0..20).map(|n| format!("bogus{n}")).collect();
+    let bogus: Vec<&str> = bogus.iter().map(String::as_str).collect();
+    scene.holds(SecretId::new("a-bad-one", "many"), logins(&bogus));
+    scene.holds(SecretId::new("shop", "good"), logins(&["good"]));
+    scene.job(elsewhere("a-bad-one", with_secrets("bad", &["many"])));
+    scene.job(elsewhere("shop", with_secrets("web", &["good"])));
+    scene.plan();
+    scene.plan();
+    let logins = scene.ordered();
+    assert_eq!(logins.len(), MOST_LOGINS + 1);
+    assert_eq!(logins.last(), Some(&login("good")));
+    // And who has more than are tried is not asked for ever.
+    scene.fails("n1", WEB, Reason::Unauthorized);
+    for _ in 0..3 {
+        assert_eq!(scene.plan(), NOTHING);
+    }
+}
+
+#[test]
+fn the_closest_logins_of_a_namespace_are_tried_first() {
+    let mut scene = Scene::of(&["n1"]);
+    let offer = |content: &str, closeness| Offer { id: login(content), closeness };
+    scene.holds(secret("wide"), Found::Logins((0..4).map(|n| offer(&format!("wide{n}"), 1)).collect()));
+    scene.holds(secret("close"), Found::Logins(vec![offer("close", 9)]));
+    scene.job(with_secrets("web", &["wide", "close"]));
+    scene.plan();
+    assert_eq!(scene.ordered(), ["close", "wide0", "wide1", "wide2"].map(login));
+}
+
+#[test]
+fn an_agent_that_cannot_open_logins_makes_its_node_wait_where_one_is_needed() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.features("n1", &[]);
+    scene.secret("a", "one");
+    scene.job(with_secrets("web", &["a"]));
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 waits: AgentTooOld", "n2 pulls"]);
+    assert!(scene.said("web").contains("too old"), "{}", scene.said("web"));
+    scene.job(job("plain", &["db@sha256:d"]));
+    assert_eq!(scene.plan().len(), 2, "without logins it goes on as before");
+    // Somebody who explains it without having read the Secret says the same.
+    scene.holds(secret("a"), Found::Unseen);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 waits: AgentTooOld", "n2 pulls"]);
+    scene.secret("a", "one");
+    scene.features("n1", &["sealed"]);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert!(scene.order("n1", WEB).unwrap().features().any(|feature| feature == "sealed"));
+    assert!(scene.order("n1", "db@sha256:d").unwrap().features().next().is_none());
+}
+
+#[test]
+fn a_node_whose_agent_is_too_old_is_not_asked_for_a_digest_either() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.features("n1", &["look", "resolve"]);
+    scene.secret("a", "one");
+    let mut web = job("web", &["web:1"]);
+    web.images[0].secrets = vec![secret("a")];
+    scene.job(web);
+    scene.plan();
+    assert!(scene.world.orders("n1").unwrap().is_empty());
+    assert!(!scene.world.orders("n2").unwrap().is_empty());
+}
+
+#[test]
+fn what_an_order_has_stays_until_the_secrets_were_read_again() {
     let mut scene = Scene::of(&["n1"]);
     scene.secret("a", "one");
-    scene.copied("one");
+    scene.job(with_secrets("web", &["a"]));
+    scene.plan();
+    // Another controller leads now, and has read nothing yet.
+    let mut fresh = Scene::of(&["n1"]);
+    fresh.reads = false;
+    fresh.world.apply(Event::Orders("n1".into(), scene.world.orders("n1").unwrap()));
+    fresh.job(with_secrets("web", &["a"]));
+    assert_eq!(fresh.plan(), NOTHING);
+    assert_eq!(fresh.ordered(), [login("one")]);
+    fresh.holds(secret("a"), Found::Forbidden);
+    fresh.read();
+    assert_eq!(fresh.plan(), NOTHING, "a role may be about to be replaced");
+    fresh.secret("a", "two");
+    fresh.read();
+    assert_eq!(fresh.plan().len(), 1);
+    assert_eq!(fresh.ordered(), [login("two")]);
+}
+
+#[test]
+fn a_job_that_is_suspended_lends_nothing() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.secret("a", "one");
+    scene.job(with_secrets("web", &["a"]));
+    scene.plan();
+    assert_eq!(scene.world.open_logins("n1"), [login("one")]);
+    scene.edit("web", |job| job.suspend = true);
+    assert_eq!(scene.plan(), ["n1 holds web@sha256:w"]);
+    assert!(scene.world.open_logins("n1").is_empty());
+    scene.edit("web", |job| job.suspend = false);
+    // What it named before is read again.
+    scene.plan();
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.world.open_logins("n1"), [login("one")]);
+    scene.succeeds("n1", WEB);
+    assert!(scene.world.open_logins("n1").is_empty(), "a finished order needs none");
+}
+
+#[test]
+fn a_job_uses_what_was_read_since_it_began() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.secret("a", "one");
+    scene.job(with_secrets("first", &["a"]));
+    scene.plan();
+    scene.succeeds("n1", WEB);
+    scene.reads = false;
+    scene.pass(1);
+    // Somebody changes the Secret and makes a job, which must not fail because of what was read before.
+    scene.secret("a", "two");
+    let mut again = with_secrets("again", &["a"]);
+    again.pull.policy = stoker_core::Policy::Always;
+    scene.job(again);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("again"), ["n1 waits: SecretUnread"]);
+    assert_eq!(scene.world.wanted_secrets()[&secret("a")].since, Some(scene.now));
+    scene.read();
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.ordered(), [login("two")]);
+}
+
+#[test]
+fn a_changed_secret_reaches_the_order_with_a_new_ask() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.secret("a", "one");
     scene.job(with_secrets("web", &["a"]));
     scene.plan();
     scene.secret("a", "two");
-    assert_eq!(scene.copies(), ["copies two of default/a"]);
-    assert_eq!(scene.ordered(), [copy("one")], "what it has until the new one is there");
-    scene.copied("two");
-    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "a new ask: it may have been refused just now");
-    assert_eq!(scene.ordered(), [copy("two")]);
-    scene.pass(9);
-    assert_eq!(scene.copies(), NOTHING);
-    scene.pass(1);
-    assert_eq!(scene.copies(), ["removes one"]);
-    assert_eq!(scene.copies(), NOTHING, "once is enough");
-    scene.world.apply(Event::CopyGone(copy("one")));
-    assert_eq!(scene.copies(), NOTHING);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "it may have been refused just now");
+    assert_eq!(scene.ordered(), [login("two")]);
+    assert_eq!(scene.plan(), NOTHING);
 }
 
 #[test]
-fn copies_go_when_no_job_needs_them_and_come_back_when_somebody_removes_them() {
+fn a_secret_that_may_not_be_read_or_makes_no_sense_is_said() {
     let mut scene = Scene::of(&["n1"]);
-    scene.secret("a", "one");
-    scene.copied("one");
-    scene.copied("two"); // left by an earlier life of the controller
+    scene.holds(secret("a"), Found::Forbidden);
     scene.job(with_secrets("web", &["a"]));
+    assert_eq!(scene.plan(), NOTHING, "it may be allowed");
+    assert_eq!(scene.states("web"), ["n1 waits: SecretForbidden"]);
+    assert!(scene.said("web").contains("--secrets-from default"), "{}", scene.said("web"));
+    let troubles = &scene.outcome("web").secrets;
+    assert_eq!((&troubles[0].secret, troubles[0].reason), (&secret("a"), Reason::SecretForbidden));
+    scene.pass(5);
+    assert_eq!(scene.plan().len(), 1, "tried without");
+    scene.acknowledge = false;
+    scene.fails("n1", WEB, Reason::Unauthorized);
     scene.plan();
-    scene.world.apply(Event::CopyGone(copy("one")));
-    assert_eq!(scene.copies(), ["copies one of default/a"]);
-    scene.copied("one");
-    scene.pass(10);
-    assert_eq!(scene.copies(), ["removes two"]);
-    scene.succeeds("n1", WEB);
+    assert_eq!(scene.outcome("web").failures[0].reason, Reason::SecretForbidden);
+    assert!(scene.said("web").starts_with("SecretForbidden: the controller may not read Secret default/a;"));
+    scene.holds(secret("a"), Found::Unusable("a login of it is longer than 8 KiB".into()));
     scene.plan();
-    assert_eq!(scene.outcome("web").stage, Stage::Succeeded);
-    scene.plan();
-    scene.pass(10);
-    assert_eq!(scene.copies(), ["removes one"], "an ended job needs none");
-}
-
-#[test]
-fn a_copy_is_wanted_again_while_it_is_being_removed() {
-    let mut scene = Scene::of(&["n1"]);
+    assert_eq!(
+        scene.said("web"),
+        "SecretUnusable: Secret default/a cannot be used: a login of it is longer than 8 KiB; make it anew \
+         (web@sha256:w went wrong)"
+    );
     scene.secret("a", "one");
-    scene.copied("one");
-    assert_eq!(scene.copies(), NOTHING);
-    scene.pass(10);
-    assert_eq!(scene.copies(), ["removes one"]);
-    scene.job(with_secrets("web", &["a"]));
-    assert_eq!(scene.plan(), NOTHING, "it is there, and about to go");
-    assert_eq!(scene.states("web"), ["n1 waits: SecretCopying"]);
-    scene.world.apply(Event::CopyGone(copy("one")));
-    assert_eq!(scene.copies(), ["copies one of default/a"]);
-    scene.copied("one");
-    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.plan().len(), 1, "mended");
+    assert!(scene.outcome("web").secrets.is_empty());
 }
 
 #[test]
 fn a_missing_secret_stops_nothing_and_is_named_where_the_registry_wants_one() {
     let mut scene = Scene::of(&["n1"]);
     scene.secret("a", "one");
-    scene.copied("one");
     scene.job(with_secrets("web", &["gone", "a"]));
     assert_eq!(scene.plan(), NOTHING, "it may come");
     assert_eq!(scene.states("web"), ["n1 waits: SecretMissing"]);
@@ -168,7 +306,7 @@ fn a_missing_secret_stops_nothing_and_is_named_where_the_registry_wants_one() {
     assert_eq!(scene.world.plan(scene.now).wake, Some(scene.now + secs(5)));
     scene.pass(5);
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "tried with the others");
-    assert_eq!(scene.ordered(), [copy("one")]);
+    assert_eq!(scene.ordered(), [login("one")]);
     scene.acknowledge = false;
     scene.fails("n1", WEB, Reason::NotFound);
     scene.plan();
@@ -187,49 +325,31 @@ fn a_missing_secret_stops_nothing_and_is_named_where_the_registry_wants_one() {
 }
 
 #[test]
-fn a_secret_that_is_seen_after_its_job_is_used() {
-    let mut scene = Scene::of(&["n1"]);
-    scene.job(with_secrets("web", &["a"]));
-    assert_eq!(scene.plan(), NOTHING);
-    scene.secret("a", "one");
-    assert_eq!(scene.copies(), ["copies one of default/a"]);
-    scene.pass(60);
-    assert_eq!(scene.plan(), NOTHING, "a copy is waited for as long as it takes");
-    scene.copied("one");
-    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
-}
-
-#[test]
 fn a_message_names_a_secret_as_the_jobs_user_does() {
     let mut scene = Scene::of(&["n1"]);
     scene.secret("a", "one");
-    scene.copied("one");
     scene.job(with_secrets("web", &["a"]));
     scene.plan();
     scene.acknowledge = false;
     scene.report("n1", WEB, |report| {
         report.phase = stoker_core::Phase::Failed;
         report.reason = Some(Reason::Unauthorized);
-        report.message = format!("Secret {} cannot be used", copy("one"));
+        report.message = format!("the login {} cannot be used", login("one"));
     });
     scene.plan();
-    assert_eq!(scene.said("web"), "Unauthorized: Secret default/a cannot be used");
+    assert_eq!(scene.said("web"), "Unauthorized: the login of Secret default/a cannot be used");
 }
 
 #[test]
 fn a_refused_node_is_asked_again_once_for_each_change_of_its_secret() {
     let mut scene = Scene::of(&["n1", "n2"]);
     scene.secret("a", "one");
-    scene.copied("one");
     scene.job(with_secrets("web", &["a"]));
     scene.plan();
     scene.fails("n1", WEB, Reason::Unauthorized);
     assert_eq!(scene.plan(), NOTHING);
     assert_eq!(scene.states("web"), ["n1 failed: Unauthorized", "n2 pulls"]);
     scene.secret("a", "two");
-    assert_eq!(scene.copies(), ["copies two of default/a"]);
-    assert_eq!(scene.states("web"), ["n1 waits: SecretCopying", "n2 pulls"], "it has hope again");
-    scene.copied("two");
     let pull = |node: &str| format!("{node} pulls {WEB} at sha256:w");
     assert_eq!(scene.plan(), [pull("n1"), pull("n2")], "the one that pulls may have been refused just now");
     scene.fails("n1", WEB, Reason::Unauthorized);
@@ -239,11 +359,9 @@ fn a_refused_node_is_asked_again_once_for_each_change_of_its_secret() {
         scene.progresses("n2", WEB);
     }
     scene.secret("a", "three");
-    scene.copied("three");
     assert_eq!(scene.plan(), [pull("n1"), pull("n2")]);
     scene.fails("n1", WEB, Reason::NotFound);
     scene.secret("a", "four");
-    scene.copied("four");
     assert_eq!(scene.plan(), [pull("n2")], "that was not for want of a login");
 }
 
@@ -258,29 +376,25 @@ fn a_secret_that_is_made_or_named_later_gives_a_refused_node_another_try() {
     scene.plan();
     assert_eq!(scene.states("web"), ["n1 failed: SecretMissing", "n2 pulls"]);
     scene.secret("late", "one");
-    scene.copied("one");
     assert_eq!(scene.plan().len(), 2, "n1 again, n2 with the login");
     scene.fails("n1", WEB, Reason::Unauthorized);
     scene.secret("other", "two");
-    scene.copied("two");
     assert_eq!(scene.plan(), NOTHING);
     scene.edit("web", |job| job.images[0].secrets.push(secret("other")));
     assert_eq!(scene.plan().len(), 2);
-    assert_eq!(scene.ordered(), [copy("one"), copy("two")]);
+    assert_eq!(scene.ordered(), [login("one"), login("two")]);
 }
 
 #[test]
 fn a_job_that_has_ended_stays_ended_whatever_becomes_of_its_secret() {
     let mut scene = Scene::of(&["n1"]);
     scene.secret("a", "one");
-    scene.copied("one");
     scene.job(with_secrets("web", &["a"]));
     scene.plan();
     scene.fails("n1", WEB, Reason::Unauthorized);
     scene.plan();
     assert_eq!(scene.outcome("web").stage, Stage::Failed);
     scene.secret("a", "two");
-    scene.copied("two");
     assert_eq!(scene.plan(), NOTHING);
     assert_eq!(scene.states("web"), ["n1 failed: Unauthorized"]);
 }
@@ -290,20 +404,18 @@ fn jobs_that_were_refused_together_are_asked_again_together_and_not_by_turns() {
     let mut scene = Scene::of(&["n1", "n2"]);
     for (name, content) in [("a", "one"), ("b", "two")] {
         scene.secret(name, content);
-        scene.copied(content);
     }
     for (name, secret) in [("first", "a"), ("second", "b")] {
         scene.job(with_secrets(name, &[secret]));
     }
     scene.plan();
     scene.plan();
-    assert_eq!(scene.ordered(), [copy("one"), copy("two")]);
+    assert_eq!(scene.ordered(), [login("one"), login("two")]);
     scene.fails("n1", WEB, Reason::Unauthorized);
     assert_eq!(scene.plan(), NOTHING);
     scene.secret("a", "three");
-    scene.copied("three");
     scene.plan();
-    assert_eq!(scene.ordered(), [copy("three"), copy("two")], "what was tried is not forgotten");
+    assert_eq!(scene.ordered(), [login("three"), login("two")], "what was tried is not forgotten");
     for name in ["first", "second"] {
         assert_eq!(scene.states(name), ["n1 pulls", "n2 pulls"], "{name}: one answer serves both");
     }
@@ -320,12 +432,10 @@ fn jobs_that_were_refused_together_are_asked_again_together_and_not_by_turns() {
 fn a_node_that_was_refused_while_its_order_changed_is_not_forgotten() {
     let mut scene = Scene::of(&["n1", "n2"]);
     scene.secret("a", "one");
-    scene.copied("one");
     scene.job(with_secrets("web", &["a"]));
     scene.plan();
     let old = scene.order("n1", WEB).unwrap().clone();
     scene.secret("a", "two");
-    scene.copied("two");
     scene.plan();
     scene.report("n1", WEB, |report| {
         // The agent had not seen the change when it gave up.
@@ -338,31 +448,9 @@ fn a_node_that_was_refused_while_its_order_changed_is_not_forgotten() {
 }
 
 #[test]
-fn a_stranger_under_the_name_of_a_copy_is_named_until_it_is_gone() {
-    let mut scene = Scene::of(&["n1"]);
-    scene.secret("a", "one");
-    scene.job(with_secrets("web", &["a"]));
-    let stranger = SecretId::new("stoker-system", copy("one").as_str());
-    scene.world.apply(Event::NameTaken(stranger.clone()));
-    scene.world.apply(Event::NameTaken(SecretId::new("stoker-system", copy("two").as_str())));
-    assert_eq!(scene.copies(), ["copies one of default/a"]);
-    assert_eq!(scene.states("web"), ["n1 waits: SecretCopying"]);
-    let said = scene.said("web");
-    assert!(
-        said.contains(&format!("Secret {stranger} has the name of the copy")) && said.contains("delete it"),
-        "{said}"
-    );
-    scene.world.apply(Event::NameFree(stranger));
-    assert!(scene.said("web").contains("is being copied"), "{}", scene.said("web"));
-    scene.copied("one");
-    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
-}
-
-#[test]
 fn a_silent_node_gets_new_logins_when_it_is_heard_of() {
     let mut scene = Scene::of(&["n1"]);
     scene.secret("a", "one");
-    scene.copied("one");
     let mut web = with_secrets("web", &["a"]);
     web.completion = stoker_core::Completion::Continuous { resync: secs(86_400) };
     scene.job(web);
@@ -370,12 +458,11 @@ fn a_silent_node_gets_new_logins_when_it_is_heard_of() {
     scene.pass(601);
     scene.edit("web", |job| job.parallelism = 0);
     scene.secret("a", "two");
-    scene.copied("two");
     assert_eq!(scene.plan(), NOTHING, "nobody listens, and nobody may be asked");
     assert_eq!(scene.states("web"), ["n1 failed: NodeSilent"]);
     scene.progresses("n1", WEB);
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
-    assert_eq!(scene.ordered(), [copy("two")]);
+    assert_eq!(scene.ordered(), [login("two")]);
 }
 
 #[test]
@@ -383,7 +470,6 @@ fn what_was_tried_for_one_job_is_not_tried_again_because_another_asked() {
     let mut scene = Scene::of(&["n1", "n2"]);
     for (name, content) in [("a", "one"), ("b", "two")] {
         scene.secret(name, content);
-        scene.copied(content);
     }
     for (name, secret) in [("first", "a"), ("second", "b")] {
         scene.job(with_secrets(name, &[secret]));
@@ -395,9 +481,8 @@ fn what_was_tried_for_one_job_is_not_tried_again_because_another_asked() {
     scene.edit("second", |job| job.parallelism = 1);
     scene.plan();
     scene.secret("a", "three");
-    scene.copied("three");
     scene.plan();
-    assert_eq!(scene.ordered(), [copy("three"), copy("two")]);
+    assert_eq!(scene.ordered(), [login("three"), login("two")]);
     scene.fails("n1", WEB, Reason::Unauthorized);
     assert_eq!(scene.plan(), NOTHING);
     for name in ["first", "second"] {

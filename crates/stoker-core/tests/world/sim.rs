@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
-use stoker_core::model::{CopyName, Job, Node, Order, Report};
-use stoker_core::world::{CopyChange, OrderWrite};
+use stoker_core::model::{Job, Node, Order, Report};
+use stoker_core::world::OrderWrite;
 use stoker_core::{Ask, Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, World};
 
 use crate::build::{at, id, node, pulling, secs};
-use crate::history::{Happening, IMAGES, SECRETS, Work, copy, secret};
+use crate::history::{Happening, IMAGES, SECRETS, Work, found};
 
 pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// What an agent says that was taken over.
@@ -22,6 +22,7 @@ const JOBS: [&str; 3] = ["a", "b", "c"];
 pub(crate) struct AgentObject {
     pub(crate) orders: BTreeMap<Key, Order>,
     pub(crate) reports: BTreeMap<Key, Report>,
+    pub(crate) features: BTreeSet<String>,
 }
 
 /// A write that was planned and has not arrived.
@@ -29,7 +30,6 @@ pub(crate) struct AgentObject {
 enum Write {
     Orders(OrderWrite),
     Status(Box<Outcome>),
-    Copy(CopyChange),
 }
 
 /// All that the API server has.
@@ -48,7 +48,6 @@ pub(crate) struct Sim {
     pub(crate) agents: BTreeMap<&'static str, AgentObject>,
     /// The content of each Secret.
     pub(crate) secrets: BTreeMap<&'static str, u8>,
-    copies: BTreeSet<CopyName>,
     under_way: VecDeque<Write>,
     /// Answers to writes of jobs that are on their way: the object as it was then, and its version.
     late: VecDeque<(Job, u64)>,
@@ -76,7 +75,6 @@ impl Sim {
             nodes: BTreeMap::new(),
             agents: BTreeMap::new(),
             secrets: BTreeMap::new(),
-            copies: BTreeSet::new(),
             under_way: VecDeque::new(),
             late: VecDeque::new(),
             versions: BTreeMap::new(),
@@ -158,6 +156,7 @@ impl Sim {
                 if !self.agents.contains_key(name) {
                     self.agents.insert(name, AgentObject::default());
                     self.tell(Event::Orders(name.into(), BTreeMap::new()));
+                    self.happen(&Happening::Features { node: *node, sealed: true });
                 }
             }
             Happening::AgentGone { node } => {
@@ -171,15 +170,20 @@ impl Sim {
             Happening::Secret { secret: n, content } => {
                 let name = SECRETS[n % SECRETS.len()];
                 match content {
-                    Some(content) => {
-                        self.secrets.insert(name, *content);
-                        self.tell(Event::Secret(secret(name), copy(*content)));
-                    }
-                    None if self.secrets.remove(name).is_some() => self.tell(Event::SecretGone(secret(name))),
-                    None => {}
+                    Some(content) => self.secrets.insert(name, *content),
+                    None => self.secrets.remove(name),
+                };
+            }
+            Happening::Read => self.read(),
+            Happening::Features { node, sealed } => {
+                let name = NODES[node % NODES.len()];
+                if let Some(agent) = self.agents.get_mut(name) {
+                    let all = ["look", "resolve", "sealed"].iter().filter(|feature| *sealed || **feature != "sealed");
+                    agent.features = all.map(|feature| feature.to_string()).collect();
+                    let features = agent.features.clone();
+                    self.tell(Event::Features(name.into(), features));
                 }
             }
-            Happening::CopyGone { content } => self.lose(copy(*content)),
             Happening::Pass { seconds } => self.now += secs(u64::try_from(*seconds).unwrap()),
             Happening::Plan => return Some(self.plan()),
             Happening::Deliver => self.deliver(),
@@ -204,16 +208,19 @@ impl Sim {
         None
     }
 
-    fn gain(&mut self, copy: CopyName) {
-        if self.copies.insert(copy.clone()) {
-            self.tell(Event::Copy(copy));
-        }
+    /// Reads the Secrets that jobs name.
+    pub(crate) fn read(&mut self) {
+        self.contents(&self.world).into_iter().for_each(|event| self.tell(event));
     }
 
-    fn lose(&mut self, copy: CopyName) {
-        if self.copies.remove(&copy) {
-            self.tell(Event::CopyGone(copy));
-        }
+    /// What is found in the Secrets that the jobs of a World name.
+    fn contents(&self, world: &World) -> Vec<Event> {
+        let wanted = world.wanted_secrets().into_iter();
+        let read = wanted.map(|(id, wanted)| {
+            let found = found(self.secrets.get(id.name.as_str()).copied());
+            Event::Secret(id, wanted.images.into_keys().map(|key| (key, found.clone())).collect(), self.now)
+        });
+        read.collect()
     }
 
     /// The object is this from now on, and a watch says so.
@@ -270,6 +277,7 @@ impl Sim {
                 self.tell(Event::Orders(name.into(), agent.orders.clone()));
             }
             self.tell(Event::Reports(name.into(), agent.reports.clone()));
+            self.tell(Event::Features(name.into(), agent.features.clone()));
             self.agents.insert(name, agent);
         }
         self.world.listening(self.now);
@@ -280,7 +288,6 @@ impl Sim {
         self.said.extend(plan.outcomes.iter().map(|outcome| (outcome.job.clone(), outcome.stage)));
         self.under_way.extend(plan.orders.iter().cloned().map(Write::Orders));
         self.under_way.extend(plan.outcomes.iter().cloned().map(Box::new).map(Write::Status));
-        self.under_way.extend(plan.copies.iter().cloned().map(Write::Copy));
         plan
     }
 
@@ -306,9 +313,6 @@ impl Sim {
                     self.see_job(name, job, version);
                 }
             }
-            // It was asked for with the content that the Secret had then; one that is there is not made again.
-            Write::Copy(CopyChange::Make { copy, .. }) => self.gain(copy),
-            Write::Copy(CopyChange::Remove(copy)) => self.lose(copy),
         }
     }
 
@@ -355,7 +359,6 @@ impl Sim {
                 let version = self.store_job(name, job.clone());
                 Some((name, job, version))
             }
-            Write::Copy(_) => None,
         }
     }
 
@@ -422,10 +425,11 @@ impl Sim {
         self.tell(Event::Reports(name.into(), reports));
     }
 
-    /// A World that was made from the API objects.
+    /// A World that was made from the API objects, and that has read the Secrets.
     pub(crate) fn restarted(&self) -> World {
         let mut world = World::new();
         self.objects().into_iter().for_each(|event| world.apply(event));
+        self.contents(&world).into_iter().for_each(|event| world.apply(event));
         world
     }
 
@@ -434,11 +438,13 @@ impl Sim {
         let jobs = self.jobs.values().cloned().map(|job| Event::Job(Box::new(job)));
         let nodes = self.nodes.values().cloned().map(Event::Node);
         let agents = self.agents.iter().flat_map(|(name, agent)| {
-            [Event::Orders((*name).into(), agent.orders.clone()), Event::Reports((*name).into(), agent.reports.clone())]
+            [
+                Event::Orders((*name).into(), agent.orders.clone()),
+                Event::Reports((*name).into(), agent.reports.clone()),
+                Event::Features((*name).into(), agent.features.clone()),
+            ]
         });
-        let secrets = self.secrets.iter().map(|(name, content)| Event::Secret(secret(name), copy(*content)));
-        let copies = self.copies.iter().cloned().map(Event::Copy);
-        jobs.chain(nodes).chain(agents).chain(secrets).chain(copies).collect()
+        jobs.chain(nodes).chain(agents).collect()
     }
 
     /// Every agent finishes every order that it has; one fails and one is refused.

@@ -96,9 +96,10 @@ fn each_reason_to_wait_has_a_sentence() {
         Waiting::NodeNotReady,
         Waiting::NoAgent,
         Waiting::NodeUnknown,
-        Waiting::SecretCopying { secret: secret.clone(), blocked: None },
-        Waiting::SecretCopying { secret: secret.clone(), blocked: Some(SecretId::new("stoker-system", "pull-0a1b")) },
+        Waiting::SecretUnread { secret: secret.clone() },
+        Waiting::SecretForbidden { secret: secret.clone() },
         Waiting::SecretMissing { secret },
+        Waiting::AgentTooOld,
         Waiting::Pending,
         Waiting::StatusUnreadable { problem: "startTime: not a time".into() },
     ];

@@ -75,7 +75,7 @@ impl Fleet {
             bandwidth: None,
             sandbox: Default::default(),
         };
-        let terms = Terms { pull, secrets: Vec::new(), progress: pace::progress_interval(PARALLELISM) };
+        let terms = Terms { pull, logins: Vec::new(), progress: pace::progress_interval(PARALLELISM) };
         let jobs = BTreeSet::from([job_id(job)]);
         Order::new(&image(job), jobs, self.began, Ask::Fetch(Some(self.pin(job))), terms)
     }

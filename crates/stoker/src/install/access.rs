@@ -19,19 +19,23 @@ const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
 /// What the controller does with its Lease once it is there.
 const OF_ITS_LEASE: [&str; 4] = ["get", "list", "update", "watch"];
 
-/// Accounts, roles and bindings. `definitions` are the CRDs that are installed with them.
-pub(super) fn all(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
-    let mut documents = controller(namespace, definitions);
+/// The role with which the controller reads Secrets in some namespaces only.
+const SECRETS: &str = "stoker-controller-secrets";
+
+/// Accounts, roles and bindings. `definitions` are the CRDs that are installed with them; Secrets are read in the namespaces of
+/// `secrets_from`, or in all where it is empty.
+pub(super) fn all(namespace: &str, secrets_from: &[String], definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+    let mut documents = controller(namespace, secrets_from, definitions);
     documents.extend(agent(namespace));
     documents.extend(people(definitions));
     documents
 }
 
-fn controller(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+fn controller(namespace: &str, secrets_from: &[String], definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+    // By name, as jobs give them; nobody may list them.
+    let secrets = rule("", &["secrets"], &["get"]);
     let mut rules = vec![
         rule("", &["nodes"], &["list", "watch"]),
-        // RBAC knows no types of Secrets; the controller asks for the two that hold logins of registries alone.
-        rule("", &["secrets"], &["list", "watch"]),
         rule("", &["events"], &["create"]),
         rule(native::GROUP, &[NODE_PREHEATS], &["list", "patch", "watch"]),
     ];
@@ -39,20 +43,25 @@ fn controller(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<
         rules.push(rule(group, &[plural], &["delete", "list", "watch"]));
         rules.push(rule(group, &[&format!("{plural}/status")], &["patch"]));
     }
+    if secrets_from.is_empty() {
+        rules.push(secrets.clone());
+    }
     let own = vec![
         rule(LEASES.0, &[LEASES.1], &["create"]),
         named(rule(LEASES.0, &[LEASES.1], &OF_ITS_LEASE), CONTROLLER),
-        rule("", &["secrets"], &["create", "delete"]),
+        // For one release: copies of logins that earlier versions made here are deleted.
+        rule("", &["secrets"], &["delete", "list"]),
     ];
-    vec![
+    let mut documents = vec![
         account(namespace, CONTROLLER, "controller"),
         Document::new(
-            "The controller sees nodes, jobs and logins of registries, writes orders, and says in jobs what came of them.",
+            "The controller sees nodes and jobs, reads the Secrets that jobs name, writes orders, and says in jobs what came of them.",
             cluster_role(CONTROLLER, "controller", rules),
         ),
         cluster_binding(namespace, CONTROLLER, "controller"),
         Document::new(
-            "In its own namespace it holds the Lease that only one controller has, and makes copies of logins for agents.",
+            "In its own namespace it holds the Lease that only one controller has, and deletes copies of logins that earlier \
+             versions made.",
             role(namespace, CONTROLLER, "controller", own),
         ),
         binding(namespace, CONTROLLER, "controller"),
@@ -61,7 +70,19 @@ fn controller(namespace: &str, definitions: &[CustomResourceDefinition]) -> Vec<
              the requests of all service accounts. It allows nothing that the roles above do not allow.",
             flow_schema(namespace),
         ),
-    ]
+    ];
+    if !secrets_from.is_empty() {
+        documents.push(Document::new(
+            "Secrets with logins of registries, in the namespaces of --secrets-from alone.",
+            cluster_role(SECRETS, "controller", vec![secrets]),
+        ));
+    }
+    documents.extend(secrets_from.iter().map(|place| {
+        let mut binding = bound("Role", metadata(SECRETS, Some(place), "controller"), namespace, CONTROLLER);
+        binding.object["roleRef"] = json!({ "apiGroup": RBAC, "kind": "ClusterRole", "name": SECRETS });
+        binding
+    }));
+    documents
 }
 
 /// Requests for the Lease are few and small, and a leader whose renewals stand in a queue loses the lease when the API server has
@@ -101,10 +122,9 @@ fn agent(namespace: &str) -> Vec<Document> {
         ),
         cluster_binding(namespace, AGENT, "agent"),
         Document::new(
-            "Copies of logins for registries are read by the names in orders; they cannot be listed.",
-            role(namespace, AGENT, "agent", vec![rule("", &["secrets"], &["get"])]),
+            "An agent reads no Secrets. For one release: this takes away what earlier versions allowed under the same name.",
+            role(namespace, AGENT, "agent", Vec::new()),
         ),
-        binding(namespace, AGENT, "agent"),
     ]
 }
 

@@ -87,7 +87,7 @@ fn in_another_namespace_nothing_is_left_that_names_the_usual_one() {
     let documents = manifests::all("warm", &install(&["--dialects", "kruise"])).unwrap();
     let text = manifests::yaml(&documents).unwrap();
     assert!(!text.contains(stoker_api::NAMESPACE), "{text}");
-    assert_eq!(text.matches("--namespace=warm").count(), 2, "controller and agents are told");
+    assert_eq!(text.matches("--namespace=warm").count(), 1, "the controller is told");
 }
 
 #[test]
@@ -95,7 +95,13 @@ fn every_object_is_what_it_says_it_is_and_can_be_found_again() {
     let removed: BTreeSet<String> = kinds::all().into_iter().map(|kind| kind.resource.kind).collect();
     let provider =
         ["--credential-provider-config", "/etc/c/config.json", "--credential-provider-bin-dir", "/etc/c/bin"];
-    for args in [&[][..], &["--dialects", "kruise"], &["--image-pull-secret", "regcred"], &provider] {
+    for args in [
+        &[][..],
+        &["--dialects", "kruise"],
+        &["--image-pull-secret", "regcred"],
+        &["--secrets-from", "shop"],
+        &provider,
+    ] {
         for object in objects(args) {
             match kind(&object) {
                 "Namespace" => is::<Namespace>(&object),
@@ -167,13 +173,13 @@ fn nobody_may_more_than_they_do() {
     }
     let cases: [(&str, &str, &[&str]); 14] = [
         ("ClusterRole stoker-agent", "secrets", &[]),
-        ("Role stoker-agent", "secrets", &["get"]),
+        ("Role stoker-agent", "secrets", &[]),
         ("ClusterRole stoker-agent", "nodes", &["get"]),
         ("ClusterRole stoker-agent", "nodepreheats", &["create", "get", "list", "watch"]),
         ("ClusterRole stoker-agent", "nodepreheats/status", &["patch"]),
         ("ClusterRole stoker-agent", "preheats", &[]),
-        ("ClusterRole stoker-controller", "secrets", &["list", "watch"]),
-        ("Role stoker-controller", "secrets", &["create", "delete"]),
+        ("ClusterRole stoker-controller", "secrets", &["get"]),
+        ("Role stoker-controller", "secrets", &["delete", "list"]),
         ("ClusterRole stoker-controller", "nodepreheats", &["list", "patch", "watch"]),
         ("ClusterRole stoker-controller", "nodepreheats/status", &[]),
         ("ClusterRole stoker-controller", "nodes", &["list", "watch"]),
@@ -184,6 +190,30 @@ fn nobody_may_more_than_they_do() {
     for (role, resource, verbs) in cases {
         assert_eq!(may(role, resource), verbs, "{role}: {resource}");
     }
+}
+
+#[test]
+fn secrets_are_read_in_the_namespaces_that_are_given_alone() {
+    let args = ["--secrets-from", "shop,team-b"];
+    for (role, rule) in rules(&args) {
+        let secrets = rule.resources.is_some_and(|resources| resources.contains(&"secrets".to_string()));
+        assert!(!secrets || role != "ClusterRole stoker-controller", "{:?}", rule.verbs);
+        assert!(!secrets || role != "ClusterRole stoker-controller-secrets" || rule.verbs == ["get"]);
+    }
+    let bindings = objects(&args).into_iter().filter(|object| object["roleRef"]["name"] == "stoker-controller-secrets");
+    let bindings: Vec<RoleBinding> = bindings.map(|object| serde_json::from_value(object).unwrap()).collect();
+    let places: Vec<&str> = bindings.iter().map(|binding| binding.metadata.namespace.as_deref().unwrap()).collect();
+    assert_eq!(places, ["shop", "team-b"]);
+    for binding in &bindings {
+        let subject = &binding.subjects.as_ref().unwrap()[0];
+        assert_eq!(
+            (subject.name.as_str(), subject.namespace.as_deref()),
+            ("stoker-controller", Some(stoker_api::NAMESPACE))
+        );
+        assert_eq!(binding.role_ref.kind, "ClusterRole");
+    }
+    assert!(!objects(&[]).iter().any(|object| object["metadata"]["name"] == "stoker-controller-secrets"));
+    assert!(Cli::try_parse_from(["stoker", "install", "--secrets-from", "Not A Name"]).is_err());
 }
 
 /// A right without a place in the flow schema would stand in the queue of all service accounts.

@@ -131,14 +131,19 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
     }
     let going = survey.found.iter().filter(|found| found.stage == Stage::Namespace);
     let going: BTreeSet<String> = going.map(|found| found.object.name_any()).collect();
-    let homes: BTreeSet<String> = survey.found.iter().filter_map(|found| found.object.namespace()).collect();
+    let homes: BTreeSet<String> = survey.found.iter().filter_map(|found| home(&found.object)).collect();
     survey.staying = homes.difference(&going).cloned().collect();
     survey.homes = homes.union(&going).cloned().collect();
     Ok(survey)
 }
 
-/// What Stoker made while it ran in a namespace that stays: its Lease, and copies of logins. A controller that still runs
-/// makes more of them.
+/// The namespace in which Stoker is, by this object of it. The controller's right to read Secrets is given in namespaces of others.
+fn home(object: &DynamicObject) -> Option<String> {
+    let given_elsewhere = object.data.pointer("/roleRef/kind") == Some(&json!("ClusterRole"));
+    object.namespace().filter(|_| !given_elsewhere)
+}
+
+/// What Stoker made while it ran in a namespace that stays: its Lease, and copies of logins that earlier versions made.
 async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<Found>> {
     let lease = ListParams::default().fields(&format!("metadata.name={CONTROLLER}"));
     let copies = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
@@ -331,4 +336,22 @@ fn data(survey: &Survey) -> String {
         agents.filter_map(|found| found.object.data.pointer("/spec/template/spec/containers/0/args")?.as_array());
     let mut data = args.flatten().filter_map(|arg| arg.as_str()?.strip_prefix("--data="));
     data.next().unwrap_or("/var/lib/stoker").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser as _;
+
+    #[test]
+    fn stoker_is_not_in_the_namespaces_whose_secrets_it_reads() {
+        let line = ["stoker", "install", "--secrets-from", "shop,team-b"];
+        let Command::Install(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not an install") };
+        let documents = manifests::all("warm", &args).unwrap();
+        let objects = documents.into_iter().map(|document| serde_json::from_value(document.object).unwrap());
+        let objects: Vec<DynamicObject> = objects.collect();
+        assert!(objects.iter().any(|object| object.namespace().as_deref() == Some("shop")));
+        assert_eq!(objects.iter().filter_map(home).collect::<BTreeSet<_>>(), BTreeSet::from(["warm".to_string()]));
+    }
 }

@@ -124,7 +124,7 @@ fn agent(namespace: &str, args: &Install) -> Value {
     let container = json!({
         "name": "agent",
         "image": args.image.name(),
-        "args": agent_args(namespace, &args.host),
+        "args": agent_args(&args.host),
         "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } }],
         "livenessProbe": probe("/healthz", 20, at.clone()),
         "readinessProbe": probe("/readyz", 5, at),
@@ -184,7 +184,7 @@ fn elsewhere(namespace: &str) -> Option<String> {
     (namespace != stoker_api::NAMESPACE).then(|| format!("--namespace={namespace}"))
 }
 
-fn agent_args(namespace: &str, host: &HostArgs) -> Vec<String> {
+fn agent_args(host: &HostArgs) -> Vec<String> {
     let mut args = vec![
         "agent".into(),
         "--node=$(NODE_NAME)".into(),
@@ -193,7 +193,6 @@ fn agent_args(namespace: &str, host: &HostArgs) -> Vec<String> {
         format!("--metrics={}", host.agent_metrics),
         format!("--probes={}", host.agent_probes),
     ];
-    args.extend(elsewhere(namespace));
     args.extend(host.runtime_endpoint.iter().map(|socket| format!("--runtime-endpoint={socket}")));
     let config = host.credential_provider_config.iter();
     args.extend(config.map(|file| format!("--credential-provider-config={file}")));

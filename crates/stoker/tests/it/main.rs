@@ -14,6 +14,7 @@ mod jobs;
 mod kept;
 mod kinds;
 mod lasting;
+mod lost_key;
 mod memory;
 mod metrics;
 mod mistakes;

@@ -10,10 +10,10 @@ use stoker_testbed::proxy::Proxy;
 use crate::bed::{Site, Wishes};
 use crate::up::docker_login;
 
-/// The copies of Secrets that the only order to fetch an image names.
-fn copies(object: &DynamicObject) -> Option<Value> {
+/// The logins that the only order to fetch an image names.
+fn logins(object: &DynamicObject) -> Option<Value> {
     let orders = object.data.pointer("/spec/orders")?.as_object()?;
-    orders.values().find(|order| order["ask"] == "Fetch").map(|order| order["secrets"].clone())
+    orders.values().find(|order| order["ask"] == "Fetch").map(|order| order["logins"].clone())
 }
 
 pub(crate) async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_meanwhile(site: &Site) {
@@ -35,12 +35,12 @@ pub(crate) async fn a_pull_that_is_refused_goes_on_with_the_secret_that_came_mea
     }});
     bed.create(&job.to_string()).await;
     link.wait_for_bytes(1_000_000).await.unwrap();
-    let before = copies(&bed.wait("NodePreheat", node, |object| copies(object).is_some()).await).unwrap();
+    let before = logins(&bed.wait("NodePreheat", node, |object| logins(object).is_some()).await).unwrap();
 
     let secret = json!({ "stringData": { ".dockerconfigjson": docker_login(&link.host(), "ada", "hunter2-new") } });
     let secrets: Api<Secret> = Api::default_namespaced(bed.client().await);
     secrets.patch("login", &PatchParams::default(), &Patch::Merge(&secret)).await.unwrap();
-    let other = |object: &DynamicObject| copies(object).is_some_and(|copies| copies != before);
+    let other = |object: &DynamicObject| logins(object).is_some_and(|logins| logins != before);
     bed.wait("NodePreheat", node, other).await;
     registry.set_accounts(&account("hunter2-new")).unwrap();
     link.let_go();

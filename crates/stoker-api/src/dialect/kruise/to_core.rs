@@ -80,6 +80,7 @@ pub fn summary(object: &DynamicObject) -> Summary {
         ended,
         // Their status has names only.
         failures: Vec::new(),
+        secrets: Vec::new(),
         message: text::message(&status.message),
         warnings: Vec::new(),
     }
