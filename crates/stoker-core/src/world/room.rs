@@ -28,7 +28,7 @@ pub enum Full {
 /// How much an order takes, about.
 pub(super) fn weight(order: &Order) -> usize {
     let jobs: usize = order.jobs.iter().map(|job| job_weight(job.namespace(), job.name())).sum();
-    BARE + order.image.len() + jobs + sandbox_weight(&order.terms.pull.sandbox)
+    BARE + order.image.len() + jobs + sandbox_weight(&order.terms.pull.sandbox) + 40 * order.terms.logins.len()
 }
 
 fn job_weight(namespace: &str, name: &str) -> usize {
