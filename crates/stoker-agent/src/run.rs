@@ -188,7 +188,8 @@ async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Erro
         Ok::<_, Unreadable>(found)
     };
     let found = tokio::task::spawn_blocking(read).await;
-    let found = found.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
+    let found =
+        found.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
     Agent::new(settings, found).run(cancel).await
 }
 
