@@ -385,6 +385,10 @@ pub(crate) struct Install {
     /// The namespaces whose Secrets the controller may read, for `pullSecrets` of jobs there [default: all]
     #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = values::namespace)]
     pub(crate) secrets_from: Vec<String>,
+    /// Let everybody make jobs who may edit a namespace, by Kubernetes' roles `edit` and `admin`; without it, those to whom
+    /// you bind the ClusterRole stoker-edit
+    #[arg(long)]
+    pub(crate) aggregate_to_edit: bool,
     /// How many controllers run; one leads, others stand by
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=10))]
     pub(crate) replicas: u8,

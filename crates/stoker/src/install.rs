@@ -40,6 +40,12 @@ pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<Exit
     if !args.offline {
         let seen = look(cluster, namespace, &args).await?;
         seen.notes.iter().for_each(|note| errln!("note: {note}"));
+        if seen.edit_has_jobs && !args.aggregate_to_edit {
+            errln!(
+                "note: whoever has Kubernetes' role `edit` or `admin` can make jobs on this cluster, and cannot once this is applied; give \
+                 --aggregate-to-edit to keep it so, or bind the ClusterRole stoker-edit to those who need it"
+            );
+        }
         documents.retain(|document| !seen.foreign_home || document.object["kind"] != "Namespace");
     }
     if args.image.name() == NO_IMAGE {
@@ -69,7 +75,7 @@ async fn look(cluster: &Cluster, namespace: &str, args: &Install) -> anyhow::Res
         Err(_) => {
             let note = "no cluster was looked at, because there is no usable kubeconfig here; it must be";
             let notes = vec![format!("{note} {}, without a namespace {namespace} of somebody else", check::NEEDS)];
-            return Ok(check::Seen { notes, foreign_home: false });
+            return Ok(check::Seen { notes, ..check::Seen::default() });
         }
     };
     Ok(check::cluster(&client, namespace, &manifests::definitions(&args.dialects)).await?)

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use stoker_api::native;
 
 use super::manifests::{Document, merged, metadata};
+use crate::cli::Install;
 
 /// The service account, and the name of everything else of the controller.
 pub(super) const CONTROLLER: &str = "stoker-controller";
@@ -21,16 +22,18 @@ const OF_ITS_LEASE: [&str; 4] = ["get", "list", "update", "watch"];
 
 /// The role with which the controller reads Secrets in some namespaces only.
 const SECRETS: &str = "stoker-controller-secrets";
+/// The role with which people make jobs.
+pub(super) const EDITORS: &str = "stoker-edit";
 
-/// Accounts, roles and bindings. `definitions` are the CRDs that are installed with them; Secrets are read in the namespaces of
-/// `secrets_from`, or in all where it is empty.
-pub(super) fn all(namespace: &str, secrets_from: &[String], definitions: &[CustomResourceDefinition]) -> Vec<Document> {
-    let mut documents = controller(namespace, secrets_from, definitions);
+/// Accounts, roles and bindings. `definitions` are the CRDs that are installed with them.
+pub(super) fn all(namespace: &str, args: &Install, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+    let mut documents = controller(namespace, &args.secrets_from, definitions);
     documents.extend(agent(namespace));
-    documents.extend(people(definitions));
+    documents.extend(people(args.aggregate_to_edit, definitions));
     documents
 }
 
+/// Secrets are read in the namespaces of `secrets_from`, or in all where it is empty.
 fn controller(namespace: &str, secrets_from: &[String], definitions: &[CustomResourceDefinition]) -> Vec<Document> {
     // By name, as jobs give them; nobody may list them.
     let secrets = rule("", &["secrets"], &["get"]);
@@ -128,20 +131,29 @@ fn agent(namespace: &str) -> Vec<Document> {
     ]
 }
 
-/// Roles that Kubernetes adds to its own `view` and `edit`, and one for the nodes' side, which is nobody's namespace.
-fn people(definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+/// Roles for jobs, one that Kubernetes adds to its own `view` and one that it adds to `edit` where that is asked for, and a role
+/// for the nodes' side, which is nobody's namespace.
+fn people(aggregate_to_edit: bool, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
     const READ: &[&str] = &["get", "list", "watch"];
-    const WRITE: &[&str] = &["create", "delete", "deletecollection", "patch", "update"];
+    const EDIT: &[&str] = &["get", "list", "watch", "create", "delete", "deletecollection", "patch", "update"];
     let rules = |verbs| jobs(definitions).map(|(group, plural)| rule(group, &[plural], verbs)).collect::<Vec<_>>();
     let aggregated = |name: &str, to: &str, rules| {
         let mut role = cluster_role(name, "access", rules);
         let labels = role["metadata"]["labels"].take();
-        role["metadata"]["labels"] = merged(labels, json!({ format!("{RBAC}/aggregate-to-{to}"): "true" }));
+        role["metadata"]["labels"] = merged(labels, json!({ aggregate_to(to): "true" }));
         role
+    };
+    let edit = if aggregate_to_edit {
+        Document::new("Who may edit a namespace makes jobs in it.", aggregated(EDITORS, "edit", rules(EDIT)))
+    } else {
+        Document::new(
+            "Makes jobs. Bound to nobody: bind it in a namespace to people who may have images pulled on all nodes.",
+            cluster_role(EDITORS, "access", rules(EDIT)),
+        )
     };
     vec![
         Document::new("Who may view a namespace sees its jobs.", aggregated("stoker-view", "view", rules(READ))),
-        Document::new("Who may edit a namespace makes jobs in it.", aggregated("stoker-edit", "edit", rules(WRITE))),
+        edit,
         Document::new(
             "What `stoker get` and `stoker why` also look at. Bound to nobody: bind it to people who may see all nodes.",
             cluster_role(
@@ -151,6 +163,11 @@ fn people(definitions: &[CustomResourceDefinition]) -> Vec<Document> {
             ),
         ),
     ]
+}
+
+/// The label by which Kubernetes adds a role to its own role `to`.
+pub(super) fn aggregate_to(to: &str) -> String {
+    format!("{RBAC}/aggregate-to-{to}")
 }
 
 /// Group and plural of every kind that is a job.

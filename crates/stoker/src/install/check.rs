@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::Api;
 use kube::{Client, ResourceExt as _};
 
+use super::access::{EDITORS, aggregate_to};
 use super::manifests::{self, MANAGED_BY, PART_OF, POD_SECURITY};
 use crate::jobs;
 
@@ -61,6 +63,8 @@ pub(super) struct Seen {
     pub(super) notes: Vec<String>,
     /// Whether the namespace is there and somebody else's: it is left as it is.
     pub(super) foreign_home: bool,
+    /// Whether Kubernetes' role `edit` includes making jobs.
+    pub(super) edit_has_jobs: bool,
 }
 
 /// Looks at the version, at CRDs of the same names as ours, for an installation in another namespace, and at this one.
@@ -104,6 +108,10 @@ pub(super) async fn cluster(
         seen.foreign_home = true;
         seen.notes.push(left_alone(&home));
     }
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    // Who may not read roles is not kept from printing manifests: this is for a note alone.
+    let editors = answer(roles.get_opt(EDITORS)).await.ok().flatten();
+    seen.edit_has_jobs = editors.is_some_and(|role| role.labels().contains_key(&aggregate_to("edit")));
     Ok(seen)
 }
 

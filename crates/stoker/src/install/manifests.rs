@@ -78,7 +78,7 @@ pub(super) fn all(namespace: &str, args: &Install) -> anyhow::Result<Vec<Documen
         let object = serde_json::to_value(definition).context("a CRD cannot be written as JSON")?;
         documents.push(Document::new("A kind of object that Stoker serves.", object));
     }
-    documents.extend(access::all(namespace, &args.secrets_from, &definitions));
+    documents.extend(access::all(namespace, args, &definitions));
     documents.extend(policy::all(namespace));
     documents.extend(workloads::all(namespace, args));
     Ok(documents)

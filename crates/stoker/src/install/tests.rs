@@ -15,7 +15,7 @@ use k8s_openapi::serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use stoker_runtime::{Otherwise, Wish};
 
-use super::{kinds, manifests};
+use super::{access, kinds, manifests};
 use crate::cli::{Cli, Command, Install};
 
 fn install(args: &[&str]) -> Install {
@@ -214,6 +214,18 @@ fn secrets_are_read_in_the_namespaces_that_are_given_alone() {
     }
     assert!(!objects(&[]).iter().any(|object| object["metadata"]["name"] == "stoker-controller-secrets"));
     assert!(Cli::try_parse_from(["stoker", "install", "--secrets-from", "Not A Name"]).is_err());
+}
+
+/// Whoever makes a job has images pulled on all nodes, which is more than a namespace.
+#[test]
+fn who_may_edit_a_namespace_makes_jobs_only_where_that_was_asked_for() {
+    let aggregated = |args: &[&str], to: &str| {
+        let labelled = |object: &Value| object["metadata"]["labels"][access::aggregate_to(to)] == "true";
+        let roles = objects(args).into_iter().filter(labelled);
+        roles.map(|role| role["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!((aggregated(&[], "view"), aggregated(&[], "edit")), (vec!["stoker-view".into()], vec![]));
+    assert_eq!(aggregated(&["--aggregate-to-edit"], "edit"), [access::EDITORS]);
 }
 
 /// A right without a place in the flow schema would stand in the queue of all service accounts.

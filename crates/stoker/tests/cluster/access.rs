@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
-use serde_json::{Value, json};
+use serde_json::json;
 use stoker_api::native::NodePreheat;
 
 use crate::bed::{Cluster, SHOP, SYSTEM};
@@ -117,26 +117,25 @@ fn sorted(lines: impl IntoIterator<Item = impl Into<String>>) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long"]
-async fn who_may_view_a_namespace_sees_its_jobs_and_who_may_edit_it_makes_them() {
+async fn who_may_view_a_namespace_sees_its_jobs_and_who_has_the_role_for_them_makes_them() {
     let Some(cluster) = Cluster::enter().await else { return };
     let role = |name: &str| json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name});
-    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": {"name": "bob", "namespace": SHOP}, "roleRef": role("view"),
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}]});
-    let bindings: Api<DynamicObject> = Api::namespaced_with(
-        cluster.client.clone(),
-        SHOP,
-        &ApiResource::erase::<k8s_openapi::api::rbac::v1::RoleBinding>(&()),
-    );
-    let binding: DynamicObject = serde_json::from_value::<Value>(binding).and_then(serde_json::from_value).unwrap();
-    let params = PatchParams::apply("test");
-    bindings.patch("bob", &params, &Patch::Apply(&binding)).await.unwrap();
+    let binding = |user: &str, bound: &str| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": user, "namespace": SHOP}, "roleRef": role(bound),
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]})
+    };
+    let bindings = [binding("bob", "view"), binding("carol", "edit")];
+    cluster.apply(&bindings.map(|binding| binding.to_string()).join("\n---\n")).await.exits(0);
     let can = async |user: &str, verb: &str, what: &str, namespace: &str| {
         let ran = cluster.kubectl(&["auth", "can-i", verb, what, "-n", namespace, &format!("--as={user}")]).await;
         ran.out.trim() == "yes"
     };
     let ada = format!("system:serviceaccount:{SHOP}:ada");
     assert!(can("bob", "list", "preheats", SHOP).await && !can("bob", "create", "preheats", SHOP).await);
+    // Images on all nodes are more than a namespace.
+    assert!(can("carol", "create", "deployments", SHOP).await && can("carol", "list", "preheats", SHOP).await);
+    assert!(!can("carol", "create", "preheats", SHOP).await);
     assert!(can(&ada, "create", "preheats", SHOP).await && can(&ada, "delete", "preheats", SHOP).await);
     assert!(can(&ada, "list", "nodepreheats", SHOP).await && !can(&ada, "patch", "nodepreheats", SHOP).await);
     assert!(!can(&ada, "create", "preheats", "default").await && !can("bob", "list", "preheats", "default").await);
@@ -144,6 +143,14 @@ async fn who_may_view_a_namespace_sees_its_jobs_and_who_may_edit_it_makes_them()
     let user = format!("--as={ada}");
     let status = ["auth", "can-i", "patch", "preheats", "--subresource=status", "-n", SHOP, &user];
     assert_eq!(cluster.kubectl(&status).await.out.trim(), "no");
+
+    let image = cluster.own_image().await;
+    let open = cluster.administer(&["install", "--image", &image, "--aggregate-to-edit"]).await;
+    cluster.apply(&open.exits(0).out).await.exits(0);
+    eventually("who may edit makes jobs", async || can("carol", "create", "preheats", SHOP).await).await;
+    let closed = cluster.administer(&["install", "--image", &image]).await;
+    cluster.apply(&closed.exits(0).says("cannot once this is applied").out).await.exits(0);
+    eventually("who may edit makes none", async || !can("carol", "create", "preheats", SHOP).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -155,13 +155,15 @@ impl Cluster {
             json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "ada", "namespace": SHOP}}),
             json!({"apiVersion": v1, "kind": "RoleBinding", "metadata": {"name": "ada", "namespace": SHOP},
                 "roleRef": role("edit"), "subjects": subject}),
+            json!({"apiVersion": v1, "kind": "RoleBinding", "metadata": {"name": "ada-jobs", "namespace": SHOP},
+                "roleRef": role("stoker-edit"), "subjects": subject}),
             json!({"apiVersion": v1, "kind": "ClusterRoleBinding", "metadata": {"name": "shop-ada"},
                 "roleRef": role("stoker-nodes-view"), "subjects": subject}),
         ];
         self.apply(&objects.map(|object| object.to_string()).join("\n---\n")).await.exits(0);
         self.administrator.account(self.person.kubeconfig().to_owned(), (SHOP, "ada"), None).await;
         let allowed = async || self.kubectl_as_person(&["auth", "can-i", "create", "preheats"]).await.code == Some(0);
-        eventually("the role `edit` has Stoker's jobs", allowed).await;
+        eventually("ada may make jobs", allowed).await;
     }
 
     /// The API server as a part of Stoker sees it: with a token of its account, bound to a pod where one is named.

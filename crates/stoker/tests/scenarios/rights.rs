@@ -30,12 +30,14 @@ impl Rights {
         self.administrator.account(dir.join(format!("{name}.kubeconfig")), account, bound).await
     }
 
-    /// Somebody who may edit the namespace, and see nodes.
+    /// Somebody who may edit the namespace and make jobs in it, and see nodes.
     pub(crate) async fn person(&self, dir: &Path, namespace: &str) -> Login {
         let somebody = self.account(namespace, "person").await;
         let bindings: Api<RoleBinding> = Api::namespaced(self.client.clone(), namespace);
-        let edits = binding("person", "edit", &somebody);
-        bindings.create(&PostParams::default(), &serde_json::from_value(edits).unwrap()).await.unwrap();
+        for role in ["edit", "stoker-edit"] {
+            let edits = binding(&format!("person-{role}"), role, &somebody);
+            bindings.create(&PostParams::default(), &serde_json::from_value(edits).unwrap()).await.unwrap();
+        }
         self.bind_everywhere(&somebody, "stoker-nodes-view").await;
         for (group, resource) in [("stoker.dev", "preheats"), ("apps.kruise.io", "imagepulljobs")] {
             for verb in ["create", "list"] {
