@@ -55,7 +55,9 @@ async fn an_image_that_fells_the_agent_is_given_up(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(mut node) = Node::start(version).await else { return };
     let image = image(12 * MIB);
-    let name = registry.push("kills/agent-again", "v1", &image).await;
+    // By digest: the question for a tag's digest would be begun too.
+    let tag = registry.push("kills/agent-again", "v1", &image).await;
+    let name = format!("{}@{}", tag.strip_suffix(":v1").unwrap(), image.digest());
     registry.link.stall_after(4_000);
     node.begin("fells", &name, &[]).await;
     let ledger = node.up.data().join("nodes/node-1/ledger.json");
