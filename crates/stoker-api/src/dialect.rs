@@ -1,43 +1,85 @@
-//! The table of dialects: each is a kind of object, a function from an object to a job, and one from the job's
-//! outcome back to changes of the object. A dialect has no loop of its own.
+//! The table of dialects: each has kinds of objects that mean jobs, a function from such an object to its jobs, and one from
+//! their outcomes back to changes of objects. A dialect has no loop, no cache and no index of its own: see [`crate::view`].
 
+mod job;
 pub mod kruise;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde::de::DeserializeOwned;
 use stoker_core::rollup::{FailedNode, SecretTrouble};
-use stoker_core::{Job, JobId, Outcome};
+use stoker_core::{JobId, World};
 
 use crate::native;
-use crate::write::Write;
+use crate::view::{Derived, Kind, Projected, Reader, Root};
+pub(crate) use job::project_job;
 
-/// One kind of object that means jobs.
+/// The objects of one project that Stoker serves.
 pub struct Dialect {
+    /// Its name, as an installation asks for it.
+    pub name: &'static str,
+    /// The kinds that mean jobs. All objects of these are watched.
+    pub kinds: &'static [&'static JobKind],
+    /// Other kinds that may be read, while somebody asks for them.
+    pub asks: &'static [&'static Kind],
+}
+
+/// A kind of object that means jobs.
+pub struct JobKind {
     /// The kind.
-    pub kind: &'static str,
-    /// How it is found on an API server.
-    pub resource: fn() -> ApiResource,
-    /// The job that an object describes.
-    pub job: fn(&DynamicObject) -> Result<Job, NotReadable>,
-    /// What its outcome changes in the object.
-    pub project: fn(&DynamicObject, &Outcome, Timestamp) -> Option<Write>,
+    pub kind: Kind,
+    /// The dialect that it belongs to.
+    pub dialect: &'static str,
+    /// The jobs that an object means.
+    pub derive: fn(&Root, &mut Reader<'_>) -> Derived,
+    /// What their outcomes change.
+    pub project: fn(&Root, &mut Reader<'_>, &World, Timestamp) -> Projected,
     /// What the object's status says, for lists of jobs of all dialects.
     pub summary: fn(&DynamicObject) -> Summary,
 }
 
-impl Dialect {
+impl JobKind {
     /// The job that the object of this namespace and name means.
     pub fn job_id(&self, namespace: &str, name: &str) -> JobId {
-        JobId::new(((self.resource)().group.as_str(), self.kind), namespace, name)
+        JobId::new((&self.kind.group(), self.kind.name), namespace, name)
     }
 
     /// The job that this object means.
     pub fn job_id_of(&self, object: &DynamicObject) -> JobId {
         let metadata = &object.metadata;
         self.job_id(metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+    }
+
+    /// Whether it is a kind of another project, which nobody need install.
+    pub fn is_foreign(&self) -> bool {
+        self.dialect != native::DIALECT
+    }
+}
+
+impl PartialEq for JobKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind
+    }
+}
+
+impl Eq for JobKind {}
+
+impl PartialOrd for JobKind {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for JobKind {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.kind.cmp(&other.kind)
+    }
+}
+
+impl std::fmt::Debug for JobKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.kind.fmt(f)
     }
 }
 
@@ -67,22 +109,15 @@ pub struct Summary {
 }
 
 /// Every dialect; the native API is the first.
-pub const DIALECTS: &[Dialect] = &[
-    Dialect {
-        kind: "Preheat",
-        resource: || ApiResource::erase::<native::Preheat>(&()),
-        job: native::to_core::job,
-        project: native::from_core::project,
-        summary: native::to_core::summary,
-    },
-    Dialect {
-        kind: "ImagePullJob",
-        resource: || ApiResource::erase::<kruise::ImagePullJob>(&()),
-        job: kruise::job,
-        project: kruise::project,
-        summary: kruise::summary,
-    },
+pub static DIALECTS: &[Dialect] = &[
+    Dialect { name: native::DIALECT, kinds: &[&native::PREHEATS], asks: &[] },
+    Dialect { name: kruise::DIALECT, kinds: &[&kruise::IMAGE_PULL_JOBS], asks: &[] },
 ];
+
+/// Every kind that means jobs, of all dialects.
+pub fn job_kinds() -> impl Iterator<Item = &'static JobKind> {
+    DIALECTS.iter().flat_map(|dialect| dialect.kinds).copied()
+}
 
 /// An object whose shape is not that of its kind: it was written past the schema, or by another version of it.
 #[derive(Debug, thiserror::Error)]

@@ -10,13 +10,17 @@ use stoker_core::human::count;
 use stoker_core::rollup::{Outcome, Stage};
 use stoker_core::text;
 
-use crate::dialect::Dialect;
+use crate::dialect::JobKind;
 use crate::write::{Target, Write};
 
-/// The events that lie between an object's status and an outcome.
-pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Vec<Write> {
-    let before = (dialect.summary)(object);
-    let images = (dialect.job)(object).map_or(0, |job| job.images.len());
+/// The events that lie between an object's status and the outcome of its job, which has so many images.
+pub(crate) fn events(
+    kind: &JobKind,
+    object: &DynamicObject,
+    (images, outcome): (usize, &Outcome),
+    now: Timestamp,
+) -> Vec<Write> {
+    let before = (kind.summary)(object);
     let images = count(u32::try_from(images).unwrap_or(u32::MAX), "image");
     let nodes = count(outcome.desired, "node");
     let mut events = Vec::new();
@@ -24,18 +28,18 @@ pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now:
     let begins = before.phase.is_empty() || lacked_nodes && outcome.desired > 0;
     if begins && outcome.started.is_some() && !outcome.lacks_nodes {
         let message = format!("Preheating {images} on {nodes}");
-        events.push(event(dialect, object, "Started", true, &message, now));
+        events.push(event(kind, object, "Started", true, &message, now));
     }
     if outcome.waits_for_nodes() && !lacked_nodes {
         let message =
             "no node matches spec.nodes, so nothing is pulled; compare it with `kubectl get nodes --show-labels`";
-        events.push(event(dialect, object, Reason::NoNodes.as_str(), false, message, now));
+        events.push(event(kind, object, Reason::NoNodes.as_str(), false, message, now));
     }
     if before.failed == 0
         && let Some(first) = outcome.failures.first()
     {
         let message = format!("Node {} failed with {}: {}", first.node, first.reason, first.message);
-        events.push(event(dialect, object, "NodeFailed", false, &message, now));
+        events.push(event(kind, object, "NodeFailed", false, &message, now));
     }
     if !before.ended && outcome.completed.is_some() {
         let (good, reason, message) = match outcome.stage {
@@ -45,26 +49,27 @@ pub fn events(dialect: &Dialect, object: &DynamicObject, outcome: &Outcome, now:
             }
             _ => (false, "Failed", format!("Preheating {images} failed on {} of {nodes}", outcome.failed)),
         };
-        events.push(event(dialect, object, reason, good, &message, now));
+        events.push(event(kind, object, reason, good, &message, now));
     }
     events
 }
 
 /// The event of an object whose status cannot be read.
-pub fn unreadable(dialect: &Dialect, object: &DynamicObject, problem: &str, now: Timestamp) -> Write {
+pub(crate) fn unreadable(kind: &JobKind, object: &DynamicObject, problem: &str, now: Timestamp) -> Write {
     let message = format!(
         "the status of this object cannot be read, so nobody knows whether the job has ended, and nothing is done about it; mend \
          its status, or delete the object and make it anew ({problem})"
     );
-    event(dialect, object, Reason::StatusUnreadable.as_str(), false, &message, now)
+    event(kind, object, Reason::StatusUnreadable.as_str(), false, &message, now)
 }
 
-fn event(dialect: &Dialect, object: &DynamicObject, reason: &str, good: bool, message: &str, now: Timestamp) -> Write {
-    let resource = (dialect.resource)();
+fn event(kind: &JobKind, object: &DynamicObject, reason: &str, good: bool, message: &str, now: Timestamp) -> Write {
+    let resource = kind.kind.resource_of(object);
     let name = object.metadata.name.clone().unwrap_or_default();
-    let namespace = object.metadata.namespace.clone().unwrap_or_default();
-    // The same event again is the same name, and refused as such.
-    let unique = format!("{:x}", now.as_millisecond());
+    // Events of objects without a namespace are in this one.
+    let namespace = object.metadata.namespace.clone().unwrap_or_else(|| "default".into());
+    // What is said of one state of the object again has the same name, and is refused as such: a write that failed is made anew.
+    let unique = object.metadata.resource_version.as_deref().unwrap_or("0");
     let kind = resource.kind.to_lowercase();
     let event_name = format!("{:.200}.{kind}.{}.{unique}", name, reason.to_lowercase());
     let second = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
@@ -89,7 +94,7 @@ fn event(dialect: &Dialect, object: &DynamicObject, reason: &str, good: bool, me
                 "apiVersion": resource.api_version,
                 "kind": resource.kind,
                 "name": name,
-                "namespace": namespace,
+                "namespace": object.metadata.namespace,
                 "uid": object.metadata.uid,
             },
             "reason": reason,
@@ -134,13 +139,16 @@ mod tests {
             world.apply(Event::Node(node));
             world.apply(Event::Orders(name.as_str().into(), Default::default()));
         }
-        world.apply(Event::Job(Box::new((crate::DIALECTS[0].job)(&object).unwrap())));
+        let mut view = crate::View::default();
+        view.see(&crate::view::Query::all(&crate::native::PREHEATS.kind), object.clone());
+        view.settle(&mut world);
         let outcome = world.plan(now).outcomes.remove(0);
         (object, outcome)
     }
 
     fn said(object: &DynamicObject, outcome: &Outcome) -> Vec<String> {
-        let events = events(&crate::DIALECTS[0], object, outcome, Timestamp::UNIX_EPOCH);
+        let images = object.data["spec"]["images"].as_array().unwrap().len();
+        let events = events(&crate::native::PREHEATS, object, (images, outcome), Timestamp::UNIX_EPOCH);
         let text = |write: Write| match write {
             Write::Create(_, event) => {
                 let part = |field: &str| event[field].as_str().unwrap_or_default().to_string();

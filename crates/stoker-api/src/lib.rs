@@ -14,16 +14,17 @@ pub mod native;
 pub mod node;
 pub mod secret;
 mod span;
+pub mod view;
 mod write;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
 
 pub use amount::{Amount, NotAnAmount};
-pub use dialect::{DIALECTS, Dialect, NotReadable, Summary};
-pub use events::{events, unreadable};
+pub use dialect::{DIALECTS, Dialect, JobKind, NotReadable, Summary, job_kinds};
 pub use image::image;
 pub use span::{NotASpan, Span};
+pub use view::View;
 pub use write::{Target, Write};
 
 /// The namespace of Stoker's own objects, unless it is installed in another.

@@ -18,6 +18,28 @@ pub use preheat::{
 };
 pub use status::{Condition, FailedNode, PreheatStatus, SecretProblem, WaitingFor};
 
+use kube_core::discovery::ApiResource;
+
+use crate::dialect::{JobKind, project_job};
+use crate::view::{Kind, Row};
+
+/// The name of this dialect.
+pub const DIALECT: &str = "stoker";
+
+/// Preheats.
+pub static PREHEATS: JobKind = JobKind {
+    kind: Kind {
+        name: "Preheat",
+        versions: || vec![ApiResource::erase::<Preheat>(&())],
+        keep: Row::whole,
+        fields: None,
+    },
+    dialect: DIALECT,
+    derive: to_core::derive,
+    project: |root, reader, world, now| project_job(root, reader, world, now, from_core::status_change),
+    summary: to_core::summary,
+};
+
 /// The API group.
 pub const GROUP: &str = "stoker.dev";
 /// Its version.

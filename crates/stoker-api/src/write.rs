@@ -30,6 +30,9 @@ pub enum Write {
     Patch(Target, Value),
     /// A JSON merge patch of its status.
     Status(Target, Value),
+    /// A JSON merge patch of the object as it is in the one version that the patch names: what somebody else has changed meanwhile
+    /// ends it.
+    Guarded(Target, Value),
     /// A new object.
     Create(Target, Value),
     /// The object goes, if it is still the one with this uid.
@@ -42,6 +45,7 @@ impl Write {
         match self {
             Write::Patch(target, _)
             | Write::Status(target, _)
+            | Write::Guarded(target, _)
             | Write::Create(target, _)
             | Write::Delete(target, _) => target,
         }

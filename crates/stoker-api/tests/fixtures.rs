@@ -7,7 +7,8 @@ use std::path::Path;
 
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
-use stoker_api::{DIALECTS, Dialect, Write};
+use stoker_api::view::{Query, Root};
+use stoker_api::{View, Write, job_kinds};
 use stoker_core::{Event, World};
 
 fn manifests(folder: &str) -> Vec<(String, String)> {
@@ -22,11 +23,6 @@ fn manifests(folder: &str) -> Vec<(String, String)> {
     files.into_iter().map(read).collect()
 }
 
-fn dialect(object: &DynamicObject) -> &'static Dialect {
-    let kind = &object.types.as_ref().unwrap().kind;
-    DIALECTS.iter().find(|dialect| dialect.kind == kind).unwrap()
-}
-
 /// The object as an API server would hand it out, the job it means, and the status of a fleet of two nodes.
 fn walk(manifest: &str) -> String {
     let mut object: DynamicObject = serde_saphyr::from_str(manifest).unwrap();
@@ -34,8 +30,10 @@ fn walk(manifest: &str) -> String {
     object.metadata.generation = Some(1);
     let now: Timestamp = "2026-01-02T03:04:05.678Z".parse().unwrap();
     object.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
-    let dialect = dialect(&object);
-    let job = (dialect.job)(&object).unwrap();
+    let kind = job_kinds().find(|kind| kind.kind.name == object.types.as_ref().unwrap().kind).unwrap();
+    let root = Root { kind, namespace: "default".into(), name: object.metadata.name.clone().unwrap() };
+    let mut view = View::default();
+    view.see(&Query::all(&kind.kind), object);
     let mut world = World::new();
     for (name, pool) in [("n1", "serverless"), ("n2", "vm")] {
         world.apply(Event::Node(stoker_core::Node {
@@ -46,10 +44,12 @@ fn walk(manifest: &str) -> String {
         }));
         world.apply(Event::Orders(name.into(), Default::default()));
     }
-    world.apply(Event::Job(Box::new(job.clone())));
-    let plan = world.plan(now);
-    let write = (dialect.project)(&object, &plan.outcomes[0], now);
-    let Some(Write::Status(_, patch)) = write else { panic!("no status") };
+    let settled = view.settle(&mut world);
+    assert_eq!(settled.problems, [""; 0]);
+    let job = world.job(&root.job()).unwrap().clone();
+    world.plan(now);
+    let mut writes = view.project(&root, &world, now);
+    let Some(Write::Status(_, patch)) = writes.pop() else { panic!("no status") };
     format!("{job:#?}\n\n{patch:#}")
 }
 

@@ -1,11 +1,9 @@
 //! From API objects to core's events: the one place where both the watches and `why` translate.
 
 use kube::ResourceExt;
-use kube::api::DynamicObject;
-use stoker_api::Dialect;
 use stoker_api::native::NodeObject;
+use stoker_core::Event;
 use stoker_core::model::{NodeName, SEALED};
-use stoker_core::{Event, Job};
 use stoker_transfer::PublicKey;
 
 /// The version of an object; later ones are greater.
@@ -29,15 +27,4 @@ pub(crate) fn node(object: NodeObject) -> (Event, [Event; 2]) {
 /// The key to which logins for this node are sealed.
 pub(crate) fn key(object: &NodeObject) -> Option<PublicKey> {
     object.key.as_ref()?.parse().ok()
-}
-
-/// The job of an object of a dialect; one that cannot be read is logged, and the others go on.
-pub(crate) fn job(dialect: &Dialect, object: &DynamicObject) -> Option<Job> {
-    match (dialect.job)(object) {
-        Ok(job) => Some(job),
-        Err(problem) => {
-            tracing::warn!("a job cannot be read and is left out: {problem}");
-            None
-        }
-    }
 }

@@ -2,20 +2,23 @@
 //!
 //! Decides nothing. Only the watches and the writer hold a client; time comes from the clock that is handed in.
 
+mod due;
 mod facts;
-mod inputs;
+mod hearing;
+mod leading;
 mod lease;
 mod lifecycle;
 mod metrics;
-mod mirror;
 mod moment;
 mod owed;
 mod problem;
 mod reading;
 mod run;
 mod secrets;
+mod sight;
 pub mod snapshot;
 mod watch;
+mod watches;
 mod writer;
 
 pub use lifecycle::watch_over_nodes;

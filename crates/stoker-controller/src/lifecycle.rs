@@ -39,15 +39,15 @@ pub async fn watch_over_nodes(
     let (input, mut inputs) = mpsc::channel(1024);
     let mut tasks = JoinSet::new();
     let moments = Moments::default();
-    let (nodes, to) = (Watch::new(Api::<Node>::all(client.clone()), "Node", &moments), input.clone());
+    let (nodes, to) = (Watch::new(vec![Api::<Node>::all(client.clone())], "Node", &moments), input.clone());
     tasks.spawn(async move {
         let read = |node: Node| (node.name_any(), node::to_core(&node).ready);
-        nodes.run(to, |fact| Input::Node(fact.map(read))).await;
+        nodes.run(to, |fact, _| Input::Node(fact.map(read))).await;
     });
-    let leases = Watch::new(Api::<Lease>::namespaced(client.clone(), lease_namespace), "Lease", &moments);
+    let leases = Watch::new(vec![Api::<Lease>::namespaced(client.clone(), lease_namespace)], "Lease", &moments);
     tasks.spawn(async move {
         let read = |lease: Lease| lease.name_any();
-        leases.run(input, |fact| Input::Lease(fact.map(read))).await;
+        leases.run(input, |fact, _| Input::Lease(fact.map(read))).await;
     });
     // By when each ready node must be heard of again; our own clock, so that no other can be wrong.
     let mut deadlines: BTreeMap<String, Instant> = BTreeMap::new();
@@ -72,11 +72,11 @@ pub async fn watch_over_nodes(
                 }
                 Input::Node(Fact::Deaf) => hears_nodes = false,
                 Input::Lease(Fact::Deaf) => hears_leases = false,
-                Input::Node(Fact::Listed | Fact::Resumed) => {
+                Input::Node(Fact::Listed | Fact::Resumed | Fact::Refused) => {
                     hears_nodes = true;
                     deadlines.values_mut().for_each(|deadline| *deadline = Instant::now() + patience);
                 }
-                Input::Lease(Fact::Listed | Fact::Resumed) => {
+                Input::Lease(Fact::Listed | Fact::Resumed | Fact::Refused) => {
                     hears_leases = true;
                     deadlines.values_mut().for_each(|deadline| *deadline = Instant::now() + patience);
                 }

@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use stoker_api::DIALECTS;
+use stoker_api::job_kinds;
 use stoker_core::{JobId, Outcome, Plan, Reason, Stage, Waiting};
 use tokio::time::Instant;
 
@@ -64,6 +64,7 @@ pub struct Metrics {
     nodes: Family<ByState, Gauge>,
     nodes_waiting: Family<ByReason, Gauge>,
     interruptions: Family<ByKind, Counter>,
+    unheard: Family<ByKind, Gauge>,
     pulse: Arc<Mutex<Pulse>>,
 }
 
@@ -97,6 +98,7 @@ impl Metrics {
             nodes: Family::default(),
             nodes_waiting: Family::default(),
             interruptions: Family::default(),
+            unheard: Family::default(),
             pulse: Arc::new(Mutex::new(Pulse { beat: Instant::now(), wants: Some(NO_LEASE) })),
         };
         // A zero can be seen and alerted on, a series that is not there cannot.
@@ -106,11 +108,14 @@ impl Metrics {
         for result in ["Succeeded", "Failed"] {
             metrics.jobs_ended.get_or_create(&ByResult { result }).inc_by(0);
         }
-        for kind in DIALECTS.iter().map(|dialect| dialect.kind).chain(["NodePreheat"]) {
+        for kind in job_kinds().map(|kind| kind.kind.name).chain(["NodePreheat"]) {
             for result in ["succeeded", "failed"] {
                 metrics.writes.get_or_create(&ByKindAndResult { kind: kind.into(), result }).inc_by(0);
             }
             metrics.interruptions.get_or_create(&ByKind { kind: kind.into() }).inc_by(0);
+        }
+        for kind in kinds() {
+            metrics.unheard.get_or_create(&ByKind { kind: kind.into() }).set(0);
         }
         metrics.interruptions.get_or_create(&ByKind { kind: "Node".into() }).inc_by(0);
         for state in STATES {
@@ -125,7 +130,7 @@ impl Metrics {
     /// Adds all of them to what a server exports.
     pub fn register(&self, registry: &mut Registry) {
         let Self { leader, plans, writes, writes_waiting, jobs, jobs_ended, .. } = self;
-        let Self { nodes, nodes_waiting, interruptions, pulse: _, .. } = self;
+        let Self { nodes, nodes_waiting, interruptions, unheard, pulse: _, .. } = self;
         registry.register("stoker_controller_leader", "1 while this controller leads", leader.clone());
         registry.register("stoker_controller_plan_seconds", "How long plans took", plans.clone());
         registry.register(
@@ -154,6 +159,11 @@ impl Metrics {
             "stoker_controller_watch_interruptions",
             "Watches that broke off, by kind",
             interruptions.clone(),
+        );
+        registry.register(
+            "stoker_controller_kinds_unheard",
+            "1 while objects of a kind cannot be listed or watched; what depends on them stays as it is",
+            unheard.clone(),
         );
     }
 
@@ -224,13 +234,18 @@ impl Standing {
     }
 }
 
+/// The kinds that are always watched.
+fn kinds() -> impl Iterator<Item = &'static str> {
+    job_kinds().map(|kind| kind.kind.name).chain(["Node", "NodePreheat"])
+}
+
 /// What only the leader knows; gone with its lead.
-pub(crate) struct Leading {
+pub(crate) struct LeaderMetrics {
     metrics: Metrics,
     jobs: BTreeMap<JobId, Standing>,
 }
 
-impl Leading {
+impl LeaderMetrics {
     pub(crate) fn new(metrics: &Metrics) -> Self {
         metrics.leader.set(1);
         metrics.pulse().wants = Some(NOT_HEARD);
@@ -242,10 +257,19 @@ impl Leading {
         self.metrics.pulse().wants = None;
     }
 
-    /// A watch broke off: nothing is planned until it is resumed, or its kind is listed again.
-    pub(crate) fn deaf(&self, kind: &str) {
-        self.metrics.pulse().wants = Some(NOT_HEARD);
-        self.metrics.interruptions.get_or_create(&ByKind { kind: kind.into() }).inc();
+    /// A watch broke off. Where every plan depends on it, nothing is planned until it is resumed, or its kind is listed again.
+    pub(crate) fn deaf(&self, kind: &str, all: bool) {
+        if all {
+            self.metrics.pulse().wants = Some(NOT_HEARD);
+        }
+        let kind = ByKind { kind: kind.into() };
+        self.metrics.interruptions.get_or_create(&kind).inc();
+        self.metrics.unheard.get_or_create(&kind).set(1);
+    }
+
+    /// A kind of which not everything was heard can be heard.
+    pub(crate) fn hears_of(&self, kind: &str) {
+        self.metrics.unheard.get_or_create(&ByKind { kind: kind.into() }).set(0);
     }
 
     /// A plan was made; it was begun then.
@@ -290,12 +314,13 @@ impl Leading {
     }
 }
 
-impl Drop for Leading {
+impl Drop for LeaderMetrics {
     fn drop(&mut self) {
         for standing in std::mem::take(&mut self.jobs).values() {
             self.count(standing, -1);
         }
         self.metrics.leader.set(0);
+        kinds().for_each(|kind| self.hears_of(kind));
         self.metrics.pulse().wants = Some(NO_LEASE);
     }
 }

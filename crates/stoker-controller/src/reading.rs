@@ -16,8 +16,8 @@ use stoker_transfer::{Entry, SecretKind};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::inputs::Input;
 use crate::problem::Problem;
+use crate::watches::Input;
 
 /// A Secret that has changed is used within ten seconds.
 const AGAIN: Duration = Duration::from_secs(8);

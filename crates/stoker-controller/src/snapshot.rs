@@ -7,18 +7,27 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::TypeMeta;
 use stoker_api::native::NodeObject;
-use stoker_api::{DIALECTS, Dialect, native, node};
+use stoker_api::view::{Heard, Query};
+use stoker_api::{JobKind, View, job_kinds, node};
 use stoker_core::{Event, Found, Job, Key, Reason, SecretId, World};
 
 use crate::facts;
 
-/// Reads everything that a plan depends on; it is not planned yet. Who may not see the jobs of all namespaces explains
-/// those of this one: what a job waits for is in its own spec, in Nodes and in NodePreheats.
-pub async fn take(client: &Client, namespace: &str) -> Result<World, kube::Error> {
+/// What was read.
+pub struct Snapshot {
+    /// The World; it is not planned yet.
+    pub world: World,
+    /// Kinds that could not be listed, and why: nothing is known of jobs of these.
+    pub unheard: Vec<(&'static str, kube::Error)>,
+}
+
+/// Reads everything that a plan depends on. Who may not see the jobs of all namespaces explains those of this one: what a job
+/// waits for is in its own spec, in Nodes and in NodePreheats.
+pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Error> {
     let all = ListParams::default();
-    let mut world = World::new();
-    let mut known: BTreeMap<SecretId, BTreeMap<Key, Found>> = BTreeMap::new();
+    let (mut world, mut view) = (World::new(), View::default());
     for node in Api::<Node>::all(client.clone()).list(&all).await? {
         world.apply(Event::Node(node::to_core(&node)));
     }
@@ -27,47 +36,86 @@ pub async fn take(client: &Client, namespace: &str) -> Result<World, kube::Error
         world.apply(orders);
         said.into_iter().for_each(|event| world.apply(event));
     }
-    for dialect in DIALECTS {
-        let resource = (dialect.resource)();
-        let mut objects = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&all).await;
-        if objects.as_ref().is_err_and(is_forbidden) {
-            let own = Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
-            objects = own.list(&all).await;
-        }
-        let objects = match objects {
-            Err(problem) if has_no_jobs(dialect, &problem) => continue,
-            objects => objects?,
-        };
-        let alive = objects.items.iter().filter(|object| object.metadata.deletion_timestamp.is_none());
-        for (object, job) in alive.filter_map(|object| Some((object, facts::job(dialect, object)?))) {
-            for (id, found) in secrets(dialect, object, &job) {
-                known.entry(id).or_default().extend(found);
+    let mut unheard = Vec::new();
+    // What is read of jobs may want more to be read.
+    while let Some(query) = view.wanted().into_iter().find(|query| view.heard(query) == Heard::Unlisted) {
+        match list(client, &query, namespace).await {
+            Ok(objects) => {
+                objects.into_iter().for_each(|object| view.see(&query, object));
+                view.hear(&query, Heard::Listed);
             }
-            world.apply(Event::Job(Box::new(job)));
+            Err(problem) if may_be_refused(&query) && is_refused(&problem) => view.hear(&query, Heard::Refused),
+            Err(problem) => {
+                view.hear(&query, Heard::Deaf { listed: false });
+                unheard.push((query.kind.name, problem));
+            }
+        }
+        view.settle(&mut world);
+    }
+    let mut known: BTreeMap<SecretId, BTreeMap<Key, Found>> = BTreeMap::new();
+    for root in view.roots() {
+        let (Some(object), Some(job)) = (view.object(root), world.job(&root.job())) else { continue };
+        for (id, found) in secrets(root.kind, object, job) {
+            known.entry(id).or_default().extend(found);
         }
     }
     known.into_iter().for_each(|(id, found)| world.apply(Event::Secret(id, found, Timestamp::MAX)));
-    Ok(world)
+    Ok(Snapshot { world, unheard })
+}
+
+/// The objects of a query, in the newest version that is served. Who may not list all namespaces lists this one.
+async fn list(client: &Client, query: &Query, namespace: &str) -> Result<Vec<DynamicObject>, kube::Error> {
+    let params = ListParams {
+        label_selector: Some(query.labels.clone()).filter(|labels| !labels.is_empty()),
+        field_selector: query.kind.fields.map(str::to_owned),
+        ..ListParams::default()
+    };
+    let mut result = Ok(Vec::new());
+    for resource in (query.kind.versions)() {
+        let within = |namespace: &str| Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
+        let listed = match &query.namespace {
+            Some(namespace) => within(namespace).list(&params).await,
+            None => match Api::<DynamicObject>::all_with(client.clone(), &resource).list(&params).await {
+                Err(problem) if code(&problem) == Some(403) => within(namespace).list(&params).await,
+                listed => listed,
+            },
+        };
+        let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
+        result = listed.map(|objects| {
+            let typed = |object: DynamicObject| DynamicObject { types: Some(types.clone()), ..object };
+            objects.items.into_iter().map(typed).collect()
+        });
+        if !result.as_ref().is_err_and(|problem| code(problem) == Some(404)) {
+            break;
+        }
+    }
+    result
 }
 
 /// Whether this answer to a list is as good as an empty one: another project's kind that is not installed, or that is not
 /// ours to see. Nobody can tell these apart by a list: who has no right to a kind hears that first, kind or no kind.
-pub fn has_no_jobs(dialect: &Dialect, problem: &kube::Error) -> bool {
-    is_foreign(dialect) && matches!(problem, kube::Error::Api(status) if matches!(status.code, 403 | 404))
+pub fn has_no_jobs(kind: &JobKind, problem: &kube::Error) -> bool {
+    kind.is_foreign() && is_refused(problem)
 }
 
-/// Whether it is a kind of another project, which nobody need install.
-pub(crate) fn is_foreign(dialect: &Dialect) -> bool {
-    (dialect.resource)().group != native::GROUP
+fn may_be_refused(query: &Query) -> bool {
+    !job_kinds().any(|kind| kind.kind == *query.kind && !kind.is_foreign())
 }
 
-fn is_forbidden(problem: &kube::Error) -> bool {
-    matches!(problem, kube::Error::Api(status) if status.code == 403)
+fn is_refused(problem: &kube::Error) -> bool {
+    matches!(code(problem), Some(403 | 404))
+}
+
+fn code(problem: &kube::Error) -> Option<u16> {
+    match problem {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
 }
 
 /// What is known of the Secrets of a job without reading any: what its status says. Those of which it says nothing can be used.
-fn secrets(dialect: &Dialect, object: &DynamicObject, job: &Job) -> BTreeMap<SecretId, BTreeMap<Key, Found>> {
-    let troubles = (dialect.summary)(object).secrets;
+fn secrets(kind: &JobKind, object: &DynamicObject, job: &Job) -> BTreeMap<SecretId, BTreeMap<Key, Found>> {
+    let troubles = (kind.summary)(object).secrets;
     let mut known: BTreeMap<SecretId, BTreeMap<Key, Found>> = BTreeMap::new();
     for image in &job.images {
         let Ok(reference) = &image.reference else { continue };

@@ -1,5 +1,5 @@
 //! Watches: from the API server's lists and streams to facts in one channel. Survives an API server that goes away,
-//! says what vanished in between, and takes a foreign kind that is not installed for one without objects. Of any other kind
+//! says what vanished in between, and which kinds are not installed or not ours to see where that is no fault. Of any other kind
 //! a list that is refused says nothing: an API server that has just started refuses everybody, and what it hides is there.
 //!
 //! A connection that breaks costs no list: the next watch goes on after the last version that was heard. From the break until
@@ -18,6 +18,7 @@ use kube::Api;
 use kube::api::{ListParams, ObjectMeta, WatchEvent, WatchParams};
 use kube::runtime::watcher::Error;
 use serde::de::DeserializeOwned;
+use stoker_api::view::ObjectName;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -59,6 +60,8 @@ pub(crate) enum Fact<K> {
     Deaf,
     /// Everything that happened since it became deaf has been said.
     Resumed,
+    /// There is no such kind here, or it is not ours to see, and that is no fault; nothing is there any more.
+    Refused,
 }
 
 impl<K> Fact<K> {
@@ -69,12 +72,10 @@ impl<K> Fact<K> {
             Fact::Listed => Fact::Listed,
             Fact::Deaf => Fact::Deaf,
             Fact::Resumed => Fact::Resumed,
+            Fact::Refused => Fact::Refused,
         }
     }
 }
-
-/// Namespace (empty for cluster-scoped kinds) and name.
-pub(crate) type ObjectName = (String, String);
 
 /// Namespace and name of an object.
 fn name_of(meta: &ObjectMeta) -> ObjectName {
@@ -83,10 +84,15 @@ fn name_of(meta: &ObjectMeta) -> ObjectName {
 
 /// What to watch.
 pub(crate) struct Watch<K> {
-    api: Api<K>,
+    /// The same objects in versions of their API, the newest first.
+    apis: Vec<Api<K>>,
     kind: &'static str,
     moments: Moments,
     page: u32,
+    labels: Option<String>,
+    fields: Option<String>,
+    /// Whether it is no fault if there is no such kind, or if it is not ours to see.
+    may_be_refused: bool,
 }
 
 /// Why a list or a watch is over.
@@ -97,10 +103,12 @@ enum End {
     Broken(Error),
 }
 
-/// Where facts go, each as `wrap` makes it.
+/// Where facts go, each as `wrap` makes it of the fact and the version that was read.
 struct Voice<F, W> {
     facts: mpsc::Sender<F>,
     wrap: W,
+    /// The version that is served.
+    version: usize,
     /// It was said that nothing can be heard.
     deaf: bool,
 }
@@ -108,16 +116,16 @@ struct Voice<F, W> {
 impl<F, W> Voice<F, W> {
     async fn say<K>(&mut self, fact: Fact<K>) -> Result<(), End>
     where
-        W: Fn(Fact<K>) -> F,
+        W: Fn(Fact<K>, usize) -> F,
     {
         match fact {
             Fact::Deaf if self.deaf => return Ok(()),
             Fact::Resumed if !self.deaf => return Ok(()),
             Fact::Deaf => self.deaf = true,
-            Fact::Listed | Fact::Resumed => self.deaf = false,
+            Fact::Listed | Fact::Resumed | Fact::Refused => self.deaf = false,
             Fact::There(..) | Fact::Gone(_) => {}
         }
-        let fact = (self.wrap)(fact);
+        let fact = (self.wrap)(fact, self.version);
         self.facts.send(fact).await.map_err(|_| End::Unheard)
     }
 }
@@ -126,8 +134,20 @@ impl<K> Watch<K>
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    pub(crate) fn new(api: Api<K>, kind: &'static str, moments: &Moments) -> Self {
-        Self { api, kind, moments: moments.clone(), page: PAGE }
+    pub(crate) fn new(apis: Vec<Api<K>>, kind: &'static str, moments: &Moments) -> Self {
+        let (moments, page) = (moments.clone(), PAGE);
+        Self { apis, kind, moments, page, labels: None, fields: None, may_be_refused: false }
+    }
+
+    /// Only objects with these labels, and with these fields where any are named.
+    pub(crate) fn selecting(self, labels: &str, fields: Option<&str>) -> Self {
+        let labels = Some(labels).filter(|labels| !labels.is_empty()).map(str::to_owned);
+        Self { labels, fields: fields.map(str::to_owned), ..self }
+    }
+
+    /// Nobody need install this kind, or let us see it.
+    pub(crate) fn may_be_refused(self) -> Self {
+        Self { may_be_refused: true, ..self }
     }
 
     /// So many objects are listed with one request; all of them are in memory at one time.
@@ -136,11 +156,11 @@ where
     }
 
     /// Watches for as long as anybody listens; `wrap` says where its facts come from.
-    pub(crate) async fn run<F, W: Fn(Fact<K>) -> F>(self, facts: mpsc::Sender<F>, wrap: W) {
-        let mut voice = Voice { facts, wrap, deaf: false };
+    pub(crate) async fn run<F, W: Fn(Fact<K>, usize) -> F>(self, facts: mpsc::Sender<F>, wrap: W) {
+        let mut voice = Voice { facts, wrap, version: 0, deaf: false };
         let mut known: BTreeSet<ObjectName> = BTreeSet::new();
         let mut pause = FIRST_PAUSE;
-        let mut lists = Lists::new(self.kind);
+        let mut lists = Lists::new(self.kind, self.may_be_refused);
         loop {
             let end = match self.list(&mut known, &mut voice).await {
                 Ok(version) => {
@@ -152,7 +172,7 @@ where
             };
             let End::Broken(problem) = end else { return };
             let batch: Vec<Fact<K>> = match lists.failed(&problem) {
-                true => std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Listed]).collect(),
+                true => std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Refused]).collect(),
                 false => vec![Fact::Deaf],
             };
             for fact in batch {
@@ -165,19 +185,35 @@ where
         }
     }
 
+    fn api(&self, version: usize) -> Result<&Api<K>, End> {
+        self.apis.get(version).ok_or(End::Unheard)
+    }
+
     /// Says everything that is there, and what is there no more. Returns the version after which a watch begins.
-    async fn list<F, W: Fn(Fact<K>) -> F>(
+    async fn list<F, W: Fn(Fact<K>, usize) -> F>(
         &self,
         known: &mut BTreeSet<ObjectName>,
         voice: &mut Voice<F, W>,
     ) -> Result<String, End> {
         let mut params = ListParams::default().limit(self.page);
+        (params.label_selector, params.field_selector) = (self.labels.clone(), self.fields.clone());
         let mut listing: BTreeSet<ObjectName> = BTreeSet::new();
         // Before it is sent: what was known by now, the answer knows too.
         let asked = self.moments.now();
         let version = loop {
-            let page =
-                self.api.list(&params).await.map_err(|problem| End::Broken(Error::InitialListFailed(problem)))?;
+            let page = match self.api(voice.version)?.list(&params).await {
+                // Not served in this version. Where it is in none, the newest is tried first the next time.
+                Err(problem) if code(&problem) == Some(404) && voice.version + 1 < self.apis.len() => {
+                    voice.version += 1;
+                    params.continue_token = None;
+                    continue;
+                }
+                Err(problem) => {
+                    voice.version = 0;
+                    return Err(End::Broken(Error::InitialListFailed(problem)));
+                }
+                Ok(page) => page,
+            };
             for object in page.items {
                 listing.insert(name_of(object.meta()));
                 voice.say(Fact::There(object, Source::List(asked))).await?;
@@ -197,7 +233,7 @@ where
     }
 
     /// Says what happens after this version, over as many connections as that takes. Returns why it can go on no more.
-    async fn follow<F, W: Fn(Fact<K>) -> F>(
+    async fn follow<F, W: Fn(Fact<K>, usize) -> F>(
         &self,
         mut version: String,
         known: &mut BTreeSet<ObjectName>,
@@ -253,13 +289,17 @@ where
     }
 
     /// Begins a watch after this version. While that takes longer than usual, nothing is heard.
-    async fn begin<F, W: Fn(Fact<K>) -> F>(
+    async fn begin<F, W: Fn(Fact<K>, usize) -> F>(
         &self,
         version: &str,
         voice: &mut Voice<F, W>,
     ) -> Result<kube::Result<BoxStream<'static, kube::Result<WatchEvent<K>>>>, End> {
-        let params = WatchParams::default();
-        let mut begun = pin!(self.api.watch(&params, version));
+        let params = WatchParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            ..WatchParams::default()
+        };
+        let mut begun = pin!(self.api(voice.version)?.watch(&params, version));
         let answer = match timeout(BEGUN_WITHIN, &mut begun).await {
             Ok(answer) => answer,
             Err(_) => {
@@ -273,7 +313,7 @@ where
 
     /// Says what one connection tells, and moves the version along. Returns when it has ended, with the problem where it was
     /// cut off.
-    async fn hear<F, W: Fn(Fact<K>) -> F>(
+    async fn hear<F, W: Fn(Fact<K>, usize) -> F>(
         &self,
         mut stream: BoxStream<'static, kube::Result<WatchEvent<K>>>,
         version: &mut String,

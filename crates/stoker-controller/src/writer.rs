@@ -1,6 +1,7 @@
 //! Performs writes: one in flight an object with the newest state next, never more than a rate of all together. What
-//! fails waits with growing pauses, without holding up others, until it succeeds or its object is gone. Nothing is sent when
-//! the term of whoever leads is over.
+//! fails waits with growing pauses, without holding up others. Orders are then sent again, until they succeed or their object is
+//! gone; of any other write it is said that it failed, and whoever asked for it computes it anew. Nothing is sent when the term of
+//! whoever leads is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -54,28 +55,32 @@ pub(crate) struct Done {
     pub(crate) target: Target,
     /// The newest write that this is the end of.
     pub(crate) number: u64,
-    /// None where it is gone, or another object has its name.
-    pub(crate) answer: Option<Answer>,
+    /// What came of it.
+    pub(crate) answer: Answer,
     /// When the answer came.
     pub(crate) at: Moment,
 }
 
-/// An object as it is after a write.
+/// What came of a write.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// A NodePreheat, without what nobody looks at.
+    /// The NodePreheat as it is now, without what nobody looks at.
     Node(Box<NodeObject>),
-    /// One of any other kind.
+    /// The object of any other kind as it is now.
     Object(Box<DynamicObject>),
+    /// The object is gone, another one has its name, or it was changed by somebody else where the write is for one state of it.
+    Gone,
+    /// It failed, and the pause after that is over. Orders do not end so: they are sent again.
+    Failed,
 }
 
 impl Answer {
-    fn node(object: NodeObject) -> Option<Self> {
-        Some(Self::Node(Box::new(object)))
+    fn node(object: NodeObject) -> Self {
+        Self::Node(Box::new(object))
     }
 
-    fn object(object: DynamicObject) -> Option<Self> {
-        Some(Self::Object(Box::new(object)))
+    fn object(object: DynamicObject) -> Self {
+        Self::Object(Box::new(object))
     }
 }
 
@@ -134,7 +139,7 @@ fn composable(first: &Value, second: &Value) -> bool {
 }
 
 /// A try, and what came of it.
-type Flight = (Numbered, Result<Option<Answer>, String>, Moment);
+type Flight = (Numbered, Result<Answer, String>, Moment);
 
 struct Writer {
     client: Client,
@@ -146,7 +151,7 @@ struct Writer {
     /// In flight, or resting after a failure.
     busy: BTreeSet<Id>,
     flights: FuturesUnordered<BoxFuture<'static, Flight>>,
-    rests: FuturesUnordered<BoxFuture<'static, Id>>,
+    rests: FuturesUnordered<BoxFuture<'static, (Id, Option<Done>)>>,
     /// Of those whose last try failed: the next pause, and the problem that was said.
     troubles: BTreeMap<Id, (Duration, String)>,
 }
@@ -202,9 +207,13 @@ pub(crate) async fn run(
                     return;
                 }
             }
-            Some(id) = writer.rests.next(), if !writer.rests.is_empty() => {
-                writer.busy.remove(&id);
-                writer.ready.push_back(id);
+            Some((id, failed)) = writer.rests.next(), if !writer.rests.is_empty() => {
+                writer.go_on(id);
+                if let Some(failed) = failed
+                    && done.send(failed).is_err()
+                {
+                    return;
+                }
             }
             () = tokio::time::sleep_until(next), if may_start => {
                 // A second's worth may go at once after a quiet time; then the rate holds.
@@ -247,18 +256,29 @@ impl Writer {
         self.flights.push(flight.boxed());
     }
 
+    /// What waits for this object may be sent.
+    fn go_on(&mut self, id: Id) {
+        self.busy.remove(&id);
+        if self.waiting.contains_key(&id) {
+            self.ready.push_back(id);
+        }
+    }
+
     fn land(&mut self, ((number, write), result, at): Flight) -> Option<Done> {
         let target = write.target().clone();
         let id = id(&target);
         self.metrics.wrote(&target.resource.kind, result.is_ok());
         match result {
             Ok(answer) => {
-                self.busy.remove(&id);
                 self.troubles.remove(&id);
-                if self.waiting.contains_key(&id) {
-                    self.ready.push_back(id);
-                }
+                self.go_on(id);
                 Some(Done { target, number, answer, at })
+            }
+            Err(problem) if target.resource.kind != NodeObject::kind(&()) => {
+                let rest = self.complain(&target, &id, problem);
+                let failed = Done { target, number, answer: Answer::Failed, at };
+                self.rests.push(tokio::time::sleep(rest).map(move |()| (id, Some(failed))).boxed());
+                None
             }
             Err(problem) => {
                 // Before what came later, and merged with it: the newest state goes next.
@@ -268,7 +288,7 @@ impl Writer {
                     push(waiting, write);
                 }
                 let rest = self.complain(&target, &id, problem);
-                self.rests.push(tokio::time::sleep(rest).map(move |()| id).boxed());
+                self.rests.push(tokio::time::sleep(rest).map(move |()| (id, None)).boxed());
                 None
             }
         }
@@ -296,7 +316,7 @@ impl Drop for Writer {
 }
 
 /// One try. An object that is gone, or whose name another one has, is no failure.
-async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String> {
+async fn perform(client: Client, write: &Write) -> Result<Answer, String> {
     let Target { resource, namespace, name } = write.target();
     let api: Api<DynamicObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
@@ -309,6 +329,7 @@ async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String
         }
         Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
         Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
+        Write::Guarded(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
         Write::Create(_, object) => match serde_json::from_value::<DynamicObject>(object.clone()) {
             Ok(object) => api.create(&PostParams::default(), &object).await.map(Answer::object),
             Err(problem) => Err(kube::Error::SerdeError(problem)),
@@ -316,7 +337,7 @@ async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String
         Write::Delete(_, uid) => {
             let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
             let params = DeleteParams { preconditions, ..DeleteParams::background() };
-            api.delete(name, &params).await.map(|_| None)
+            api.delete(name, &params).await.map(|_| Answer::Gone)
         }
     };
     let status = match result {
@@ -324,7 +345,7 @@ async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String
         result => return result.map_err(|problem| Problem::Request(&problem).to_string()),
     };
     let gone = match (status.code, write) {
-        (404, _) => true,
+        (404, _) | (409, Write::Guarded(..)) => true,
         // A quota that is written by others is a conflict too, and a matter of time.
         (409, Write::Create(..)) if status.reason != "Conflict" => true,
         (409, Write::Patch(_, patch) | Write::Status(_, patch)) => {
@@ -336,7 +357,7 @@ async fn perform(client: Client, write: &Write) -> Result<Option<Answer>, String
         _ => false,
     };
     match gone {
-        true => Ok(None),
+        true => Ok(Answer::Gone),
         false => Err(Problem::Request(&kube::Error::Api(status)).to_string()),
     }
 }

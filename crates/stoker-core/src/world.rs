@@ -97,6 +97,8 @@ struct JobState {
     closing: Option<Timestamp>,
     /// The outcome that was last handed out, and when.
     said: Option<(Outcome, Timestamp)>,
+    /// When it may be done, as it was then.
+    eta: Option<Timestamp>,
     /// More bytes are known than were said; they are said when the time for it has come.
     holds_back: bool,
     /// Its deletion was handed out.
@@ -108,7 +110,18 @@ struct JobState {
 impl JobState {
     fn new(job: Job) -> Self {
         let (seats, stale, digests) = (Vec::new(), Stale::All, Vec::new());
-        Self { job, seats, stale, digests, closing: None, said: None, holds_back: false, expired: false, wake: None }
+        Self {
+            job,
+            seats,
+            stale,
+            digests,
+            closing: None,
+            said: None,
+            eta: None,
+            holds_back: false,
+            expired: false,
+            wake: None,
+        }
     }
 
     /// When what it holds back may be said. Not kept: how often that may be changes with every job that comes or goes.
@@ -226,6 +239,18 @@ impl World {
     /// The job as it is known.
     pub fn job(&self, id: &JobId) -> Option<&Job> {
         self.jobs.get(id).map(|state| &state.job)
+    }
+
+    /// The outcome of a job that was last handed out.
+    pub fn outcome(&self, id: &JobId) -> Option<Outcome> {
+        let state = self.jobs.get(id)?;
+        let (outcome, _) = state.said.as_ref()?;
+        Some(Outcome { eta: state.eta, ..outcome.clone() })
+    }
+
+    /// Whether the time to live of a job is over.
+    pub fn is_expired(&self, id: &JobId) -> bool {
+        self.jobs.get(id).is_some_and(|state| state.expired)
     }
 
     /// The ids of all jobs.

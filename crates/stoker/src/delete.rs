@@ -26,8 +26,8 @@ pub(crate) async fn run(cluster: &Cluster, args: Delete) -> anyhow::Result<ExitC
 
 async fn delete(connection: &Connection, name: &str) -> anyhow::Result<()> {
     let job = jobs::find(connection, name).await?;
-    let api = jobs::api(&connection.client, job.dialect, Some(&connection.namespace));
-    let (kind, name) = (job.dialect.kind, job.object.name_any());
+    let api = jobs::api(&connection.client, job.kind, Some(&connection.namespace)).await;
+    let (kind, name) = (job.kind.kind.name, job.object.name_any());
     match only(&api, &job.object, DeleteParams::background()).await.map_err(jobs::explain)? {
         Deleted::Gone | Deleted::Going => {
             outln!("{kind} {name} deleted: its pulls stop, images that are on nodes stay");

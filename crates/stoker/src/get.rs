@@ -12,7 +12,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use stoker_api::{DIALECTS, Dialect, native};
+use stoker_api::{JobKind, job_kinds, native};
 use stoker_controller::snapshot;
 use stoker_core::world::State;
 use stoker_core::{Phase, human, text};
@@ -81,11 +81,11 @@ fn header(args: &Get) -> Vec<&'static str> {
     header
 }
 
-fn job_row(dialect: &Dialect, object: &DynamicObject, args: &Get, now: Timestamp) -> Vec<String> {
-    let summary = (dialect.summary)(object);
+fn job_row(kind: &JobKind, object: &DynamicObject, args: &Get, now: Timestamp) -> Vec<String> {
+    let summary = (kind.summary)(object);
     let phase = if summary.phase.is_empty() { "-".into() } else { summary.phase };
     let age = table::age(object.metadata.creation_timestamp.as_ref().map(|time| time.0), now);
-    let mut row = vec![jobs::spoken(dialect, &object.name_any()), phase];
+    let mut row = vec![jobs::spoken(kind, &object.name_any()), phase];
     row.extend([summary.desired, summary.succeeded, summary.pulling, summary.failed].map(|nodes| nodes.to_string()));
     row.push(age);
     if args.all_namespaces {
@@ -99,24 +99,26 @@ fn job_row(dialect: &Dialect, object: &DynamicObject, args: &Get, now: Timestamp
 
 fn job_table(jobs: &[Job], args: &Get) -> String {
     let now = clock::system()();
-    let rows: Vec<Vec<String>> = jobs.iter().map(|job| job_row(job.dialect, &job.object, args, now)).collect();
+    let rows: Vec<Vec<String>> = jobs.iter().map(|job| job_row(job.kind, &job.object, args, now)).collect();
     table::render(&header(args), &rows)
 }
 
 /// One job: what it says of itself, then node by node.
 async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<()> {
-    let summary = (job.dialect.summary)(&job.object);
-    outln!("{} {}: {}", job.dialect.kind, job.object.name_any(), summary.message);
+    let summary = (job.kind.summary)(&job.object);
+    outln!("{} {}: {}", job.kind.kind.name, job.object.name_any(), summary.message);
     summary.warnings.iter().for_each(|warning| outln!("warning: {warning}"));
     let namespace = job.object.namespace().unwrap_or_default();
-    let mut world = match snapshot::take(client, &namespace).await {
+    let snapshot = match snapshot::take(client, &namespace).await {
         // Somebody who may see this namespace only still sees what the job says of itself.
         Err(kube::Error::Api(status)) if status.code == 403 => {
             errln!("its nodes cannot be shown: {}", jobs::forbidden(&status));
             return Ok(());
         }
-        world => world.map_err(jobs::explain)?,
+        snapshot => snapshot.map_err(jobs::explain)?,
     };
+    jobs::tell_unheard(&snapshot.unheard);
+    let mut world = snapshot.world;
     let now = clock::system()();
     let rows = why::all_rows(&mut world, job, &summary, now);
     if summary.ended && rows.len() < usize::try_from(summary.desired).unwrap_or(usize::MAX) {
@@ -212,25 +214,25 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
 async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyhow::Result<ExitCode> {
     let namespace = (!args.all_namespaces).then_some(connection.namespace.as_str());
     let mut all = SelectAll::new();
-    let (dialects, config): (&[Dialect], _) = match name {
-        None => (DIALECTS, watcher::Config::default()),
+    let (kinds, config): (Vec<&'static JobKind>, _) = match name {
+        None => (job_kinds().collect(), watcher::Config::default()),
         Some(name) => {
             let job = jobs::find(connection, name).await?;
             let config = watcher::Config::default().fields(&format!("metadata.name={}", job.object.name_any()));
-            (std::slice::from_ref(job.dialect), config)
+            (vec![job.kind], config)
         }
     };
-    for dialect in dialects {
-        let api = jobs::api(&connection.client, dialect, namespace);
+    for kind in kinds {
+        let api = jobs::api(&connection.client, kind, namespace).await;
         let stream = watcher(api, config.clone()).default_backoff();
-        all.push(stream.map(move |event| (dialect, event)).boxed());
+        all.push(stream.map(move |event| (kind, event)).boxed());
     }
     if matches!(args.output, Output::Table | Output::Wide) {
         outln!("{}", aligned(header(args)));
     }
     let mut stop = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
-        let (dialect, event) = tokio::select! {
+        let (kind, event) = tokio::select! {
             _ = &mut stop => return Ok(ExitCode::from(130)),
             Some(next) = all.next() => next,
         };
@@ -240,7 +242,7 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyho
             Ok(Event::Init | Event::InitDone) => continue,
             // It is looked for again: somebody may install it.
             Err(watcher::Error::InitialListFailed(problem))
-                if name.is_none() && snapshot::has_no_jobs(dialect, &problem) =>
+                if name.is_none() && snapshot::has_no_jobs(kind, &problem) =>
             {
                 continue;
             }
@@ -252,7 +254,7 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyho
         match args.output {
             Output::Json | Output::Yaml => print_value(&serde_json::to_value(&object)?, args.output)?,
             _ => {
-                let mut row = job_row(dialect, &object, args, clock::system()());
+                let mut row = job_row(kind, &object, args, clock::system()());
                 if gone && let Some(phase) = row.get_mut(usize::from(args.all_namespaces) + 1) {
                     *phase = "Deleted".into();
                 }

@@ -2,112 +2,141 @@
 
 use anyhow::{Context as _, anyhow, bail};
 use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::ApiResource;
 use kube::core::response::{Status, StatusDetails};
 use kube::{Client, ResourceExt as _};
-use stoker_api::{DIALECTS, Dialect};
+use stoker_api::{JobKind, job_kinds};
 use stoker_controller::snapshot;
 use stoker_core::JobId;
 
 use crate::connect::Connection;
 
-/// A job of some dialect.
+/// A job of any kind.
 pub(crate) struct Job {
-    pub(crate) dialect: &'static Dialect,
+    pub(crate) kind: &'static JobKind,
     pub(crate) object: DynamicObject,
 }
 
 impl Job {
     pub(crate) fn id(&self) -> JobId {
-        self.dialect.job_id_of(&self.object)
+        self.kind.job_id_of(&self.object)
     }
 
     /// As a command would name it.
     pub(crate) fn name(&self) -> String {
-        spoken(self.dialect, &self.object.name_any())
+        spoken(self.kind, &self.object.name_any())
     }
 }
 
 /// The name of a Preheat alone, `kind/name` of any other.
-pub(crate) fn spoken(dialect: &Dialect, name: &str) -> String {
-    match dialect.kind {
+pub(crate) fn spoken(kind: &JobKind, name: &str) -> String {
+    match kind.kind.name {
         "Preheat" => name.to_string(),
         kind => format!("{}/{name}", kind.to_lowercase()),
     }
 }
 
 /// Splits what the user said.
-pub(crate) fn parse(said: &str) -> anyhow::Result<(&'static Dialect, &str)> {
-    let (kind, name) = said.split_once('/').unwrap_or(("preheat", said));
-    let kind = kind.to_lowercase();
-    let matches = |dialect: &&Dialect| {
-        let resource = (dialect.resource)();
-        dialect.kind.to_lowercase() == kind || resource.plural == kind || (kind == "ph" && dialect.kind == "Preheat")
+pub(crate) fn parse(said: &str) -> anyhow::Result<(&'static JobKind, &str)> {
+    let (word, name) = said.split_once('/').unwrap_or(("preheat", said));
+    let word = word.to_lowercase();
+    let matches = |kind: &&JobKind| {
+        let name = kind.kind.name;
+        name.to_lowercase() == word || kind.kind.newest().plural == word || (word == "ph" && name == "Preheat")
     };
-    let kinds: Vec<String> = DIALECTS.iter().map(|dialect| dialect.kind.to_lowercase()).collect();
-    let dialect = DIALECTS.iter().find(matches).with_context(|| {
-        format!("`{kind}` is not a kind of job; write a Preheat's name, or kind/name with one of: {}", kinds.join(", "))
+    let kinds: Vec<String> = job_kinds().map(|kind| kind.kind.name.to_lowercase()).collect();
+    let kind = job_kinds().find(matches).with_context(|| {
+        format!("`{word}` is not a kind of job; write a Preheat's name, or kind/name with one of: {}", kinds.join(", "))
     })?;
     if name.is_empty() {
         bail!("`{said}` names no job; write a Preheat's name, or kind/name");
     }
-    Ok((dialect, name))
+    Ok((kind, name))
 }
 
-/// The API of a dialect's objects; without a namespace of all.
-pub(crate) fn api(client: &Client, dialect: &Dialect, namespace: Option<&str>) -> Api<DynamicObject> {
-    let resource = (dialect.resource)();
+/// The API of the objects of a kind; without a namespace of all.
+pub(crate) async fn api(client: &Client, kind: &JobKind, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = served(client, kind).await;
     match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     }
 }
 
+/// The newest version of a kind that the API server has; the newest of all where it has none.
+async fn served(client: &Client, kind: &JobKind) -> ApiResource {
+    let versions = (kind.kind.versions)();
+    if versions.len() > 1 {
+        for resource in versions {
+            let there = client.list_api_group_resources(&resource.api_version).await;
+            if there.is_ok_and(|there| there.resources.iter().any(|there| there.name == resource.plural)) {
+                return resource;
+            }
+        }
+    }
+    kind.kind.newest()
+}
+
 /// The job that the user named, or what there is instead.
 pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<Job> {
-    let (dialect, name) = parse(said)?;
+    let (kind, name) = parse(said)?;
     let Connection { client, namespace } = connection;
-    let jobs = api(client, dialect, Some(namespace));
+    let jobs = api(client, kind, Some(namespace)).await;
     let found = match jobs.get_opt(name).await {
         // A kind that is not there is no object that is not there: the list tells them apart.
         Err(problem) if is_missing(&problem) => None,
         found => found.map_err(explain)?,
     };
     if let Some(mut object) = found {
-        complete(dialect, &mut object);
-        return Ok(Job { dialect, object });
+        complete(kind, &mut object);
+        return Ok(Job { kind, object });
     }
     let others = jobs.list(&ListParams::default()).await.map_err(|problem| match is_missing(&problem) {
-        true => not_installed(dialect),
+        true => not_installed(kind),
         false => explain(problem),
     })?;
-    let names: Vec<String> = others.items.iter().map(|object| spoken(dialect, &object.name_any())).take(10).collect();
+    let names: Vec<String> = others.items.iter().map(|object| spoken(kind, &object.name_any())).take(10).collect();
     let there = match names.is_empty() {
         true => "there are none".to_string(),
         false => format!("there are: {}", names.join(", ")),
     };
-    bail!("no {} {name} in namespace {namespace}; {there} (`stoker get -A` shows all namespaces)", dialect.kind)
+    bail!("no {} {name} in namespace {namespace}; {there} (`stoker get -A` shows all namespaces)", kind.kind.name)
 }
 
-/// All jobs of a namespace or of all, by dialect and name. Of other projects' kinds those that the user may see.
+/// All jobs of a namespace or of all, by kind and name. Of other projects' kinds those that the user may see.
 pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<Job>> {
     let mut jobs = Vec::new();
-    for dialect in DIALECTS {
-        let objects = match api(client, dialect, namespace).list(&ListParams::default()).await {
-            Err(problem) if snapshot::has_no_jobs(dialect, &problem) => continue,
-            Err(problem) if is_missing(&problem) => return Err(not_installed(dialect)),
+    for kind in job_kinds() {
+        let objects = match api(client, kind, namespace).await.list(&ListParams::default()).await {
+            Err(problem) if snapshot::has_no_jobs(kind, &problem) => continue,
+            Err(problem) if is_missing(&problem) => return Err(not_installed(kind)),
+            // As where a conversion webhook is away. The others can be shown.
+            Err(problem) if matches!(&problem, kube::Error::Api(status) if status.code >= 500) => {
+                tell_unheard(&[(kind.kind.name, problem)]);
+                continue;
+            }
             objects => objects.map_err(explain)?,
         };
         jobs.extend(objects.items.into_iter().map(|mut object| {
-            complete(dialect, &mut object);
-            Job { dialect, object }
+            complete(kind, &mut object);
+            Job { kind, object }
         }));
     }
     Ok(jobs)
 }
 
+/// Says of which kinds nothing is known.
+pub(crate) fn tell_unheard(unheard: &[(&'static str, kube::Error)]) {
+    for (kind, problem) in unheard {
+        errln!(
+            "{kind} objects cannot be listed, so what was ordered for them stays as it is, and nothing new is: {problem}"
+        );
+    }
+}
+
 /// Items of a list come without their type; printed alone they need it.
-fn complete(dialect: &Dialect, object: &mut DynamicObject) {
-    let resource = (dialect.resource)();
+fn complete(kind: &JobKind, object: &mut DynamicObject) {
+    let resource = kind.kind.resource_of(object);
     object.types = Some(kube::core::TypeMeta { api_version: resource.api_version, kind: resource.kind });
 }
 
@@ -115,8 +144,8 @@ fn is_missing(problem: &kube::Error) -> bool {
     matches!(problem, kube::Error::Api(status) if status.code == 404)
 }
 
-fn not_installed(dialect: &Dialect) -> anyhow::Error {
-    anyhow!("this API server does not know the kind {}; `stoker install --help` says how to bring it", dialect.kind)
+fn not_installed(kind: &JobKind) -> anyhow::Error {
+    anyhow!("this API server does not know the kind {}; `stoker install --help` says how to bring it", kind.kind.name)
 }
 
 /// What is forbidden; of nodes, which are in nobody's namespace, also how it is allowed.
@@ -174,8 +203,8 @@ mod tests {
             ("ImagePullJob/base", "ImagePullJob", "base"),
             ("imagepulljobs/base", "ImagePullJob", "base"),
         ] {
-            let (dialect, parsed) = parse(said).unwrap();
-            assert_eq!((dialect.kind, parsed), (kind, name), "{said}");
+            let (found, parsed) = parse(said).unwrap();
+            assert_eq!((found.kind.name, parsed), (kind, name), "{said}");
         }
         assert!(parse("pod/x").is_err());
         assert!(parse("preheat/").is_err());

@@ -127,8 +127,10 @@ pub(crate) fn word(state: &State) -> &'static str {
 pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode> {
     let connection = connect(cluster).await?;
     let job = jobs::find(&connection, &args.name).await?;
-    let summary = (job.dialect.summary)(&job.object);
-    let mut world = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
+    let summary = (job.kind.summary)(&job.object);
+    let snapshot = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
+    jobs::tell_unheard(&snapshot.unheard);
+    let mut world = snapshot.world;
     let now = clock::system()();
     let rows = all_rows(&mut world, &job, &summary, now);
     let asked: Vec<&Row> = rows.iter().filter(|row| args.node.as_ref().is_none_or(|node| *node == row.node)).collect();

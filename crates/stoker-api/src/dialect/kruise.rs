@@ -6,8 +6,27 @@ mod from_core;
 mod to_core;
 mod types;
 
-pub use from_core::project;
-pub use to_core::{job, summary};
+use kube_core::discovery::ApiResource;
+
+use crate::dialect::{JobKind, project_job};
+use crate::view::{Kind, Row};
 pub use types::{
     CompletionPolicy, CompletionType, ImagePullJob, ImagePullJobSpec, ImagePullJobStatus, NodeSelector, PullPolicy,
+};
+
+/// The name of this dialect.
+pub const DIALECT: &str = "kruise";
+
+/// ImagePullJobs.
+pub static IMAGE_PULL_JOBS: JobKind = JobKind {
+    kind: Kind {
+        name: "ImagePullJob",
+        versions: || vec![ApiResource::erase::<ImagePullJob>(&())],
+        keep: Row::whole,
+        fields: None,
+    },
+    dialect: DIALECT,
+    derive: to_core::derive,
+    project: |root, reader, world, now| project_job(root, reader, world, now, from_core::status_change),
+    summary: to_core::summary,
 };

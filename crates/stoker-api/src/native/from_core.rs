@@ -20,7 +20,7 @@ use crate::span::Span;
 use crate::write::{Target, Write, status_write};
 
 /// The change of a Preheat's status, if there is one.
-pub fn project(object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Option<Write> {
+pub(super) fn status_change(object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Option<Write> {
     let before: PreheatStatus = part(object, "status").unwrap_or_default();
     let private = part::<PreheatSpec>(object, "spec")
         .is_ok_and(|spec| spec.images.iter().any(|image| !image.pull_secrets.is_empty()));
@@ -301,7 +301,7 @@ mod tests {
         }
         let mut outcome = world.plan(Timestamp::UNIX_EPOCH).outcomes.remove(0);
         outcome.alone = if alone { vec!["r.example/web:1".into()] } else { Vec::new() };
-        let Some(Write::Status(_, patch)) = project(&object, &outcome, Timestamp::UNIX_EPOCH) else {
+        let Some(Write::Status(_, patch)) = status_change(&object, &outcome, Timestamp::UNIX_EPOCH) else {
             panic!("no status")
         };
         object.data["status"] = patch["status"].clone();

@@ -15,13 +15,22 @@ use super::{
     CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireAsk, WireBytes, WireOrder,
     WirePhase, WirePin, WireReport,
 };
-use crate::dialect::{DIALECTS, NotReadable, Summary, created, part, status_or_why};
+use crate::dialect::{NotReadable, Summary, created, job_kinds, part, status_or_why};
+use crate::view::{Derived, Reader, Root};
 use crate::{image, labels};
 
 const ROUND: Duration = Duration::from_secs(24 * 3600);
 
+/// The job of a Preheat; one that is being deleted has none, whatever still holds its object.
+pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
+    match reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) {
+        Some(object) => Ok(vec![job(object)?]),
+        None => Ok(Vec::new()),
+    }
+}
+
 /// The job that a Preheat describes.
-pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
+pub(super) fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     let spec: PreheatSpec = part(object, "spec")?;
     let (status, unreadable) = status_or_why(object);
     let status: PreheatStatus = status;
@@ -138,8 +147,8 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
 fn job_ids(texts: &[String]) -> Result<BTreeSet<JobId>, String> {
     let ids = texts.iter().map(|text| {
         let id: JobId = text.parse().map_err(|problem: model::NotAJobId| problem.to_string())?;
-        let dialect = DIALECTS.iter().find(|dialect| id.group().is_empty() && dialect.kind == id.kind());
-        Ok(dialect.map_or_else(|| id.clone(), |dialect| dialect.job_id(id.namespace(), id.name())))
+        let kind = job_kinds().find(|kind| id.group().is_empty() && kind.kind.name == id.kind());
+        Ok(kind.map_or_else(|| id.clone(), |kind| kind.job_id(id.namespace(), id.name())))
     });
     ids.collect()
 }

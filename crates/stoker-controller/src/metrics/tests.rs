@@ -49,7 +49,7 @@ fn samples(metrics: &Metrics) -> Vec<String> {
 #[test]
 fn jobs_are_counted_while_they_run_and_once_when_they_end() {
     let metrics = Metrics::new();
-    let mut leading = Leading::new(&metrics);
+    let mut leading = LeaderMetrics::new(&metrics);
     let begun = Instant::now();
     leading.planned(
         &plan(&[outcome("a", 1, Stage::Running, [3, 2, 1, 0]), outcome("b", 1, Stage::Suspended, [1, 0, 0, 0])]),
@@ -91,8 +91,8 @@ fn writes_and_interruptions_are_counted_by_kind() {
     metrics.wrote("NodePreheat", true);
     metrics.wrote("NodePreheat", false);
     metrics.writes_waiting(7);
-    let leading = Leading::new(&metrics);
-    leading.deaf("Node");
+    let leading = LeaderMetrics::new(&metrics);
+    leading.deaf("Node", true);
     drop(leading);
     let mut now = samples(&metrics);
     now.sort();
@@ -113,11 +113,11 @@ async fn health_wants_turns_and_readiness_wants_knowledge() {
     assert_eq!(metrics.ready(), Err(format!("the controller is not ready: {NO_LEASE}")));
     metrics.standing_by();
     assert_eq!(metrics.ready(), Ok(()));
-    let leading = Leading::new(&metrics);
+    let leading = LeaderMetrics::new(&metrics);
     assert_eq!(metrics.ready(), Err(format!("the controller is not ready: {NOT_HEARD}")));
     leading.hears();
     assert_eq!(metrics.ready(), Ok(()));
-    leading.deaf("Node");
+    leading.deaf("Node", true);
     assert!(metrics.ready().is_err(), "a watch is deaf");
     drop(leading);
     assert!(metrics.ready().is_err());

@@ -4,11 +4,9 @@
 use std::time::Duration;
 
 use kube::runtime::watcher::Error;
-use stoker_api::DIALECTS;
 use tokio::time::Instant;
 
 use crate::problem::{Problem, Said};
-use crate::snapshot;
 
 /// A foreign kind that could be seen and is refused for this long is not ours to see any more.
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
@@ -16,6 +14,8 @@ const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
 /// How the lists of one kind went so far.
 pub(super) struct Lists {
     kind: &'static str,
+    /// Whether it is no fault if there is no such kind, or if it is not ours to see.
+    may_be_refused: bool,
     /// One did, and its kind was not taken for empty since.
     worked: bool,
     /// Since when they are refused.
@@ -24,8 +24,8 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    pub(super) fn new(kind: &'static str) -> Self {
-        Self { kind, worked: false, refused: None, said: Said::default() }
+    pub(super) fn new(kind: &'static str, may_be_refused: bool) -> Self {
+        Self { kind, may_be_refused, worked: false, refused: None, said: Said::default() }
     }
 
     pub(super) fn worked(&mut self) {
@@ -40,13 +40,15 @@ impl Lists {
         let (kind, code) = (self.kind, refusal(problem));
         self.refused = (code == Some(403)).then(|| self.refused.unwrap_or_else(Instant::now));
         let for_good = self.refused.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
-        let nothing = is_foreign(kind) && (code == Some(404) || code == Some(403) && (!self.worked || for_good));
+        let nothing = self.may_be_refused && (code == Some(404) || code == Some(403) && (!self.worked || for_good));
         self.worked &= !nothing;
         let text = match code {
-            _ if nothing => "jobs of this kind are not served here",
-            Some(403) => "nothing is planned until this may be listed; `stoker install` prints the roles that allow it",
+            _ if nothing => "objects of this kind are not served here",
+            Some(403) => {
+                "what depends on this kind waits until it may be listed; `stoker install` prints the roles that allow it"
+            }
             Some(404) => {
-                "nothing is planned until this is served; `stoker install` prints the definitions of our kinds"
+                "what depends on this kind waits until it is served; `stoker install` prints the definitions of our kinds"
             }
             _ => "watch interrupted, trying again",
         };
@@ -74,10 +76,6 @@ impl Lists {
     }
 }
 
-fn is_foreign(kind: &str) -> bool {
-    DIALECTS.iter().any(|dialect| dialect.kind == kind && snapshot::is_foreign(dialect))
-}
-
 /// What a list was refused with; that of a watch alone is another matter.
 fn refusal(problem: &Error) -> Option<u16> {
     match problem {
@@ -95,25 +93,25 @@ mod tests {
         Error::InitialListFailed(kube::Error::Api(Status::failure("no", "Refused").with_code(code).boxed()))
     }
 
-    fn foreign() -> &'static str {
-        DIALECTS.iter().map(|dialect| dialect.kind).find(|kind| is_foreign(kind)).unwrap()
+    fn foreign() -> Lists {
+        Lists::new("ImagePullJob", true)
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_a_foreign_kind_that_is_refused_or_missing_has_no_objects() {
         for kind in ["Node", "NodePreheat", "Preheat", "kubernetes.io/dockerconfigjson", "Lease"] {
             for code in [403, 404, 500] {
-                assert!(!Lists::new(kind).failed(&refused(code)), "{kind} {code}");
+                assert!(!Lists::new(kind, false).failed(&refused(code)), "{kind} {code}");
             }
         }
         for (code, nothing) in [(403, true), (404, true), (500, false), (429, false)] {
-            assert_eq!(Lists::new(foreign()).failed(&refused(code)), nothing, "{code}");
+            assert_eq!(foreign().failed(&refused(code)), nothing, "{code}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_foreign_kind_that_could_be_seen_is_not_forgotten_at_the_first_refusal() {
-        let mut lists = Lists::new(foreign());
+        let mut lists = foreign();
         lists.worked();
         assert!(!lists.failed(&refused(403)));
         tokio::time::advance(REFUSED_FOR_GOOD).await;

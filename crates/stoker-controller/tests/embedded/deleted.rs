@@ -17,7 +17,7 @@ use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 use stoker_api::native::NodePreheat;
-use stoker_api::{DIALECTS, Dialect};
+use stoker_api::{JobKind, job_kinds};
 use stoker_controller::Settings;
 use tokio_util::sync::CancellationToken;
 
@@ -26,31 +26,31 @@ use crate::bed::{self, Way, api, clock, does_its_orders, node, ordered, over, pr
 const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// A job of any kind for all nodes, one at a time.
-async fn make(client: &Client, dialect: &Dialect, name: &str, image: &str) {
+async fn make(client: &Client, kind: &JobKind, name: &str, image: &str) {
     let image = format!("registry.example/{image}:v1");
-    let spec = match dialect.kind {
+    let spec = match kind.kind.name {
         "Preheat" => json!({"images": [{"image": image}], "pace": {"parallelism": 1}}),
         _ => json!({"image": image, "parallelism": 1, "completionPolicy": {"type": "Always"}}),
     };
-    let resource = (dialect.resource)();
+    let resource = kind.kind.newest();
     let mut object = DynamicObject::new(name, &resource);
     object.data = json!({ "spec": spec });
-    jobs(client, dialect).create(&PostParams::default(), &object).await.unwrap();
+    jobs(client, kind).create(&PostParams::default(), &object).await.unwrap();
 }
 
-fn jobs(client: &Client, dialect: &Dialect) -> Api<DynamicObject> {
-    Api::namespaced_with(client.clone(), "default", &(dialect.resource)())
+fn jobs(client: &Client, kind: &JobKind) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), "default", &kind.kind.newest())
 }
 
 /// Waits until the job has a status that is so.
-async fn becomes(client: &Client, dialect: &Dialect, is: impl Fn(&Value) -> bool) {
+async fn becomes(client: &Client, kind: &JobKind, is: impl Fn(&Value) -> bool) {
     let status = |object: Option<&DynamicObject>| {
         let status = object.and_then(|object| object.data.get("status"));
         status.is_some_and(|status| !status.is_null() && is(status))
     };
-    let changed = await_condition(jobs(client, dialect), "web", status);
+    let changed = await_condition(jobs(client, kind), "web", status);
     let changed = tokio::time::timeout(Duration::from_secs(600), changed).await;
-    assert!(changed.is_ok(), "{} was never told", dialect.kind);
+    assert!(changed.is_ok(), "{} was never told", kind.kind.name);
 }
 
 fn ended(status: &Value) -> bool {
@@ -70,7 +70,7 @@ fn writes_status_of_a_job(request: &http::Request<Body>) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_deleted_before_its_status_write_is_answered_stays_gone() {
-    for dialect in DIALECTS {
+    for kind in job_kinds() {
         let clock = clock();
         let client = api(&clock);
         for name in NODES {
@@ -82,15 +82,15 @@ async fn a_job_that_is_deleted_before_its_status_write_is_answered_stays_gone() 
         };
         let cancel = CancellationToken::new();
         let leader = bed::run(bed::settings(&over(&client, way), &clock, "only"), &cancel);
-        make(&client, dialect, "web", "web").await;
+        make(&client, kind, "web", "web").await;
         ordered(&client, "n1", 1).await;
         // Written, and not answered.
-        becomes(&client, dialect, |_| true).await;
-        jobs(&client, dialect).delete("web", &DeleteParams::default()).await.unwrap();
+        becomes(&client, kind, |_| true).await;
+        jobs(&client, kind).delete("web", &DeleteParams::default()).await.unwrap();
         ordered(&client, "n1", 0).await;
         for _ in 0..60 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(ordered_images(&client).await, Vec::<String>::new(), "{} is gone", dialect.kind);
+            assert_eq!(ordered_images(&client).await, Vec::<String>::new(), "{} is gone", kind.kind.name);
         }
         cancel.cancel();
         leader.await.unwrap();
@@ -99,7 +99,7 @@ async fn a_job_that_is_deleted_before_its_status_write_is_answered_stays_gone() 
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_for_a_job_that_was_deleted_says_nothing_of_the_next_one_of_its_name() {
-    for dialect in DIALECTS {
+    for kind in job_kinds() {
         let clock = clock();
         let client = api(&clock);
         node(&client, "n1").await;
@@ -109,10 +109,10 @@ async fn an_answer_for_a_job_that_was_deleted_says_nothing_of_the_next_one_of_it
         };
         let cancel = CancellationToken::new();
         let leader = bed::run(bed::settings(&over(&client, way), &clock, "only"), &cancel);
-        make(&client, dialect, "web", "old").await;
-        becomes(&client, dialect, |_| true).await;
-        jobs(&client, dialect).delete("web", &DeleteParams::default()).await.unwrap();
-        make(&client, dialect, "web", "new").await;
+        make(&client, kind, "web", "old").await;
+        becomes(&client, kind, |_| true).await;
+        jobs(&client, kind).delete("web", &DeleteParams::default()).await.unwrap();
+        make(&client, kind, "web", "new").await;
         let orders = watcher(Api::<NodePreheat>::all(client.clone()), Default::default()).applied_objects();
         let images = orders.map(|node| node.unwrap().spec.orders.into_values().map(|order| order.image).collect());
         let mut later = pin!(images.skip_while(|images: &Vec<String>| ready(*images != ["registry.example/new:v1"])));
@@ -120,9 +120,9 @@ async fn an_answer_for_a_job_that_was_deleted_says_nothing_of_the_next_one_of_it
         // Beyond the answer for the old one, and one for the new.
         let calm = tokio::time::sleep(Duration::from_secs(60));
         let changed = later.take_until(calm).collect::<Vec<_>>().await;
-        assert!(changed.iter().all(|images| *images == ["registry.example/new:v1"]), "{}: {changed:?}", dialect.kind);
+        assert!(changed.iter().all(|images| *images == ["registry.example/new:v1"]), "{}: {changed:?}", kind.kind.name);
         does_its_orders(&client, "n1", 1).await;
-        becomes(&client, dialect, ended).await;
+        becomes(&client, kind, ended).await;
         cancel.cancel();
         leader.await.unwrap();
     }
@@ -148,11 +148,12 @@ async fn jobs_that_are_deleted_as_soon_as_they_are_made_leave_no_order() {
     let made = (0..100u64).map(|number| {
         let client = client.clone();
         async move {
-            let (dialect, name) = (&DIALECTS[number as usize % DIALECTS.len()], format!("job-{number}"));
+            let kinds: Vec<_> = job_kinds().collect();
+            let (kind, name) = (kinds[number as usize % kinds.len()], format!("job-{number}"));
             tokio::time::sleep(Duration::from_millis(10 * number)).await;
-            make(&client, dialect, &name, &name).await;
+            make(&client, kind, &name, &name).await;
             tokio::time::sleep(Duration::from_millis(number * 13 % 50)).await;
-            jobs(&client, dialect).delete(&name, &DeleteParams::default()).await.unwrap();
+            jobs(&client, kind).delete(&name, &DeleteParams::default()).await.unwrap();
         }
     });
     futures::future::join_all(made).await;
@@ -178,7 +179,7 @@ async fn an_agent_that_is_gone_does_not_come_back_with_a_late_answer() {
     ordered(&client, "n1", 1).await;
     Api::<NodePreheat>::all(client.clone()).delete("n1", &DeleteParams::default()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let web = jobs(&client, &DIALECTS[0]).get("web").await.unwrap();
+    let web = jobs(&client, &stoker_api::native::PREHEATS).get("web").await.unwrap();
     assert_eq!(web.data["status"]["waitingFor"][0]["reason"], "NoAgent", "{:#}", web.data["status"]);
     cancel.cancel();
     leader.await.unwrap();
@@ -187,12 +188,12 @@ async fn an_agent_that_is_gone_does_not_come_back_with_a_late_answer() {
 /// The first write of each of these meets others that write at the same time: the API server gives up after some tries.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_met_with_contention_is_written_again() {
-    for dialect in DIALECTS {
+    for kind in job_kinds() {
         let clock = clock();
         let client = api(&clock);
         node(&client, "n1").await;
         let refused = Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
-        let (met, plural) = (refused.clone(), (dialect.resource)().plural);
+        let (met, plural) = (refused.clone(), kind.kind.newest().plural);
         let way = move |request: &http::Request<Body>| {
             let path = request.uri().path().to_string();
             let contended = match *request.method() {
@@ -205,14 +206,14 @@ async fn a_write_that_met_with_contention_is_written_again() {
         };
         let cancel = CancellationToken::new();
         let leader = bed::run(bed::settings(&over(&client, way), &clock, "only"), &cancel);
-        make(&client, dialect, "web", "web").await;
+        make(&client, kind, "web", "web").await;
         does_its_orders(&client, "n1", 1).await;
-        becomes(&client, dialect, ended).await;
+        becomes(&client, kind, ended).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         let events = Api::<Event>::default_namespaced(client.clone()).list(&Default::default()).await.unwrap();
         let told = events.items.iter().map(|event| event.reason.clone().unwrap_or_default());
-        assert_eq!(told.collect::<Vec<_>>(), ["Started", "Succeeded"], "{}", dialect.kind);
-        assert_eq!(refused.lock().unwrap().len(), 3, "{}: each met with it", dialect.kind);
+        assert_eq!(told.collect::<Vec<_>>(), ["Started", "Succeeded"], "{}", kind.kind.name);
+        assert_eq!(refused.lock().unwrap().len(), 3, "{}: each met with it", kind.kind.name);
         cancel.cancel();
         leader.await.unwrap();
     }
@@ -221,7 +222,7 @@ async fn a_write_that_met_with_contention_is_written_again() {
 /// Whoever else writes the status at the end, the last word is the controller's.
 #[tokio::test(start_paused = true)]
 async fn a_final_status_that_met_with_contention_is_not_lost() {
-    for dialect in DIALECTS {
+    for kind in job_kinds() {
         let clock = clock();
         let client = api(&clock);
         node(&client, "n1").await;
@@ -232,13 +233,13 @@ async fn a_final_status_that_met_with_contention_is_not_lost() {
         };
         let cancel = CancellationToken::new();
         let leader = bed::run(bed::settings(&over(&client, way), &clock, "only"), &cancel);
-        make(&client, dialect, "web", "web").await;
-        becomes(&client, dialect, |_| true).await;
+        make(&client, kind, "web", "web").await;
+        becomes(&client, kind, |_| true).await;
         refuse.send(true).unwrap();
         does_its_orders(&client, "n1", 1).await;
         tokio::time::sleep(Duration::from_secs(10)).await;
         refuse.send(false).unwrap();
-        becomes(&client, dialect, ended).await;
+        becomes(&client, kind, ended).await;
         cancel.cancel();
         leader.await.unwrap();
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use kube::Client;
 use kube::api::{Api, DynamicObject, PostParams};
 use serde_json::json;
-use stoker_api::DIALECTS;
 use stoker_api::native::{NodePreheat, Preheat};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -124,9 +123,9 @@ async fn a_lease_that_is_refused_is_asked_for_now_and_then_until_it_is_given() {
 async fn poisonous(client: &Client, name: &str) {
     let labels: BTreeMap<String, String> = (0..1_100).map(|n| (format!("l{n}"), "x".into())).collect();
     let spec = json!({ "image": format!("registry.example/{name}:v1"), "sandboxConfig": { "labels": labels } });
-    let dialect = DIALECTS.iter().find(|dialect| dialect.kind == "ImagePullJob").unwrap();
+    let kind = &stoker_api::dialect::kruise::IMAGE_PULL_JOBS;
     let object = json!({ "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": { "name": name }, "spec": spec });
-    let api: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &(dialect.resource)());
+    let api: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &kind.kind.newest());
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
 }
 

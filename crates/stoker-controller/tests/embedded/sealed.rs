@@ -190,7 +190,7 @@ async fn why(client: &Client, clock: &Clock) -> String {
         true => Way::Refused(403),
         false => Way::Free,
     });
-    let mut world = snapshot::take(&client, "default").await.unwrap();
+    let mut world = snapshot::take(&client, "default").await.unwrap().world;
     world.plan(clock());
     match &world.nodes(&JobId::new(("stoker.dev", "Preheat"), "default", "web"), clock())[0].state {
         State::Waiting(waiting) => waiting.to_string(),

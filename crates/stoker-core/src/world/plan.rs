@@ -137,6 +137,7 @@ impl World {
             }
         }
         state.said = Some((outcome.clone(), now));
+        state.eta = eta;
         Some(Outcome { eta, ..outcome })
     }
 

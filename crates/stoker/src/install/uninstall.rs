@@ -23,7 +23,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::wait::{await_condition, conditions::is_deleted};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use stoker_api::DIALECTS;
+use stoker_api::job_kinds;
 use stoker_api::native::{GROUP, NodePreheat};
 
 use super::access::CONTROLLER;
@@ -181,14 +181,14 @@ fn definition(object: &DynamicObject) -> Option<CustomResourceDefinition> {
 /// Jobs that go with their CRD.
 async fn jobs_of(client: &Client, object: &DynamicObject) -> anyhow::Result<Option<String>> {
     let names = definition(object).map(|definition| (definition.spec.group, definition.spec.names.plural));
-    let dialect = DIALECTS.iter().find(|dialect| {
-        let resource = (dialect.resource)();
+    let kind = job_kinds().find(|kind| {
+        let resource = kind.kind.newest();
         names.as_ref().is_some_and(|(group, plural)| *group == resource.group && *plural == resource.plural)
     });
-    let Some(dialect) = dialect else { return Ok(None) };
-    let found = all_of(&jobs::api(client, dialect, None), &ListParams::default()).await?;
+    let Some(kind) = kind else { return Ok(None) };
+    let found = all_of(&jobs::api(client, kind, None).await, &ListParams::default()).await?;
     let names = found.iter().map(|job| format!("{}/{}", job.namespace().unwrap_or_default(), job.name_any()));
-    Ok(some_of(dialect.kind, "", names.collect()))
+    Ok(some_of(kind.kind.name, "", names.collect()))
 }
 
 /// What is in our namespace and would be missed by others; not what Kubernetes puts into every one.
@@ -237,7 +237,7 @@ fn some_of(what: &str, place: &str, names: Vec<String>) -> Option<String> {
 /// Whoever would take our finalizers off is gone by now. This version sets none; another may have.
 async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
     let own = ApiResource::erase::<NodePreheat>(&());
-    for resource in DIALECTS.iter().map(|dialect| (dialect.resource)()).chain([own]) {
+    for resource in job_kinds().map(|kind| kind.kind.newest()).chain([own]) {
         let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         for object in all_of(&all, &ListParams::default()).await? {
             let ours = |finalizer: &String| finalizer.split('/').next() == Some(GROUP);

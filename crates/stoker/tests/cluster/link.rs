@@ -53,6 +53,9 @@ impl Linked {
     #[track_caller]
     pub(crate) fn sent_at_most(&self, nodes: u64, cuts: u64) {
         let (sent, whole) = (self.link.received(), nodes * self.image.layer_bytes());
-        assert!(sent <= whole + whole / 50 + cuts * (3 << 20), "{sent} bytes left the registry; all there is, is {whole}");
+        assert!(
+            sent <= whole + whole / 50 + cuts * (3 << 20),
+            "{sent} bytes left the registry; all there is, is {whole}"
+        );
     }
 }

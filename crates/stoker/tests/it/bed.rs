@@ -206,8 +206,8 @@ impl Login {
     }
 
     pub(crate) async fn api(&self, kind: &str) -> Api<DynamicObject> {
-        let resource: ApiResource = match stoker_api::DIALECTS.iter().find(|dialect| dialect.kind == kind) {
-            Some(dialect) => (dialect.resource)(),
+        let resource: ApiResource = match stoker_api::job_kinds().find(|job| job.kind.name == kind) {
+            Some(job) => job.kind.newest(),
             None => ApiResource::erase::<stoker_api::native::NodePreheat>(&()),
         };
         match kind {

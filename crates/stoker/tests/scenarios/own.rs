@@ -50,12 +50,12 @@ pub(crate) async fn or_refuse(client: &Client) {
 /// Something that is not ours and would not stay as it is.
 async fn of_others(client: &Client) -> Option<String> {
     let ours = namespaces(client).await;
-    for dialect in stoker_api::DIALECTS {
-        let jobs: Api<DynamicObject> = Api::all_with(client.clone(), &(dialect.resource)());
+    for kind in stoker_api::job_kinds() {
+        let jobs: Api<DynamicObject> = Api::all_with(client.clone(), &kind.kind.newest());
         let Some(jobs) = served(jobs.list(&ListParams::default()).await) else { continue };
         let mut places = jobs.iter().map(|job| (job.namespace().unwrap(), job.name_any()));
         if let Some((namespace, name)) = places.find(|(namespace, _)| !ours.contains(namespace)) {
-            return Some(format!("the {} {namespace}/{name}", dialect.kind));
+            return Some(format!("the {} {namespace}/{name}", kind.kind.name));
         }
     }
     // The namespace is made before and removed after everything else of an installation.
@@ -83,8 +83,8 @@ fn served<T>(answer: kube::Result<T>) -> Option<T> {
 /// Removes what a scenario made. Its processes are gone.
 pub(crate) async fn forget(client: &Client) {
     for namespace in namespaces(client).await {
-        for dialect in stoker_api::DIALECTS {
-            let jobs: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &(dialect.resource)());
+        for kind in stoker_api::job_kinds() {
+            let jobs: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind.kind.newest());
             let deleted = jobs.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
             if served(deleted).is_none() {
                 continue;

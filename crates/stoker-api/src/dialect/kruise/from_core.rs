@@ -9,7 +9,7 @@ use super::types::{ImagePullJob, ImagePullJobStatus};
 use crate::write::{Write, status_write};
 
 /// The change of an ImagePullJob's status, if there is one.
-pub fn project(object: &DynamicObject, outcome: &Outcome, _now: Timestamp) -> Option<Write> {
+pub(super) fn status_change(object: &DynamicObject, outcome: &Outcome, _now: Timestamp) -> Option<Write> {
     let count = |nodes: u32| i32::try_from(nodes).unwrap_or(i32::MAX);
     let status = ImagePullJobStatus {
         start_time: outcome.started.map(whole_seconds),

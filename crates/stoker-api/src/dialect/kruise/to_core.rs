@@ -11,13 +11,22 @@ use stoker_core::text;
 use super::types::{CompletionType, GROUP, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
 use crate::dialect::{NotReadable, Summary, created, part, status_or_why};
 use crate::labels;
+use crate::view::{Derived, Reader, Root};
 use crate::{image, native};
 
 /// How long an image of a job that does not end is taken to be fresh.
 const ROUND: Duration = Duration::from_secs(24 * 3600);
 
+/// The job of an ImagePullJob; one that is being deleted has none.
+pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
+    match reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) {
+        Some(object) => Ok(vec![job(object)?]),
+        None => Ok(Vec::new()),
+    }
+}
+
 /// The job that an ImagePullJob describes.
-pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
+fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     let spec: ImagePullJobSpec = part(object, "spec")?;
     let (status, unreadable) = status_or_why(object);
     let status: ImagePullJobStatus = status;
@@ -61,7 +70,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
 }
 
 /// What an ImagePullJob's status says. It has no phase of its own; these are the words of the others.
-pub fn summary(object: &DynamicObject) -> Summary {
+pub(super) fn summary(object: &DynamicObject) -> Summary {
     let status: ImagePullJobStatus = part(object, "status").unwrap_or_default();
     let count = |nodes: i32| u32::try_from(nodes).unwrap_or(0);
     let ended = status.completion_time.is_some();

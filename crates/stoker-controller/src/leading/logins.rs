@@ -4,20 +4,18 @@ use jiff::Timestamp;
 use stoker_api::native;
 use stoker_core::SecretId;
 
-use super::Shell;
+use super::Leading;
+use crate::hearing::Hearing;
 use crate::owed;
 use crate::reading::Read;
 use crate::writer::Numbered;
 
-impl Shell {
-    /// Whether everything was seen that a plan depends on.
-    pub(super) fn may_plan(&mut self) -> bool {
-        if !self.unheard.is_empty() {
-            return false;
-        }
-        let (world, secrets) = (&self.world, &mut self.secrets);
+impl Leading {
+    /// Whether the Secrets were read that jobs named when all objects were known.
+    pub(crate) fn knows_secrets(&mut self, hearing: &Hearing) -> bool {
+        let secrets = &mut self.secrets;
         let unread = self.unread.get_or_insert_with(|| {
-            let wanted = world.wanted_secrets();
+            let wanted = hearing.world.wanted_secrets();
             let ids = wanted.keys().cloned().collect();
             secrets.want(wanted);
             ids
@@ -26,12 +24,12 @@ impl Shell {
     }
 
     /// A Secret was read. Orders that waited for it, and nodes that lack logins, are written to.
-    pub(super) fn see_secret(&mut self, id: SecretId, read: Read, asked: Timestamp) {
+    pub(crate) fn see_secret(&mut self, hearing: &mut Hearing, id: SecretId, read: Read, asked: Timestamp) {
         if let Some(unread) = &mut self.unread {
             unread.remove(&id);
         }
         if let Some(event) = self.secrets.see(id, read, asked) {
-            self.world.apply(event);
+            hearing.world.apply(event);
         }
         self.owed.resume();
         for node in std::mem::take(&mut self.lacking) {
@@ -40,9 +38,9 @@ impl Shell {
     }
 
     /// Whether a node lacks logins that its orders name: it has lost its key, or they could not be read when the orders were written.
-    pub(super) fn look_for_logins(&mut self, name: &str) {
+    pub(super) fn look_for_logins(&mut self, hearing: &Hearing, name: &str) {
         let Some(agent) = self.nodes.get(name) else { return };
-        let named = self.world.open_logins(name);
+        let named = hearing.world.open_logins(name);
         match self.secrets.lacks(&named, agent.key.as_ref(), &agent.logins) {
             true => self.lacking.insert(name.into()),
             false => self.lacking.remove(name),
@@ -51,11 +49,11 @@ impl Shell {
 
     /// The write that is owed longest: the orders of a node as they are now, with the logins that they name. None where a login has
     /// to be read first.
-    pub(super) fn next_owed(&mut self) -> Option<Numbered> {
+    pub(crate) fn next_owed(&mut self, hearing: &Hearing) -> Option<Numbered> {
         let (node, keys) = self.owed.next()?;
         let agent = self.nodes.get_mut(&node)?;
-        let orders = self.world.orders(&node)?;
-        let named = self.world.open_logins(&node);
+        let orders = hearing.world.orders(&node)?;
+        let named = hearing.world.open_logins(&node);
         let Ok(logins) = self.secrets.changes(&node, &named, agent.key.as_ref(), &agent.logins) else {
             self.owed.park(&node, keys);
             return None;
@@ -70,9 +68,9 @@ impl Shell {
             };
         }
         self.number += 1;
-        agent.progress.hand_out(self.number);
+        (agent.pending, agent.before) = (self.number, hearing.node_version(&node));
         let changes = owed::changes(keys, orders);
-        let write = native::from_core::orders(&node, &changes, &logins, self.epoch.unwrap_or(self.highest));
+        let write = native::from_core::orders(&node, &changes, &logins, hearing.epoch());
         Some((self.number, write))
     }
 }

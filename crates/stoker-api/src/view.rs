@@ -1,0 +1,352 @@
+//! All objects that dialects look at, and what follows from them: jobs for the World, and writes from what the World made of them.
+//!
+//! A *root* is an object that a dialect answers for. Two pure functions say what it means: `derive` makes jobs of objects, and
+//! `project` makes writes of objects and of the outcomes of its jobs. Both see objects through a [`Reader`] that notes what they
+//! read. So nobody keeps an index of what depends on what: a change makes those roots dirty that have read it, and a query is
+//! watched while somebody reads it. What follows does not depend on the order in which objects were heard of.
+
+mod reader;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use kube_core::dynamic::DynamicObject;
+use stoker_core::{Event, Job, JobId, World};
+
+use crate::dialect::{self, JobKind, NotReadable};
+use crate::write::Write;
+use reader::Read;
+pub use reader::{Answer, Reader};
+use rows::Rows;
+pub use rows::{Heard, Kind, ObjectName, Query, Row};
+
+/// An object that a dialect answers for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Root {
+    /// Its kind.
+    pub kind: &'static JobKind,
+    /// Its namespace; empty where the kind has none.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl Root {
+    /// The root that a job was derived from, where it is of a kind that is known here.
+    pub fn of(job: &JobId) -> Option<Self> {
+        let kind =
+            dialect::job_kinds().find(|kind| kind.kind.name == job.kind() && kind.kind.group() == job.group())?;
+        Some(Self { kind, namespace: job.namespace().to_owned(), name: job.name().to_owned() })
+    }
+
+    /// The job of an object that means one.
+    pub fn job(&self) -> JobId {
+        self.kind.job_id(&self.namespace, &self.name)
+    }
+}
+
+/// Why a root has no jobs that could be told.
+#[derive(Debug, thiserror::Error)]
+pub enum Unready {
+    /// Its object cannot be read.
+    #[error(transparent)]
+    NotReadable(#[from] NotReadable),
+    /// Something that its jobs depend on was not listed yet. What was derived before holds until then.
+    #[error("not everything that it depends on is known yet")]
+    Unlisted,
+}
+
+/// The jobs of a root, or why they cannot be told.
+pub type Derived = Result<Vec<Job>, Unready>;
+
+/// What a root asks to be written.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Projected {
+    /// The writes, in no order.
+    pub writes: Vec<Write>,
+    /// When time alone asks for another.
+    pub wake: Option<Timestamp>,
+}
+
+impl From<Vec<Write>> for Projected {
+    fn from(writes: Vec<Write>) -> Self {
+        Self { writes, wake: None }
+    }
+}
+
+/// What is known of a root besides its object.
+#[derive(Clone, Debug, Default)]
+struct RootState {
+    /// Its jobs, as the World knows them.
+    jobs: BTreeSet<JobId>,
+    /// What deriving them has read.
+    derived: BTreeSet<Read>,
+    /// What projecting them has read.
+    projected: BTreeSet<Read>,
+    /// When it is to be projected although nothing has changed.
+    wake: Option<Timestamp>,
+}
+
+/// What a change of the jobs was, for whoever counts and logs.
+#[derive(Debug, Default)]
+pub struct Settled {
+    /// Jobs that are there no more.
+    pub gone: Vec<JobId>,
+    /// Objects that cannot be read, and why.
+    pub problems: Vec<String>,
+}
+
+/// All objects and roots.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    rows: Rows,
+    roots: BTreeMap<Root, RootState>,
+    readers: BTreeMap<Read, BTreeSet<Root>>,
+    /// To be derived.
+    dirty: BTreeSet<Root>,
+    /// To be projected.
+    due: BTreeSet<Root>,
+    /// To be projected then.
+    wakes: BTreeSet<(Timestamp, Root)>,
+    /// Dialects whose own controller is alive, and how that is known.
+    left_alone: BTreeMap<&'static str, String>,
+    /// Kinds of which the World was told that they cannot be heard.
+    frozen: BTreeSet<&'static str>,
+}
+
+impl View {
+    /// Every query that must be watched: all objects of every kind that means jobs, and what is read besides.
+    pub fn wanted(&self) -> BTreeSet<Query> {
+        let read = self.readers.keys().map_while(|read| match read {
+            Read::Query(query) => Some(query.clone()),
+            Read::Object(..) | Read::Owned(_) => None,
+        });
+        dialect::job_kinds().map(|kind| Query::all(&kind.kind)).chain(read).collect()
+    }
+
+    /// Whether every wanted query was answered, if only by a refusal. What is wanted is known when everything is settled.
+    pub fn is_known(&self) -> bool {
+        self.dirty.is_empty() && self.wanted().iter().all(|query| self.rows.heard(query) != Heard::Unlisted)
+    }
+
+    /// How far a query is known.
+    pub fn heard(&self, query: &Query) -> Heard {
+        self.rows.heard(query)
+    }
+
+    /// An object of a query is there, or has changed.
+    pub fn see(&mut self, query: &Query, object: DynamicObject) {
+        let name =
+            (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default());
+        self.set(query, &name, Some((query.kind.keep)(object)));
+    }
+
+    /// An object of a query is there no more.
+    pub fn gone(&mut self, query: &Query, name: &ObjectName) {
+        self.set(query, name, None);
+    }
+
+    fn set(&mut self, query: &Query, name: &ObjectName, row: Option<Row>) {
+        let Some(owners) = self.rows.set(query, name, row) else { return };
+        for read in owners.into_iter().map(Read::Owned).chain([Read::Query(query.clone())]) {
+            self.touch_readers(&read);
+        }
+        if *query == Query::all(query.kind) {
+            self.touch_readers(&Read::Object(query.kind, name.clone()));
+            if let Some(kind) = dialect::job_kinds().find(|kind| kind.kind == *query.kind) {
+                let root = Root { kind, namespace: name.0.clone(), name: name.1.clone() };
+                self.dirty.insert(root);
+            }
+        }
+    }
+
+    /// How far a query is known has changed.
+    pub fn hear(&mut self, query: &Query, heard: Heard) {
+        if self.rows.hear(query, heard) {
+            self.touch_readers(&Read::Query(query.clone()));
+        }
+    }
+
+    /// A query that nobody wants is not watched any more.
+    pub fn forget(&mut self, query: &Query) {
+        self.rows.forget(query);
+    }
+
+    /// Leaves all objects of a dialect to its own controller, for the reason that is given, or takes them over.
+    pub fn leave_alone(&mut self, dialect: &'static str, why: Option<String>) {
+        let before = self.left_alone.get(dialect).cloned();
+        if before == why {
+            return;
+        }
+        match why {
+            Some(why) => self.left_alone.insert(dialect, why),
+            None => self.left_alone.remove(dialect),
+        };
+        if before.is_none() || !self.left_alone.contains_key(dialect) {
+            let roots = self.roots.keys().filter(|root| root.kind.dialect == dialect);
+            self.dirty.extend(roots.cloned().collect::<Vec<_>>());
+        }
+    }
+
+    /// Dialects that are left to their own controllers, and why.
+    pub fn left_alone(&self) -> &BTreeMap<&'static str, String> {
+        &self.left_alone
+    }
+
+    fn touch_readers(&mut self, read: &Read) {
+        let roots = self.readers.get(read).into_iter().flatten();
+        self.dirty.extend(roots.cloned());
+    }
+
+    /// Derives what has changed, and tells the World.
+    pub fn settle(&mut self, world: &mut World) -> Settled {
+        let mut settled = Settled::default();
+        self.freeze(world);
+        while let Some(root) = self.dirty.pop_first() {
+            let mut reader = Reader::new(&self.rows);
+            let there = reader.own(&root).is_some();
+            let derived = match self.left_alone.contains_key(root.kind.dialect) {
+                true => Ok(Vec::new()),
+                false => (root.kind.derive)(&root, &mut reader),
+            };
+            let reads = reader.noted();
+            let jobs = match derived {
+                Ok(jobs) => jobs,
+                Err(Unready::Unlisted) => {
+                    self.note(&root, |state| std::mem::replace(&mut state.derived, reads));
+                    continue;
+                }
+                Err(Unready::NotReadable(problem)) => {
+                    settled.problems.push(problem.to_string());
+                    Vec::new()
+                }
+            };
+            let now: BTreeSet<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
+            let before = self.roots.get(&root).map(|state| state.jobs.clone()).unwrap_or_default();
+            for id in before.difference(&now) {
+                world.apply(Event::JobGone(id.clone()));
+                settled.gone.push(id.clone());
+            }
+            jobs.into_iter().for_each(|job| world.apply(Event::Job(Box::new(job))));
+            self.note(&root, |state| {
+                state.jobs = now;
+                std::mem::replace(&mut state.derived, reads)
+            });
+            match there {
+                true => {
+                    self.due.insert(root);
+                }
+                false => self.drop_root(&root),
+            }
+        }
+        settled
+    }
+
+    /// Changes what was read for a root, of which the closure returns what it was before.
+    fn note(&mut self, root: &Root, change: impl FnOnce(&mut RootState) -> BTreeSet<Read>) {
+        let state = self.roots.entry(root.clone()).or_default();
+        let before = change(state);
+        let now: BTreeSet<Read> = state.derived.union(&state.projected).cloned().collect();
+        for read in before.difference(&now) {
+            if let Some(readers) = self.readers.get_mut(read) {
+                readers.remove(root);
+                if readers.is_empty() {
+                    self.readers.remove(read);
+                }
+            }
+        }
+        for read in now {
+            self.readers.entry(read).or_default().insert(root.clone());
+        }
+    }
+
+    fn set_wake(&mut self, root: &Root, wake: Option<Timestamp>) {
+        let Some(state) = self.roots.get_mut(root) else { return };
+        if let Some(before) = std::mem::replace(&mut state.wake, wake) {
+            self.wakes.remove(&(before, root.clone()));
+        }
+        self.wakes.extend(wake.map(|wake| (wake, root.clone())));
+    }
+
+    fn drop_root(&mut self, root: &Root) {
+        self.set_wake(root, None);
+        self.note(root, |state| {
+            let mut reads = std::mem::take(&mut state.derived);
+            reads.append(&mut state.projected);
+            reads
+        });
+        self.roots.remove(root);
+        self.due.remove(root);
+    }
+
+    /// Tells the World of which kinds of jobs nothing can be heard.
+    fn freeze(&mut self, _world: &mut World) {
+        for kind in dialect::job_kinds() {
+            let deaf = matches!(self.rows.heard(&Query::all(&kind.kind)), Heard::Deaf { .. });
+            if deaf == self.frozen.contains(kind.kind.name) {
+                continue;
+            }
+            match deaf {
+                true => self.frozen.insert(kind.kind.name),
+                false => self.frozen.remove(kind.kind.name),
+            };
+        }
+    }
+
+    /// The outcome of a job has changed, or its time to live is over.
+    pub fn touch(&mut self, job: &JobId) {
+        self.due.extend(Root::of(job).filter(|root| self.roots.contains_key(root)));
+    }
+
+    /// A write of this root has failed.
+    pub fn touch_root(&mut self, root: Root) {
+        if self.roots.contains_key(&root) {
+            self.due.insert(root);
+        }
+    }
+
+    /// Roots that may have something to be written.
+    pub fn due(&mut self, now: Timestamp) -> impl Iterator<Item = &Root> {
+        while let Some((at, root)) = self.wakes.pop_first() {
+            if at > now {
+                self.wakes.insert((at, root));
+                break;
+            }
+            self.due.insert(root);
+        }
+        self.due.iter()
+    }
+
+    /// When a root is due although nothing happens.
+    pub fn wake(&self) -> Option<Timestamp> {
+        self.wakes.first().map(|(at, _)| *at)
+    }
+
+    /// What a root asks to be written. It is not due any more.
+    pub fn project(&mut self, root: &Root, world: &World, now: Timestamp) -> Vec<Write> {
+        self.due.remove(root);
+        if !self.roots.contains_key(root) || self.left_alone.contains_key(root.kind.dialect) {
+            return Vec::new();
+        }
+        let mut reader = Reader::new(&self.rows);
+        let Projected { writes, wake } = (root.kind.project)(root, &mut reader, world, now);
+        let reads = reader.noted();
+        self.note(root, |state| std::mem::replace(&mut state.projected, reads));
+        self.set_wake(root, wake);
+        writes
+    }
+
+    /// The object of a root.
+    pub fn object(&self, root: &Root) -> Option<&DynamicObject> {
+        let name = (root.namespace.clone(), root.name.clone());
+        self.rows.get(&Query::all(&root.kind.kind), &name)?.object()
+    }
+
+    /// All roots.
+    pub fn roots(&self) -> impl Iterator<Item = &Root> {
+        self.roots.keys()
+    }
+}
