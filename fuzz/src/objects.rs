@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
 use stoker_api::native::{NodeObject, from_core};
-use stoker_api::{Amount, DIALECTS, Span};
+use stoker_api::view::{Query, Root};
+use stoker_api::{Amount, Span, View, job_kinds};
 use stoker_core::model::{Key, Node};
 use stoker_core::step::{self, Able, Task};
 use stoker_core::world::{Event, World};
@@ -39,15 +40,15 @@ pub fn node_object(bytes: &[u8]) {
     step::step(&object.orders, &BTreeMap::new(), &Able::default(), now);
 }
 
-/// A Preheat or an ImagePullJob: any object gives a job or an error, and a plan can be made for it.
+/// An object of any kind that means jobs: it gives jobs or an error, a plan can be made for them, and what came of it can be written.
 pub fn job(bytes: &[u8]) {
     let Ok(object) = serde_json::from_slice::<DynamicObject>(bytes) else { return };
     let now: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
-    for dialect in DIALECTS {
-        (dialect.summary)(&object);
-        let Ok(job) = (dialect.job)(&object) else { continue };
-        let mut world = World::new();
-        world.apply(Event::Job(Box::new(job)));
+    for kind in job_kinds() {
+        (kind.summary)(&object);
+        let (mut world, mut view) = (World::new(), View::default());
+        view.see(&Query::all(&kind.kind), object.clone());
+        view.settle(&mut world);
         for name in ["n1", "n2"] {
             let labels = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
             world.apply(Event::Node(Node { name: name.into(), labels, ready: true, ready_changed: None }));
@@ -55,5 +56,7 @@ pub fn job(bytes: &[u8]) {
         }
         let plan = world.plan(now);
         assert_eq!(world.plan(now).orders, [], "what was ordered is not ordered again: {plan:?}");
+        let roots: Vec<Root> = view.roots().cloned().collect();
+        roots.iter().for_each(|root| drop(view.project(root, &world, now)));
     }
 }

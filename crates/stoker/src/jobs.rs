@@ -10,6 +10,7 @@ use stoker_controller::snapshot;
 use stoker_core::JobId;
 
 use crate::connect::Connection;
+use crate::errln;
 
 /// A job of any kind.
 pub(crate) struct Job {

@@ -30,7 +30,7 @@ pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
 }
 
 /// The job that a Preheat describes.
-pub(super) fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
+pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     let spec: PreheatSpec = part(object, "spec")?;
     let (status, unreadable) = status_or_why(object);
     let status: PreheatStatus = status;
