@@ -12,6 +12,7 @@ mod plan;
 mod refresh;
 mod room;
 mod seat;
+mod seats;
 mod secrets;
 mod view;
 
@@ -23,12 +24,13 @@ use jiff::Timestamp;
 use crate::model::{Found, Job, JobId, Key, Node, NodeName, Order, Report, SecretId, after};
 use crate::pace;
 use crate::rollup::Outcome;
+use crate::select::selects;
 
 use demand::Demand;
 use held::Held;
 pub use plan::{OrderWrite, Plan};
 pub use room::{Full, ROOM, ROOM_OF_A_NAMESPACE};
-use seat::Seat;
+use seats::Seats;
 use secrets::Secrets;
 pub use secrets::{MOST_LOGINS, Wanted};
 pub use view::{NodeView, State};
@@ -88,8 +90,7 @@ enum Stale {
 #[derive(Clone, Debug)]
 struct JobState {
     job: Job,
-    /// One for each slot.
-    seats: Vec<Seat>,
+    seats: Seats,
     stale: Stale,
     /// For each image whether its digest was known when the seats were last looked at.
     digests: Vec<bool>,
@@ -109,7 +110,7 @@ struct JobState {
 
 impl JobState {
     fn new(job: Job) -> Self {
-        let (seats, stale, digests) = (Vec::new(), Stale::All, Vec::new());
+        let (seats, stale, digests) = (Seats::default(), Stale::All, Vec::new());
         Self {
             job,
             seats,
@@ -121,6 +122,16 @@ impl JobState {
             holds_back: false,
             expired: false,
             wake: None,
+        }
+    }
+
+    /// Whether the job wants the node in this slot, or wanted it at the last plan, or names it. What changed between that plan and
+    /// now is known to be stale.
+    fn is_about(&self, slots: &[Slot], at: usize) -> bool {
+        let Some(slot) = slots.get(at) else { return false };
+        match &self.job.names {
+            Some(names) => names.contains(&*slot.name),
+            None => slot.node.as_ref().is_some_and(|node| selects(&self.job, node)) || self.seats.contains(slots, at),
         }
     }
 
@@ -180,6 +191,8 @@ impl World {
             Event::NodeGone(name) => {
                 if let Some(&at) = self.by_name.get(&name) {
                     self.change_node(at, |slot| slot.node = None);
+                    let Self { jobs, slots, .. } = self;
+                    jobs.values_mut().for_each(|state| state.seats.put(slots, at, None));
                     self.vacate(at);
                 }
             }
@@ -390,15 +403,25 @@ impl World {
         }
     }
 
-    /// Every job looks at this node again, and so does whoever tidies its orders.
+    /// Every job that wants this node, or wanted it, looks at it again, and so does whoever tidies its orders. So does every job
+    /// that waits until this node has asked a registry, also one that wants other nodes.
     fn touch_node(&mut self, at: usize) {
+        self.dirty_slots.insert(at);
+        let Some(slot) = self.slots.get(at) else { return };
         for (id, state) in &mut self.jobs {
+            if !state.is_about(&self.slots, at) {
+                continue;
+            }
             if let Stale::Some(seats) = &mut state.stale {
                 seats.insert(at);
             }
             self.dirty_jobs.insert(id.clone());
         }
-        self.dirty_slots.insert(at);
+        for (key, order) in &slot.orders {
+            let demand = self.demand.get(&orders::image_key(*key, order));
+            let waiting = demand.filter(|demand| demand.is_asking(at)).map(|demand| &demand.jobs);
+            self.dirty_jobs.extend(waiting.into_iter().flatten().cloned());
+        }
     }
 }
 

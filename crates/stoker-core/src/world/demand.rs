@@ -57,6 +57,11 @@ struct Carried {
 }
 
 impl Demand {
+    /// Whether the node in this slot was ordered to ask and has not answered.
+    pub(super) fn is_asking(&self, at: usize) -> bool {
+        self.asking.contains(&at)
+    }
+
     fn answers_since(&self, since: Timestamp) -> impl Iterator<Item = (&Pin, Carried)> + Clone {
         let from = Pin::new(since, String::new());
         self.answers.range(from..).map(|(pin, carried)| (pin, *carried))
@@ -276,18 +281,11 @@ const ENOUGH_REFUSALS: usize = 3;
 const ENOUGH_FAILURES: usize = 3;
 
 impl World {
-    /// Changes an order or a report of one node and tells all that it touches.
-    pub(super) fn change_entry(&mut self, at: usize, key: Key, change: impl FnOnce(&mut Slot)) {
+    /// Changes what one node was ordered about an image, or reports about it, and tells all that it touches.
+    pub(super) fn change_entry(&mut self, at: usize, image: Key, change: impl FnOnce(&mut Slot)) {
         let Some(slot) = self.slots.get_mut(at) else { return };
-        let is_question = |slot: &Slot| slot.orders.get(&key).is_some_and(|order| order.ask.is_question());
-        let was_question = is_question(slot);
-        let before = [key, key.question()].map(|image| Contribution::both(slot, image));
+        let before = Contribution::both(slot, image);
         change(slot);
-        // A question counts for the image that it is about.
-        let is_question = was_question || is_question(slot);
-        let image = if is_question { key.question() } else { key };
-        let [as_image, as_question] = before;
-        let before = if is_question { as_question } else { as_image };
         let now = Contribution::both(slot, image);
         let demand = self.demand.entry(image).or_default();
         let asking = now.iter().any(|now| now.asking);
@@ -380,7 +378,7 @@ impl World {
             here && seat::able(slot, key, job.since(now), now) != Able::Nothing
                 && seat::entry(job, image, slot, known).0 == Entry::Open
         };
-        self.slots.iter().any(may_ask)
+        self.candidates(job).any(|(_, slot)| may_ask(slot))
     }
 
     /// Who asks the registry for this image, and how many more may, for a job that counts from `start`: as many as must agree,

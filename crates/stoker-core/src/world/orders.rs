@@ -51,7 +51,11 @@ impl World {
     pub(super) fn set_order(&mut self, at: usize, key: Key, order: Option<Order>) {
         let order = order.map(|order| self.demand.entry(image_key(key, &order)).or_default().kinds.hold(order));
         let (crowded, taken) = (self.is_crowded(at), self.taken(at));
-        self.change_entry(at, key, |slot| {
+        let old = self.slots.get(at).and_then(|slot| slot.orders.get(&key));
+        // A question counts for the image that it is about.
+        let question = [old, order.as_ref()].into_iter().flatten().any(|order| order.ask.is_question());
+        let image = if question { key.question() } else { key };
+        self.change_entry(at, image, |slot| {
             match order {
                 Some(order) => slot.orders.insert(key, order),
                 None => slot.orders.remove(&key),
@@ -71,7 +75,9 @@ impl World {
         let Some(slot) = self.slots.get(at) else { return };
         for key in changed(&slot.reports, &reports, |old, new| **old == *new) {
             let report = reports.remove(&key);
-            self.change_entry(at, key, |slot| {
+            let order = self.slots.get(at).and_then(|slot| slot.orders.get(&key));
+            let image = order.map_or(key, |order| image_key(key, order));
+            self.change_entry(at, image, |slot| {
                 match report {
                     Some(report) => slot.reports.insert(key, Box::new(report)),
                     None => slot.reports.remove(&key),

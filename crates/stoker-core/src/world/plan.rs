@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use super::demand::{Askers, answered};
 use super::orders::Changes;
 use super::room::Full;
-use super::seat::{self, Able, Entry, Known, Seat, Standing, Wait};
+use super::seat::{self, Able, Entry, Known, Standing, Wait};
+use super::seats::Seats;
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
 use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Phase, Policy, Unreachable, after};
@@ -152,9 +153,9 @@ impl World {
         self.refresh(state, now);
         let taken = self.hand_out_seats(state, now, changes);
         let mut tally = Tally::default();
-        for (name, &at) in &self.by_name {
-            if let (Some(seat), Some(slot)) = (state.seats.get(at), self.slots.get(at)) {
-                self.count(&mut tally, &state.job, (name, slot), seat, now);
+        for (at, seat) in state.seats.iter() {
+            if let Some(slot) = self.slots.get(*at) {
+                self.count(&mut tally, &state.job, slot, seat, now);
             }
         }
         for name in self.unknown_names(&state.job) {
@@ -167,7 +168,7 @@ impl World {
         let digests = self.digests(&state.job, now);
         let mut outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
         outcome.secrets = self.secret_troubles(&state.job);
-        let lapses = state.seats.iter().filter_map(|seat| seat.lapse).min();
+        let lapses = state.seats.iter().filter_map(|(_, seat)| seat.lapse).min();
         let deadline = state.job.deadline().filter(|deadline| *deadline > now);
         let lacks_digests = self.digests_known(&state.job, now).contains(&false);
         let together = Some(awaits_digests_until(&state.job, now)).filter(|until| lacks_digests && *until > now);
@@ -184,24 +185,23 @@ impl World {
         self.ask_for_digests(job, seats, now, changes);
         let leaving = |at: &usize| self.leaving.get(at).is_some_and(|jobs| jobs.contains(&job.id));
         let leaving: BTreeSet<usize> = self.leaving.keys().copied().filter(leaving).collect();
-        let active = |at: &usize| seats.get(*at).is_some_and(|seat| seat.standing == Standing::Active);
-        let has_place: BTreeSet<usize> = (0..seats.len()).filter(|at| active(at) || leaving.contains(at)).collect();
-        let targets = seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count();
+        let active = seats.iter().filter(|(_, seat)| seat.standing == Standing::Active).map(|(at, _)| *at);
+        let has_place: BTreeSet<usize> = active.chain(leaving).collect();
         let mut free = pace::free(job, has_place.len());
-        let own = targets.min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
+        let own = seats.len().min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
         let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
         let digests = self.digests_known(job, now);
         let mut resolutions = self.resolutions(job, now);
         // A node at work may have got another image to pull, for which it needs no place more.
-        let may = |at: usize| active(&at) || seats.get(at).is_some_and(Seat::may_be_handed_out);
-        let mut open: Vec<usize> = self.by_name.values().copied().filter(|&at| may(at)).collect();
+        let mut open = seats.positions(|seat| seat.standing == Standing::Active || seat.may_be_handed_out());
         // Those that were held go on first: they have a part of it.
         let held: BTreeSet<usize> = self.holding.iter().copied().filter(|at| self.holds(job, *at)).collect();
         if !held.is_empty() {
-            open.sort_by_key(|at| !held.contains(at));
+            open.sort_by_key(|position| !seats.get(*position).is_some_and(|(at, _)| held.contains(at)));
         }
         let mut waiting = Vec::new();
-        for at in open {
+        for position in open {
+            let Some(&(at, _)) = seats.get(position) else { continue };
             // One that is at work, or about to drop another pull of this job, has its place.
             let placed = has_place.contains(&at);
             let room = if placed && job.parallelism > 0 { free.max(1) } else { free };
@@ -210,7 +210,7 @@ impl World {
                 Some(_) => Vec::new(),
             };
             if ready.is_empty() {
-                waiting.push(at);
+                waiting.push(position);
                 continue;
             }
             for image in ready {
@@ -220,13 +220,14 @@ impl World {
             if !placed {
                 free -= 1;
             }
-            self.look_again(job, seats, at, &digests, now);
+            self.look_again(job, seats, position, &digests, now);
         }
         // Only now is it known who asks the registry and whether a place is left.
-        waiting.retain(|at| seats.get(*at).is_some_and(Seat::may_be_handed_out));
-        for at in waiting {
-            let wait = self.obstacle(job, at, free, &resolutions, &digests, now);
-            if let (Some(seat), Some(wait)) = (seats.get_mut(at), wait) {
+        for position in waiting {
+            let Some((at, seat)) = seats.get_mut(position).filter(|(_, seat)| seat.may_be_handed_out()) else {
+                continue;
+            };
+            if let Some(wait) = self.obstacle(job, *at, free, &resolutions, &digests, now) {
                 seat.standing = Standing::Open(wait);
             }
         }
@@ -237,9 +238,11 @@ impl World {
         given_up.min()
     }
 
-    fn look_again(&self, job: &Job, seats: &mut [Seat], at: usize, digests: &[bool], now: Timestamp) {
-        if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
-            *seat = seat::seat(job, slot, Known { digests, secrets: &self.secrets, now });
+    fn look_again(&self, job: &Job, seats: &mut Seats, position: usize, digests: &[bool], now: Timestamp) {
+        let Some((at, seat)) = seats.get_mut(position) else { return };
+        let known = Known { digests, secrets: &self.secrets, now };
+        if let Some(now) = self.slots.get(*at).and_then(|slot| seat::seat(job, slot, known)) {
+            *seat = now;
         }
     }
 
@@ -252,7 +255,7 @@ impl World {
 
     /// Has nodes ask the registry for the digests that the job lacks. That fetches nothing, so it takes no place of the job's
     /// parallelism; but a job that is paused does not ask.
-    fn ask_for_digests(&mut self, job: &Job, seats: &mut [Seat], now: Timestamp, changes: &mut Changes) {
+    fn ask_for_digests(&mut self, job: &Job, seats: &mut Seats, now: Timestamp, changes: &mut Changes) {
         let digests = self.digests_known(job, now);
         if job.parallelism == 0 || digests.iter().all(|known| *known) {
             return;
@@ -260,8 +263,8 @@ impl World {
         let since = job.since(now);
         for image in (0..digests.len()).filter(|image| digests.get(*image) == Some(&false)) {
             let Some(Ok(reference)) = job.images.get(image).map(|image| image.reference.clone()) else { continue };
-            let open = self.by_name.values().copied().filter(|&at| seats.get(at).is_some_and(Seat::may_be_handed_out));
-            for at in open.collect::<Vec<usize>>() {
+            for position in seats.positions(|seat| seat.may_be_handed_out()) {
+                let Some(&(at, _)) = seats.get(position) else { continue };
                 let Some(slot) = self.slots.get(at) else { continue };
                 let known = Known { digests: &digests, secrets: &self.secrets, now };
                 let (Resolution::Open { askers, look, .. }, true) = (
@@ -281,7 +284,7 @@ impl World {
                 };
                 let order = self.ask(job, &reference, at, ask, now);
                 changes.entry(at).or_default().insert(reference.key().question(), Some(order));
-                self.look_again(job, seats, at, &digests, now);
+                self.look_again(job, seats, position, &digests, now);
             }
         }
     }
@@ -462,7 +465,7 @@ fn awaits_digests_until(job: &Job, now: Timestamp) -> Timestamp {
 impl JobState {
     /// An ended job has no seats any more; it is only kept until its ttl.
     fn retire(&mut self, now: Timestamp, expired: &mut Vec<JobId>) {
-        self.seats = Vec::new();
+        self.seats = Seats::default();
         self.stale = Stale::All;
         self.closing = None;
         self.holds_back = false;

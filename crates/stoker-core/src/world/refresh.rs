@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::demand::answered;
-use super::seat::{self, Known, Seat};
-use super::{JobState, Stale, World};
+use super::seat::{self, Known};
+use super::{JobState, Slot, Stale, World};
 use crate::model::{Job, JobId};
 
 impl World {
@@ -36,45 +36,66 @@ impl World {
     }
 
     /// Looks again at jobs of which every seat is stale: node by node and not job by job, because the facts about a
-    /// node lie together. Looking at everything takes a third of the time.
+    /// node lie together. Looking at everything takes a third of the time. Jobs that name their nodes look at those alone, see
+    /// [`World::refresh`].
     pub(super) fn refresh_all(&mut self, now: Timestamp) {
-        let dirty = |state: &&JobState| state.job.ended.is_none() && self.dirty_jobs.contains(&state.job.id);
+        let dirty = |state: &&JobState| {
+            state.job.ended.is_none() && state.job.names.is_none() && self.dirty_jobs.contains(&state.job.id)
+        };
         let stale = self.jobs.values().filter(dirty).filter(|state| matches!(state.stale, Stale::All));
         let digests: BTreeMap<JobId, Vec<bool>> =
             stale.map(|state| (state.job.id.clone(), self.digests_known(&state.job, now))).collect();
-        let Self { jobs, slots, secrets, .. } = self;
+        let Self { jobs, slots, by_name, secrets, .. } = self;
         let stale = jobs.iter_mut().filter_map(|(id, state)| Some((state, digests.get(id)?)));
         let mut stale: Vec<(&mut JobState, &Vec<bool>)> = stale.collect();
         for (state, digests) in &mut stale {
             state.seats.clear();
-            state.seats.reserve(slots.len());
             state.stale = Stale::Some(BTreeSet::new());
             state.digests.clone_from(digests);
         }
-        for slot in slots {
+        for &at in by_name.values() {
+            let Some(slot) = slots.get(at) else { continue };
             for (JobState { job, seats, .. }, digests) in &mut stale {
-                seats.push(seat::seat(job, slot, Known { digests, secrets, now }));
+                if let Some(seat) = seat::seat(job, slot, Known { digests, secrets, now }) {
+                    seats.push(at, seat);
+                }
             }
         }
+        stale.iter_mut().for_each(|(state, _)| state.seats.fit());
     }
 
     /// Looks again at the seats that something touched.
     pub(super) fn refresh(&self, state: &mut JobState, now: Timestamp) {
         let digests = self.digests_known(&state.job, now);
         let JobState { job, seats, stale, .. } = state;
-        seats.resize(self.slots.len(), Seat::default());
         let known = Known { digests: &digests, secrets: &self.secrets, now };
-        let touched = match std::mem::replace(stale, Stale::Some(BTreeSet::new())) {
+        match std::mem::replace(stale, Stale::Some(BTreeSet::new())) {
             // Whether a digest is known decides for every node that could not learn it.
-            Stale::Some(touched) if digests == state.digests => touched,
-            _ => (0..self.slots.len()).collect(),
-        };
-        for at in touched {
-            if let (Some(seat), Some(slot)) = (seats.get_mut(at), self.slots.get(at)) {
-                *seat = seat::seat(job, slot, known);
+            Stale::Some(touched) if digests == state.digests => {
+                for at in touched {
+                    let seat = self.slots.get(at).and_then(|slot| seat::seat(job, slot, known));
+                    seats.put(&self.slots, at, seat);
+                }
+            }
+            _ => {
+                seats.clear();
+                for (at, slot) in self.candidates(job) {
+                    if let Some(seat) = seat::seat(job, slot, known) {
+                        seats.push(at, seat);
+                    }
+                }
+                seats.fit();
             }
         }
         state.digests = digests;
+    }
+
+    /// The nodes that the job may want, by name: those that it names, or all.
+    pub(super) fn candidates<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (usize, &'a Slot)> + 'a {
+        let named = job.names.iter().flatten().filter_map(|name| self.by_name.get(name.as_str()));
+        let all = job.names.is_none().then(|| self.by_name.values());
+        let slots = named.chain(all.into_iter().flatten());
+        slots.filter_map(|&at| Some((at, self.slots.get(at)?)))
     }
 
     /// For each image of the job whether its digest is known.

@@ -13,11 +13,8 @@ use crate::reason::Reason;
 use crate::select::selects;
 
 /// Where a job stands on a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// The job does not want this node.
-    #[default]
-    Elsewhere,
     /// Every image is there.
     Succeeded,
     /// Nothing more will be tried.
@@ -61,7 +58,7 @@ pub(super) enum Wait {
 }
 
 /// The standing with its bytes and the time at which time alone may change it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
     pub(super) standing: Standing,
     pub(super) bytes: Bytes,
@@ -210,11 +207,11 @@ fn mended(job: &Job, image: usize, order: &Held, report: &Report, secrets: &Secr
     refused && (report.asked < order.asked || secrets.untried(job, image, order))
 }
 
-/// Where this job stands on this node, before the plan hands anything out.
-pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Seat {
-    let Some(node) = slot.node.as_ref().filter(|node| selects(job, node)) else { return Seat::default() };
+/// Where this job stands on this node, before the plan hands anything out; nowhere if it does not want the node.
+pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Option<Seat> {
+    let node = slot.node.as_ref().filter(|node| selects(job, node))?;
     let now = known.now;
-    let mut seat = Seat::default();
+    let (mut sum, mut lapses) = (Bytes::default(), None);
     let (mut open, mut running, mut asking, mut failed) = (false, false, None, None);
     for image in 0..job.images.len() {
         let (entry, lapse) = entry(job, image, slot, known);
@@ -225,20 +222,20 @@ pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Seat {
             Entry::Asking => asking = asking.or(Some(image)),
             Entry::Open => open = true,
         }
-        seat.lapse = earliest(seat.lapse, lapse);
-        seat.bytes += bytes(job, image, slot, now);
+        lapses = earliest(lapses, lapse);
+        sum += bytes(job, image, slot, now);
     }
-    seat.standing = match (running, open || asking.is_some(), failed) {
+    let standing = match (running, open || asking.is_some(), failed) {
         (false, false, None) => Standing::Succeeded,
         (false, false, Some(failure)) => Standing::Failed(failure),
         _ if job.overdue(now) => Standing::Failed(Failure { image: 0, reason: Reason::DeadlineExceeded }),
         _ if job.suspend => Standing::Open(Wait::Suspended),
         (true, ..) => Standing::Active,
-        _ if !slot.agent => absent(job, Wait::NoAgent, None, now, &mut seat.lapse),
-        _ if !node.ready => absent(job, Wait::NotReady, node.ready_changed, now, &mut seat.lapse),
+        _ if !slot.agent => absent(job, Wait::NoAgent, None, now, &mut lapses),
+        _ if !node.ready => absent(job, Wait::NotReady, node.ready_changed, now, &mut lapses),
         _ => Standing::Open(asking.map_or(Wait::Pending, Wait::Asking)),
     };
-    seat
+    Some(Seat { standing, bytes: sum, lapse: lapses })
 }
 
 /// The report that counts for an image of a job on a node: of the pull, or else of the question about it.

@@ -42,26 +42,20 @@ impl World {
     pub fn nodes(&self, id: &JobId, now: Timestamp) -> Vec<NodeView<'_>> {
         let Some(state) = self.jobs.get(id) else { return Vec::new() };
         let job = &state.job;
-        let mut views: Vec<NodeView<'_>> = Vec::new();
-        for (name, &at) in &self.by_name {
-            let Some(slot) = self.slots.get(at) else { continue };
-            if job.ended.is_some() {
-                views.extend(self.last_seen(job, name, slot, now));
-                continue;
+        let slots = self.by_name.values().filter_map(|&at| self.slots.get(at));
+        let mut views: Vec<NodeView<'_>> = match &job.unreadable {
+            _ if job.ended.is_some() => slots.filter_map(|slot| self.last_seen(job, &slot.name, slot, now)).collect(),
+            Some(problem) => {
+                let wanted = |slot: &Slot| slot.node.as_ref().is_some_and(|node| selects(job, node));
+                let wanted = slots.filter(|slot| wanted(slot));
+                let state = State::Waiting(Waiting::StatusUnreadable { problem: problem.clone() });
+                wanted.map(|slot| view(job, slot, state.clone(), Bytes::default(), now)).collect()
             }
-            let seat = state.seats.get(at).copied().unwrap_or_default();
-            let state = match &job.unreadable {
-                None => self.state(job, slot, &seat, now),
-                Some(problem) => slot.node.as_ref().is_some_and(|node| selects(job, node)).then(|| {
-                    let problem = problem.clone();
-                    State::Waiting(Waiting::StatusUnreadable { problem })
-                }),
-            };
-            if let Some(state) = state {
-                let images = images(job, slot, now);
-                views.push(NodeView { node: name.clone(), state, bytes: seat.bytes, images });
+            None => {
+                let placed = state.seats.iter().filter_map(|(at, seat)| Some((self.slots.get(*at)?, seat)));
+                placed.map(|(slot, seat)| view(job, slot, self.state(job, slot, seat, now), seat.bytes, now)).collect()
             }
-        }
+        };
         for name in self.unknown_names(job).filter(|_| job.ended.is_none()) {
             let images = job.images.iter().map(|image| (image.written.as_str(), None)).collect();
             let state = match job.overdue(now) {
@@ -103,9 +97,8 @@ impl World {
         Some(NodeView { node: name.clone(), state, bytes, images })
     }
 
-    fn state(&self, job: &Job, slot: &Slot, seat: &Seat, now: Timestamp) -> Option<State> {
-        Some(match seat.standing {
-            Standing::Elsewhere => return None,
+    fn state(&self, job: &Job, slot: &Slot, seat: &Seat, now: Timestamp) -> State {
+        match seat.standing {
             Standing::Succeeded => State::Succeeded,
             Standing::Active => State::Pulling,
             Standing::Failed(failure) => {
@@ -113,7 +106,7 @@ impl World {
                 State::Failed(reason, self.message(job, failure, slot, now))
             }
             Standing::Open(wait) => State::Waiting(self.waiting(job, wait, slot, now)),
-        })
+        }
     }
 
     fn waiting(&self, job: &Job, wait: Wait, slot: &Slot, now: Timestamp) -> Waiting {
@@ -168,6 +161,10 @@ fn last_doing(job: &Job, slot: &Slot, now: Timestamp) -> String {
     }
 }
 
+fn view<'a>(job: &'a Job, slot: &'a Slot, state: State, bytes: Bytes, now: Timestamp) -> NodeView<'a> {
+    NodeView { node: slot.name.clone(), state, bytes, images: images(job, slot, now) }
+}
+
 fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
     let images = job.images.iter().enumerate();
     images.map(|(image, written)| (written.written.as_str(), seat::report(job, image, slot, now))).collect()
@@ -197,17 +194,9 @@ impl World {
         }
     }
 
-    /// Adds a node of the job to its tally from its seat; other nodes are passed over.
-    pub(super) fn count(
-        &self,
-        tally: &mut Tally,
-        job: &Job,
-        (name, slot): (&NodeName, &Slot),
-        seat: &Seat,
-        now: Timestamp,
-    ) {
+    /// Adds a node of the job to its tally from its seat.
+    pub(super) fn count(&self, tally: &mut Tally, job: &Job, slot: &Slot, seat: &Seat, now: Timestamp) {
         let count = match seat.standing {
-            Standing::Elsewhere => return,
             Standing::Succeeded => Count::Succeeded,
             Standing::Active => Count::Pulling,
             Standing::Open(wait) => Count::Waiting(match wait {
@@ -223,9 +212,9 @@ impl World {
             }),
             Standing::Failed(failure) => {
                 let count = Count::Failed(self.failure_reason(job, failure));
-                return tally.add(name, count, seat.bytes, || self.message(job, failure, slot, now));
+                return tally.add(&slot.name, count, seat.bytes, || self.message(job, failure, slot, now));
             }
         };
-        tally.add(name, count, seat.bytes, String::new);
+        tally.add(&slot.name, count, seat.bytes, String::new);
     }
 }
