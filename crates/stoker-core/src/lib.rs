@@ -16,8 +16,8 @@ pub mod text;
 pub mod world;
 
 pub use model::{
-    Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, Key, LoginId, Node, Offer, Order, Phase, Pin, Policy,
-    Pull, Report, Sandbox, SecretId, Terms, Unreachable,
+    Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, JobKind, Key, LoginId, Node, Offer, Order, Phase, Pin,
+    Policy, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
 };
 pub use reason::{Reason, WAITING_FOR_ROOM, Waiting};
 pub use reference::Reference;

@@ -6,6 +6,7 @@
 //! objects alone: a World made anew from them plans the same.
 
 mod demand;
+mod frozen;
 mod held;
 mod orders;
 mod plan;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Found, Job, JobId, Key, Node, NodeName, Order, Report, SecretId, after};
+use crate::model::{Found, Job, JobId, JobKind, Key, Node, NodeName, Order, Report, SecretId, after};
 use crate::pace;
 use crate::rollup::Outcome;
 use crate::select::selects;
@@ -56,6 +57,11 @@ pub enum Event {
     Features(NodeName, BTreeSet<String>),
     /// A Secret of [`World::wanted_secrets`] was read: what was found for each image that it is named for, and when it was asked for.
     Secret(SecretId, BTreeMap<Key, Found>, Timestamp),
+    /// The objects of this kind cannot be listed or watched. What is known of its jobs may be out of date, or nothing is known:
+    /// nothing is decided about them until [`Event::Thaw`].
+    Freeze(JobKind),
+    /// All objects of this kind are known again.
+    Thaw(JobKind),
 }
 
 /// All facts about one node. It stays in its place as long as there is any.
@@ -162,6 +168,8 @@ pub struct World {
     /// places.
     leaving: BTreeMap<usize, BTreeSet<JobId>>,
     secrets: Secrets,
+    /// Kinds whose jobs stand still.
+    frozen: BTreeSet<JobKind>,
     /// Whether the word of one node is enough for all.
     one_witness: bool,
 }
@@ -223,6 +231,10 @@ impl World {
                 }
             }
             Event::Secret(id, found, asked) => self.set_secret(id, found, asked),
+            Event::Freeze(kind) => {
+                self.frozen.insert(kind);
+            }
+            Event::Thaw(kind) => self.thaw(&kind),
         }
     }
 

@@ -14,9 +14,8 @@ pub struct JobId(Arc<str>);
 
 impl JobId {
     /// The job that an object of this group and kind means.
-    pub fn new((group, kind): (&str, &str), namespace: &str, name: &str) -> Self {
-        let dot = if group.is_empty() { "" } else { "." };
-        Self(format!("{kind}{dot}{group}/{namespace}/{name}").into())
+    pub fn new(kind: (&str, &str), namespace: &str, name: &str) -> Self {
+        Self(format!("{}/{namespace}/{name}", JobKind::new(kind)).into())
     }
 
     /// The same object's job for this part of it.
@@ -65,6 +64,35 @@ impl fmt::Display for JobId {
 }
 
 impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A kind of objects that jobs are read from, with its API group.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobKind(Arc<str>);
+
+impl JobKind {
+    /// The kind of this group and name.
+    pub fn new((group, kind): (&str, &str)) -> Self {
+        let dot = if group.is_empty() { "" } else { "." };
+        Self(format!("{kind}{dot}{group}").into())
+    }
+
+    /// Whether the job was read from an object of this kind.
+    pub fn has(&self, id: &JobId) -> bool {
+        *self.0 == *id.segment(0)
+    }
+}
+
+impl fmt::Display for JobKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for JobKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -169,6 +197,10 @@ mod tests {
         let part = JobId::new(("", "Node"), "", "n1").with_part("shop/web:1#x");
         assert_eq!((part.group(), part.kind(), part.namespace(), part.name()), ("", "Node", "", "n1"));
         assert_eq!(part.part(), Some("shop/web:1#x"));
+        let kinds =
+            [JobKind::new(("stoker.dev", "Preheat")), JobKind::new(("", "Node")), JobKind::new(("dev", "Preheat"))];
+        assert_eq!(kinds.each_ref().map(|kind| kind.has(&id)), [true, false, false]);
+        assert_eq!(kinds.each_ref().map(|kind| kind.has(&part)), [false, true, false]);
         for id in [&id, &part, &id.with_part("1").with_part("2")] {
             assert_eq!(id.to_string().parse::<JobId>().unwrap(), *id);
         }

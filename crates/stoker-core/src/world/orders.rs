@@ -16,16 +16,23 @@ use crate::select::selects;
 /// Changes of orders by slot and key; `None` takes an order away.
 pub(super) type Changes = BTreeMap<usize, BTreeMap<Key, Option<Order>>>;
 
+/// What one job wants of an order.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Part<'a> {
+    /// When the job was made; not known of a job that is not known.
+    created: Option<Timestamp>,
+    job: &'a JobId,
+}
+
 /// What an order takes from the jobs that it serves: strictest among those of one namespace, most generous between namespaces.
 /// Older jobs come first, so that no later one changes what a runtime is told for them.
-fn terms(jobs: &[&Job]) -> Option<Pull> {
-    let mut jobs = jobs.to_vec();
-    jobs.sort_by_key(|job| (job.created, &job.id));
+fn merged<'a>(parts: impl Iterator<Item = (Part<'a>, &'a Pull)>) -> Option<Pull> {
+    let parts: BTreeMap<Part<'a>, &Pull> = parts.collect();
     let mut namespaces: Vec<(&str, Pull)> = Vec::new();
-    for job in jobs {
-        match namespaces.iter_mut().find(|(name, _)| *name == job.id.namespace()) {
-            Some((_, pull)) => *pull = pull.strictest(&job.pull),
-            None => namespaces.push((job.id.namespace(), job.pull.clone())),
+    for (part, wanted) in parts {
+        match namespaces.iter_mut().find(|(name, _)| *name == part.job.namespace()) {
+            Some((_, pull)) => *pull = pull.strictest(wanted),
+            None => namespaces.push((part.job.namespace(), wanted.clone())),
         }
     }
     namespaces.into_iter().map(|(_, pull)| pull).reduce(|one, other| one.most_generous(&other))
@@ -101,24 +108,19 @@ impl World {
             }
             let image = image_key(key, order);
             let wanting = || self.wanted_by(at, image).filter(|job| order.jobs.contains(&job.id));
-            let serves: Vec<&Job> = wanting().filter(|job| job.runs()).collect();
-            let edit = match terms(&serves) {
+            let serves: Vec<&Job> = wanting().filter(|job| self.may_be_served(job)).collect();
+            let kept = self.kept_names(at, image, order);
+            let edit = match serves.is_empty() {
                 // The plan decides when it goes on: that takes a place.
-                Some(_) if order.hold => continue,
-                Some(pull) => {
+                false if order.hold => continue,
+                false => {
                     // One that fell silent keeps its logins until it is heard: a new ask would count as work under way.
                     let awake = now < silent_from(order, report, slot, now);
-                    let amended = self.amended(order, at, image, &serves, pull, awake, now);
-                    // What a job whose status cannot be read was given stays.
-                    let unreadable = wanting().filter(|job| job.unreadable.is_some()).map(|job| job.id.clone());
-                    amended.map(|mut order| {
-                        order.jobs.extend(unreadable);
-                        Some(order)
-                    })
+                    self.amended(order, at, image, &serves, &kept, awake, now).map(Some)
                 }
                 // Nobody knows whether such a job has ended: what it was given stays.
-                None if wanting().any(|job| job.unreadable.is_some()) => continue,
-                None => {
+                true if !kept.is_empty() => continue,
+                true => {
                     let jobs: BTreeSet<JobId> = wanting().map(|job| job.id.clone()).collect();
                     let mut held = Order { hold: true, jobs, ..order.order() };
                     // What is suspended lends no login; a new ask has those of then.
@@ -155,17 +157,18 @@ impl World {
         at: usize,
         image: Key,
         serves: &[&Job],
-        mut pull: Pull,
+        kept: &BTreeSet<JobId>,
         awake: bool,
         now: Timestamp,
     ) -> Option<Order> {
+        let mut pull = self.pull(serves, kept, Some(order))?;
         // Work under way cannot become stricter: its answer will not be enough, and then it is asked again.
         pull.policy = pull.policy.min(order.terms.pull.policy);
         if order.ask.is_question() {
             pull.timeout = pull.timeout.max(SLOW_ANSWER);
         }
         let had = &order.terms.logins;
-        let logins = if awake { self.logins(at, image, serves, had) } else { had.clone() };
+        let logins = if awake { self.logins(at, image, serves, kept, had) } else { had.clone() };
         let terms = Terms { pull, logins, progress: order.terms.progress };
         if terms == order.terms {
             return None;
@@ -174,8 +177,18 @@ impl World {
             false => (order.asked, order.order().ask),
             true => ask_anew(order, serves, now),
         };
-        let jobs = serves.iter().map(|job| job.id.clone()).collect();
-        Some(Order { asked, ask, jobs, terms, ..order.order() })
+        Some(Order { asked, ask, jobs: names(serves, kept), terms, ..order.order() })
+    }
+
+    /// How to pull for these jobs and for those that stand still in an order. Of one that is not known nobody knows what it
+    /// wants: what the order says counts as its wish, so that others change the order only where its wish cannot matter.
+    fn pull(&self, jobs: &[&Job], kept: &BTreeSet<JobId>, order: Option<&Held>) -> Option<Pull> {
+        let known = kept.iter().filter_map(|id| self.jobs.get(id)).map(|state| &state.job);
+        let known = jobs.iter().copied().chain(known);
+        let known = known.map(|job| (Part { created: Some(job.created), job: &job.id }, &job.pull));
+        let unknown = kept.iter().filter(|id| !self.jobs.contains_key(id));
+        let unknown = unknown.filter_map(|job| Some((Part { created: None, job }, &order?.terms.pull)));
+        merged(known.chain(unknown))
     }
 
     /// Asks a node about an image: what its tag means, or whether it is there. Jobs that wait for the answer to an older
@@ -185,14 +198,16 @@ impl World {
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
         let open = old.filter(|old| !answered(old, report));
-        let others = self.wanted_by(at, reference.key()).filter(|other| other.runs() && other.id != job.id);
+        let others =
+            self.wanted_by(at, reference.key()).filter(|other| self.may_be_served(other) && other.id != job.id);
         let others = others.filter(|other| open.is_some_and(|open| open.jobs.contains(&other.id)));
         let jobs: Vec<&Job> = others.chain([job]).collect();
+        let kept = open.map(|open| self.kept_names(at, reference.key(), open)).unwrap_or_default();
         let asked = self.new_ask(at, key, job, now);
-        let mut terms = self.terms(job, &jobs, at, reference.key(), old, 1);
+        let mut terms = self.terms(job, &jobs, &kept, at, reference.key(), old, 1);
         // All jobs go by the answer: one that is in a hurry does not make it fail.
         terms.pull.timeout = terms.pull.timeout.max(SLOW_ANSWER);
-        let order = Order::new(reference.name(), jobs.iter().map(|job| job.id.clone()).collect(), asked, ask, terms);
+        let order = Order::new(reference.name(), names(&jobs, &kept), asked, ask, terms);
         self.set_order(at, key, Some(order.clone()));
         order
     }
@@ -208,11 +223,21 @@ impl World {
     }
 
     /// What an order takes from the jobs that it serves, `job` among them.
-    fn terms(&self, job: &Job, jobs: &[&Job], at: usize, key: Key, old: Option<&Held>, pulling: usize) -> Terms {
+    #[allow(clippy::too_many_arguments, reason = "two callers, which have all of it in hand")]
+    fn terms(
+        &self,
+        job: &Job,
+        jobs: &[&Job],
+        kept: &BTreeSet<JobId>,
+        at: usize,
+        key: Key,
+        old: Option<&Held>,
+        pulling: usize,
+    ) -> Terms {
         let had = old.map(|old| old.terms.logins.as_slice()).unwrap_or_default();
         Terms {
-            pull: terms(jobs).unwrap_or_else(|| job.pull.clone()),
-            logins: self.logins(at, key, jobs, had),
+            pull: self.pull(jobs, kept, old).unwrap_or_else(|| job.pull.clone()),
+            logins: self.logins(at, key, jobs, kept, had),
             progress: pace::progress_interval(pulling),
         }
     }
@@ -254,14 +279,16 @@ impl World {
         let serves = |other: &Job| joined.is_some() || ask.pin().is_none_or(|pin| pin.asked >= other.since(now));
         let others = self
             .wanted_by(at, key)
-            .filter(|other| other.runs() && other.id != job.id && serves(other))
+            .filter(|other| self.may_be_served(other) && other.id != job.id && serves(other))
             .filter(|other| running.is_some_and(|running| running.jobs.contains(&other.id)));
         let jobs: Vec<&Job> = others.chain([job]).collect();
-        let terms = self.terms(job, &jobs, at, key, old, pulling);
+        let open = old.filter(|old| !answered(old, report));
+        let kept = open.map(|open| self.kept_names(at, key, open)).unwrap_or_default();
+        let terms = self.terms(job, &jobs, &kept, at, key, old, pulling);
         if let Some(joined) = joined.filter(|joined| brings_logins(joined, &terms.logins, &jobs, now)) {
             (asked, ask) = ask_anew(joined, &jobs, now);
         }
-        let order = Order::new(reference.name(), jobs.iter().map(|job| job.id.clone()).collect(), asked, ask, terms);
+        let order = Order::new(reference.name(), names(&jobs, &kept), asked, ask, terms);
         self.set_order(at, key, Some(order.clone()));
         Some(order)
     }
@@ -273,7 +300,9 @@ impl World {
         for (&at, changes) in changes.iter_mut() {
             let Some(slot) = self.slots.get(at) else { continue };
             let orders = slot.orders.iter().filter(|(key, _)| !changes.contains_key(key));
-            let unwanted = orders.filter(|(key, order)| self.wanted_by(at, image_key(**key, order)).next().is_none());
+            let unwanted = orders.filter(|(key, order)| {
+                self.wanted_by(at, image_key(**key, order)).next().is_none() && !self.is_kept(order)
+            });
             let unwanted: Vec<Key> = unwanted.map(|(key, _)| *key).collect();
             for key in unwanted {
                 self.set_order(at, key, None);
@@ -283,6 +312,11 @@ impl World {
         }
         swept
     }
+}
+
+/// The jobs that an order names.
+fn names(serves: &[&Job], kept: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+    serves.iter().map(|job| &job.id).chain(kept).cloned().collect()
 }
 
 /// The time of an order that is under way and gets new logins, and what it asks then.

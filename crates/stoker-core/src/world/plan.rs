@@ -87,10 +87,13 @@ impl World {
         self.refresh_all(now);
         loop {
             if let Some(id) = self.dirty_jobs.pop_first() {
+                if self.jobs.get(&id).is_some_and(|state| self.stands_still(&state.job)) {
+                    continue;
+                }
                 let Some(mut state) = self.jobs.remove(&id) else { continue };
                 if state.job.ended.is_some() {
                     state.retire(now, &mut expired);
-                } else if state.job.unreadable.is_none() {
+                } else {
                     let outcome = self.plan_job(&mut state, now, &mut changes);
                     outcomes.insert(id.clone(), outcome);
                     // Its own orders touched it, but it has taken them into account.
@@ -104,7 +107,9 @@ impl World {
         self.taken_back.clear();
         let news = outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome, interval, now));
         let outcomes = news.collect();
-        let wakes = self.jobs.values().flat_map(|state| [state.wake, state.says(interval)]);
+        // Time decides nothing about a job that stands still: a time that is over would be over for ever.
+        let moving = self.jobs.values().filter(|state| !self.stands_still(&state.job));
+        let wakes = moving.flat_map(|state| [state.wake, state.says(interval)]);
         let wake = wakes.flatten().min();
         Plan { orders: self.order_writes(changes), outcomes, expired, wake }
     }
@@ -425,11 +430,16 @@ impl World {
             changes.entry(at).or_default().insert(reference.key(), Some(order));
             // The digest is carried by the order from now on: the node's object need not keep the question, too.
             let question = reference.key().question();
-            if pinned && self.has_resolved(at, question) {
+            if pinned && self.has_resolved(at, question) && !self.keeps(at, question) {
                 self.set_order(at, question, None);
                 changes.entry(at).or_default().insert(question, None);
             }
         }
+    }
+
+    /// Whether the order under this key stays because of a job whose kind is frozen.
+    fn keeps(&self, at: usize, key: Key) -> bool {
+        self.slots.get(at).and_then(|slot| slot.orders.get(&key)).is_some_and(|order| self.is_kept(order))
     }
 
     /// Whether the node has answered this question with a digest.

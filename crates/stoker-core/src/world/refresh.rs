@@ -12,7 +12,9 @@ use crate::model::{Job, JobId};
 impl World {
     /// Jobs that are planned for the first time start now.
     pub(super) fn start_jobs(&mut self, now: Timestamp) {
-        let new = |id: &JobId| self.jobs.get(id).is_some_and(|state| state.job.started.is_none() && state.job.runs());
+        let new = |id: &JobId| {
+            self.jobs.get(id).is_some_and(|state| state.job.started.is_none() && self.may_be_served(&state.job))
+        };
         let new: Vec<JobId> = self.dirty_jobs.iter().filter(|id| new(id)).cloned().collect();
         for id in new {
             let first_asked = self.jobs.get(&id).and_then(|state| self.first_asked(&state.job));

@@ -69,7 +69,8 @@ impl World {
         }
         // What nobody wants any more is swept with the write that needs its room.
         let wanted = |(key, order): &(&Key, &Held)| {
-            self.wanted_by(at, image_key(**key, order)).any(|_| true) || order.jobs.contains(&job.id)
+            let wanted = self.wanted_by(at, image_key(**key, order)).any(|_| true);
+            wanted || order.jobs.contains(&job.id) || self.is_kept(order)
         };
         let orders = || slot.orders.iter().filter(wanted).map(|(_, order)| order);
         let own: usize = orders().map(|order| self.share(order, job)).sum();

@@ -189,8 +189,16 @@ impl World {
 
     /// The logins that an order of this image on this node may use: those of the jobs that want it there now, these among
     /// them, namespace by namespace. What it had for a job that wants it no more is gone. But as long as nobody knows what is in
-    /// a Secret of one of the jobs, as after the controller's start or while a role is being replaced, it keeps what it has.
-    pub(super) fn logins(&self, at: usize, key: Key, jobs: &[&Job], had: &[LoginId]) -> Vec<LoginId> {
+    /// a Secret of one of the jobs, as after the controller's start or while a role is being replaced, it keeps what it has. So it
+    /// does for a job that stands still and of which nobody knows what it lends.
+    pub(super) fn logins(
+        &self,
+        at: usize,
+        key: Key,
+        jobs: &[&Job],
+        kept: &BTreeSet<JobId>,
+        had: &[LoginId],
+    ) -> Vec<LoginId> {
         if !self.slots.get(at).is_some_and(Slot::takes_logins) {
             return Vec::new();
         }
@@ -203,7 +211,8 @@ impl World {
             let allowed = self.secrets.allowed.get(&(namespace.to_string(), key)).into_iter().flatten();
             logins.extend(allowed.filter(|id| lent.contains(id)).cloned());
         }
-        if wanting.values().any(|job| self.secrets.unknown(job, key)) {
+        let lends_unknown = |id: &JobId| !wanting.contains_key(&(id.namespace(), id));
+        if wanting.values().any(|job| self.secrets.unknown(job, key)) || kept.iter().any(lends_unknown) {
             let kept: Vec<LoginId> = had.iter().filter(|id| !logins.contains(id)).cloned().collect();
             logins.extend(kept);
         }

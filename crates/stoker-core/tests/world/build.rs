@@ -8,7 +8,7 @@ use stoker_core::Reference;
 use stoker_core::model::{Job, Node, Report};
 use stoker_core::reference::InvalidReference;
 use stoker_core::select::{Operator, Requirement, Selector};
-use stoker_core::{Bytes, Completion, Empty, Image, JobId, Key, Phase, Policy, Pull, Unreachable};
+use stoker_core::{Bytes, Completion, Empty, Image, JobId, JobKind, Key, Phase, Policy, Pull, Unreachable};
 
 /// Tests begin at this second, so that there is time before it.
 pub(crate) const BEGIN: i64 = 1_800_000_000;
@@ -22,13 +22,21 @@ pub(crate) fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// The kinds that jobs of tests are of: all are of the first one, but that of this name.
+pub(crate) const KINDS: [(&str, &str); 2] = [("stoker.dev", "Preheat"), ("other.test", "PullJob")];
+pub(crate) const OTHER: &str = "other";
+
 pub(crate) fn id(name: &str) -> JobId {
-    JobId::new(("stoker.dev", "Preheat"), "default", name)
+    JobId::new(KINDS[usize::from(name == OTHER)], "default", name)
+}
+
+pub(crate) fn kind(n: usize) -> JobKind {
+    JobKind::new(KINDS[n % KINDS.len()])
 }
 
 /// The same job in another namespace.
 pub(crate) fn of_namespace(namespace: &str, mut job: Job) -> Job {
-    job.id = JobId::new(("stoker.dev", "Preheat"), namespace, job.id.name());
+    job.id = JobId::new((job.id.group(), job.id.kind()), namespace, job.id.name());
     job
 }
 

@@ -92,6 +92,14 @@ pub(crate) enum Happening {
     /// The oldest write arrives, and its answer never comes: it is written once more.
     LostWrite,
     Restart,
+    /// The objects of a kind of jobs cannot be watched any more.
+    Freeze {
+        kind: usize,
+    },
+    /// They are listed again.
+    Thaw {
+        kind: usize,
+    },
     /// Somebody saves all that the API server has.
     Save,
     /// The API server comes back with what was saved, and everything is listed anew.
@@ -176,6 +184,8 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         3 => Just(Happening::LateAnswer),
         2 => Just(Happening::LostWrite),
         1 => Just(Happening::Restart),
+        2 => (0..2usize).prop_map(|kind| Happening::Freeze { kind }),
+        3 => (0..2usize).prop_map(|kind| Happening::Thaw { kind }),
         1 => Just(Happening::Save),
         1 => Just(Happening::RollBack),
     ]

@@ -10,9 +10,9 @@ use stoker_core::model::{Found, Image, Job, LoginId, Order};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::select::selects;
 use stoker_core::world::{MOST_LOGINS, State};
-use stoker_core::{Ask, Completion, Event, JobId, Key, Phase, Plan, Reason, Stage, Waiting, World, pace};
+use stoker_core::{Ask, Completion, Event, JobId, JobKind, Key, Phase, Plan, Reason, Stage, Waiting, World, pace};
 
-use crate::build::secs;
+use crate::build::{KINDS, kind, secs};
 use crate::history::{Happening, found, history};
 use crate::sim::{LIAR, LIE, NODES, Sim};
 
@@ -121,7 +121,7 @@ proptest! {
     #[test]
     fn parallelism_is_never_exceeded(history in history()) {
         each_plan(&history, |before, after, _| {
-            for job in after.jobs.values() {
+            for job in after.jobs.values().filter(|job| !after.is_frozen(&job.id)) {
                 let (was, is) = (busy(before, job), busy(after, job));
                 let more = is.difference(&was).count();
                 let limit = usize::try_from(job.parallelism).unwrap();
@@ -143,7 +143,7 @@ proptest! {
             if sim.rolled_back {
                 break;
             }
-            for job in sim.jobs.values() {
+            for job in sim.jobs.values().filter(|job| !sim.is_frozen(&job.id)) {
                 // Lowered while orders are on their way, a limit holds for the next ones.
                 let limit = limits.entry(job.id.clone()).or_default();
                 *limit = (*limit).max(usize::try_from(job.parallelism).unwrap());
@@ -160,7 +160,8 @@ proptest! {
             let jobs: BTreeSet<&JobId> = after.jobs.values().map(|job| &job.id).collect();
             for write in &plan.orders {
                 for order in write.changes.values().flatten() {
-                    assert!(order.jobs.iter().all(|id| jobs.contains(id)), "{}: {order:?}", write.node);
+                    let known = |id: &JobId| jobs.contains(id) || after.is_frozen(id);
+                    assert!(order.jobs.iter().all(known), "{}: {order:?}", write.node);
                 }
             }
         });
@@ -169,7 +170,7 @@ proptest! {
     #[test]
     fn every_idle_node_has_a_reason(history in history()) {
         each_plan(&history, |_, after, _| {
-            for job in after.jobs.values().filter(|job| job.ended.is_none()) {
+            for job in after.jobs.values().filter(|job| job.ended.is_none() && !after.is_frozen(&job.id)) {
                 let views = after.world.nodes(&job.id, after.now);
                 for view in &views {
                     assert_ne!(view.state, State::Waiting(Waiting::Pending), "{} on {}", job.id, view.node);
@@ -230,6 +231,7 @@ proptest! {
     #[test]
     fn a_restarted_controller_plans_the_same(history in history()) {
         let mut sim = each_plan(&history, |_, _, _| {});
+        sim.thaw_all();
         // Who saw a list of everything counts silence from then on.
         if sim.rolled_back {
             return Ok(());
@@ -347,7 +349,7 @@ proptest! {
             let mut sim = after.clone();
             sim.read();
             sim.plan();
-            for job in sim.jobs.values().filter(|job| job.runs()) {
+            for job in sim.jobs.values().filter(|job| job.runs() && !sim.is_frozen(&job.id)) {
                 assert_eq!(untried(&sim, job), None, "{}", job.id);
             }
         });
@@ -361,6 +363,7 @@ proptest! {
             sim.read();
             sim.plan();
             let open = orders(&sim).into_iter().filter(|ordered| !ordered.answered && !ordered.silent && !ordered.order.hold);
+            let open = open.filter(|ordered| !ordered.order.jobs.iter().any(|id| sim.is_frozen(id)));
             for Ordered { node, key, order, .. } in open {
                 let image = if order.ask.is_question() { key.question() } else { key };
                 // As the World knows them: that one has ended may be on its way.
@@ -377,9 +380,99 @@ proptest! {
         });
     }
 
+    /// What a job of a frozen kind was given it keeps, and it gets nothing more; and nothing is said of it.
+    #[test]
+    fn what_is_frozen_stands_still(history in history()) {
+        each_plan(&history, |before, after, plan| {
+            let frozen = |order: &Order| -> BTreeSet<JobId> {
+                order.jobs.iter().filter(|id| before.is_frozen(id)).cloned().collect()
+            };
+            let is: BTreeMap<(&str, Key), Order> =
+                orders(after).into_iter().map(|ordered| ((ordered.node, ordered.key), ordered.order)).collect();
+            let was: BTreeMap<(&str, Key), Ordered> =
+                orders(before).into_iter().map(|ordered| ((ordered.node, ordered.key), ordered)).collect();
+            for (place, old) in was.iter().filter(|(_, old)| !frozen(&old.order).is_empty()) {
+                let new = is.get(place).unwrap_or_else(|| panic!("{place:?} is taken back: {:?}", old.order));
+                // A new ask of another job takes the place of an answer, which is kept beside it.
+                let replaced = old.answered && new.asked > old.order.asked;
+                assert!(replaced || frozen(&old.order).is_subset(&frozen(new)), "{:?} became {new:?}", old.order);
+                let alone = old.order.jobs.iter().all(|id| before.is_frozen(id));
+                let joined = new.jobs.iter().any(|id| !before.is_frozen(id));
+                assert!(!alone || joined || *new == old.order, "{:?} became {new:?}", old.order);
+            }
+            for (place, new) in &is {
+                let had = was.get(place).map(|old| frozen(&old.order)).unwrap_or_default();
+                assert!(frozen(new).is_subset(&had), "{place:?} is handed out: {new:?}");
+            }
+            let mut said = plan.outcomes.iter().map(|outcome| &outcome.job).chain(&plan.expired);
+            assert_eq!(said.find(|id| before.is_frozen(id)), None);
+        });
+    }
+
+    /// As long as a job of a frozen kind has nothing to do, others do not notice.
+    #[test]
+    fn others_are_planned_as_ever(history in history(), n in 0..KINDS.len()) {
+        each_plan(&history, |before, after, plan| {
+            let mut world = before.world.clone();
+            let still = |id: &JobId| kind(n).has(id) || before.is_frozen(id);
+            let concerned = |node: &str, key: &Key, order: &Option<Order>| {
+                let old = before.world.orders(node).unwrap_or_default().remove(key);
+                old.iter().chain(order).any(|order| order.jobs.iter().any(still))
+            };
+            let idle = plan.orders.iter().all(|write| {
+                write.changes.iter().all(|(key, order)| !concerned(&write.node, key, order))
+            });
+            // One that has not begun yet begins.
+            let begun = before.world.jobs().filter(|id| still(id)).all(|id| {
+                before.world.job(id).map(|job| job.started) == after.world.job(id).map(|job| job.started)
+            });
+            world.apply(Event::Freeze(kind(n)));
+            let frozen = world.plan(after.now);
+            assert!(frozen.outcomes.iter().all(|outcome| !still(&outcome.job)));
+            if idle && begun {
+                assert_eq!(&frozen.orders, &plan.orders);
+                let others = plan.outcomes.iter().filter(|outcome| !still(&outcome.job));
+                assert!(frozen.outcomes.iter().eq(others), "{:#?} {:#?}", frozen.outcomes, plan.outcomes);
+            }
+        });
+    }
+
+    /// While everything is frozen nothing is planned, and then as if nobody had tried.
+    #[test]
+    fn a_thawed_world_plans_as_if_it_had_not_been_frozen(history in history(), cut in 0..90usize) {
+        let (before, during) = history.split_at(cut.min(history.len()));
+        let mut frozen = each_plan(before, |_, _, _| {});
+        frozen.thaw_all();
+        let mut waiting = frozen.clone();
+        let all = |sim: &mut Sim, event: fn(JobKind) -> Event| {
+            (0..KINDS.len()).for_each(|n| sim.world.apply(event(kind(n))));
+        };
+        all(&mut frozen, Event::Freeze);
+        let quiet = |happening: &&Happening| !matches!(
+            happening,
+            Happening::Plan | Happening::Restart | Happening::RollBack | Happening::Freeze { .. } | Happening::Thaw { .. }
+        );
+        for happening in during.iter().filter(quiet) {
+            frozen.happen(happening);
+            waiting.happen(happening);
+            let plan = frozen.world.plan(frozen.now);
+            assert!(plan.is_empty() && plan.wake.is_none(), "{plan:#?}");
+        }
+        all(&mut frozen, Event::Thaw);
+        // So that both say everything anew.
+        all(&mut waiting, Event::Freeze);
+        all(&mut waiting, Event::Thaw);
+        // What nobody names is forgotten with each plan.
+        for sim in [&mut frozen, &mut waiting] {
+            sim.read();
+        }
+        assert_eq!(frozen.plan(), waiting.plan());
+    }
+
     #[test]
     fn it_converges(history in history()) {
         let mut sim = each_plan(&history, |_, _, _| {});
+        sim.thaw_all();
         for node in 0..NODES.len() {
             sim.happen(&Happening::Node { node, ready: true, main: true });
             sim.happen(&Happening::Agent { node });
@@ -474,6 +567,7 @@ fn shuffle(events: &[Event], seed: u64) -> Vec<Event> {
                 format!("agent {name}")
             }
             Event::Secret(id, ..) => format!("secret {id}"),
+            Event::Freeze(kind) | Event::Thaw(kind) => format!("kind {kind}"),
         };
         queues.entry(object).or_default().push(event.clone());
     }

@@ -5,6 +5,7 @@
 mod build;
 mod digest;
 mod ending;
+mod frozen;
 mod history;
 mod laws;
 mod pacing;

@@ -8,14 +8,14 @@ use stoker_core::model::{Job, Node, Order, Report};
 use stoker_core::world::OrderWrite;
 use stoker_core::{Ask, Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, World};
 
-use crate::build::{at, id, node, pulling, secs};
+use crate::build::{KINDS, OTHER, at, id, kind, node, pulling, secs};
 use crate::history::{Happening, IMAGES, SECRETS, Work, found};
 
 pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// What an agent says that was taken over.
 pub(crate) const LIE: &str = "sha256:lie";
 pub(crate) const LIAR: &str = "n2";
-const JOBS: [&str; 3] = ["a", "b", "c"];
+const JOBS: [&str; 3] = ["a", "b", OTHER];
 
 /// What the API server keeps of one agent.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +56,8 @@ pub(crate) struct Sim {
     /// Objects that were ever made, for their uids.
     made: u64,
     saved: Option<Box<Saved>>,
+    /// Kinds of jobs, by number, whose objects nobody hears of.
+    frozen: BTreeSet<usize>,
     /// Whether the API server ever lost what it had acknowledged.
     pub(crate) rolled_back: bool,
     /// Every event that the World was given, for those who want to give them to another.
@@ -80,6 +82,7 @@ impl Sim {
             versions: BTreeMap::new(),
             made: 0,
             saved: None,
+            frozen: BTreeSet::new(),
             rolled_back: false,
             events: Vec::new(),
             said: BTreeMap::new(),
@@ -131,7 +134,9 @@ impl Sim {
                     // A status is written to the object that it is about, not to the next one of the same name.
                     let about = |write: &Write| matches!(write, Write::Status(outcome) if outcome.job == id(name));
                     self.under_way.retain(|write| !about(write));
-                    self.tell(Event::JobGone(id(name)));
+                    if !self.is_frozen(&id(name)) {
+                        self.tell(Event::JobGone(id(name)));
+                    }
                 }
             }
             Happening::Node { node: n, ready, main } => {
@@ -199,6 +204,12 @@ impl Sim {
                 self.saved = Some(Box::new(Saved { jobs, agents }));
             }
             Happening::RollBack => self.roll_back(),
+            Happening::Freeze { kind: n } => {
+                if self.frozen.insert(*n) {
+                    self.tell(Event::Freeze(kind(*n)));
+                }
+            }
+            Happening::Thaw { kind } => self.thaw(*kind),
             Happening::Restart => {
                 self.under_way.clear();
                 self.late.clear();
@@ -226,7 +237,36 @@ impl Sim {
     /// The object is this from now on, and a watch says so.
     fn put_job(&mut self, name: &'static str, job: Job) {
         let version = self.store_job(name, job.clone());
-        self.see_job(name, job, version);
+        if !self.is_frozen(&job.id) {
+            self.see_job(name, job, version);
+        }
+    }
+
+    /// Whether nobody hears of the objects of this job's kind.
+    pub(crate) fn is_frozen(&self, id: &JobId) -> bool {
+        self.frozen.iter().any(|n| kind(*n).has(id))
+    }
+
+    /// The objects of a kind are listed, and watched again.
+    fn thaw(&mut self, n: usize) {
+        if !self.frozen.remove(&n) {
+            return;
+        }
+        for name in JOBS.into_iter().filter(|name| kind(n).has(&id(name))) {
+            match self.jobs.get(name).cloned() {
+                Some(job) => {
+                    let (version, _) = self.versions.get(name).copied().unwrap_or_default();
+                    self.see_job(name, job, version);
+                }
+                None if self.world.job(&id(name)).is_some() => self.tell(Event::JobGone(id(name))),
+                None => {}
+            }
+        }
+        self.tell(Event::Thaw(kind(n)));
+    }
+
+    pub(crate) fn thaw_all(&mut self) {
+        (0..KINDS.len()).for_each(|kind| self.thaw(kind));
     }
 
     fn store_job(&mut self, name: &'static str, job: Job) -> u64 {
@@ -255,6 +295,7 @@ impl Sim {
 
     fn roll_back(&mut self) {
         let Some(saved) = self.saved.clone() else { return };
+        self.thaw_all();
         self.rolled_back = true;
         let gone: Vec<&'static str> = self.jobs.keys().copied().filter(|name| !saved.jobs.contains_key(name)).collect();
         gone.iter().for_each(|name| self.tell(Event::JobGone(id(name))));
@@ -433,9 +474,11 @@ impl Sim {
         world
     }
 
-    /// The API objects as events.
+    /// The API objects as events, as far as they can be listed.
     pub(crate) fn objects(&self) -> Vec<Event> {
-        let jobs = self.jobs.values().cloned().map(|job| Event::Job(Box::new(job)));
+        let frozen = self.frozen.iter().map(|n| Event::Freeze(kind(*n)));
+        let jobs = self.jobs.values().filter(|job| !self.is_frozen(&job.id));
+        let jobs = jobs.cloned().map(|job| Event::Job(Box::new(job)));
         let nodes = self.nodes.values().cloned().map(Event::Node);
         let agents = self.agents.iter().flat_map(|(name, agent)| {
             [
@@ -444,7 +487,7 @@ impl Sim {
                 Event::Features((*name).into(), agent.features.clone()),
             ]
         });
-        jobs.chain(nodes).chain(agents).collect()
+        frozen.chain(jobs).chain(nodes).chain(agents).collect()
     }
 
     /// Every agent finishes every order that it has; one fails and one is refused.
