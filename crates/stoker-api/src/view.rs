@@ -283,16 +283,23 @@ impl View {
     }
 
     /// Tells the World of which kinds of jobs nothing can be heard.
-    fn freeze(&mut self, _world: &mut World) {
+    fn freeze(&mut self, world: &mut World) {
         for kind in dialect::job_kinds() {
             let deaf = matches!(self.rows.heard(&Query::all(&kind.kind)), Heard::Deaf { .. });
             if deaf == self.frozen.contains(kind.kind.name) {
                 continue;
             }
+            let name = stoker_core::JobKind::new((&kind.kind.group(), kind.kind.name));
             match deaf {
-                true => self.frozen.insert(kind.kind.name),
-                false => self.frozen.remove(kind.kind.name),
-            };
+                true => {
+                    self.frozen.insert(kind.kind.name);
+                    world.apply(Event::Freeze(name));
+                }
+                false => {
+                    self.frozen.remove(kind.kind.name);
+                    world.apply(Event::Thaw(name));
+                }
+            }
         }
     }
 
