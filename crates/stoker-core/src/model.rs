@@ -160,6 +160,8 @@ pub struct Job {
     pub selector: Selector,
     /// How many nodes may pull at one time; 0 pauses.
     pub parallelism: u32,
+    /// Whether `parallelism` is a percentage of the job's nodes.
+    pub percent: bool,
     /// How a node pulls.
     pub pull: Pull,
     /// When the job is over.
@@ -183,6 +185,12 @@ impl Job {
     /// The keys of its valid images.
     pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(|reference| reference.key())
+    }
+
+    /// How many of so many nodes may pull at one time. A percentage is rounded up: one that is not 0 lets at least one node pull.
+    pub fn places(&self, nodes: usize) -> usize {
+        let number = usize::try_from(self.parallelism).unwrap_or(usize::MAX);
+        if self.percent { nodes.saturating_mul(number.min(100)).div_ceil(100) } else { number }
     }
 
     /// Whether it may have orders at all.

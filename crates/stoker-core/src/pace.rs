@@ -32,9 +32,9 @@ pub const WITNESSES: usize = 2;
 /// Rounds of a continuous job are never shorter: a length of zero would keep the controller planning for ever.
 pub const SHORTEST_ROUND: Duration = Duration::from_secs(1);
 
-/// How many more nodes the job may hand out.
-pub fn free(job: &Job, active: usize) -> usize {
-    usize::try_from(job.parallelism).unwrap_or(usize::MAX).saturating_sub(active)
+/// How many more of its nodes the job may hand out.
+pub fn free(job: &Job, nodes: usize, active: usize) -> usize {
+    job.places(nodes).saturating_sub(active)
 }
 
 /// How long an agent lets pass between two reports of mere progress, so that a job costs about ten such writes

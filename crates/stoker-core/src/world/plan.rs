@@ -150,7 +150,7 @@ impl World {
     /// How many nodes may pull at one time, for all jobs together: each of them writes reports.
     fn pullers(&self) -> usize {
         let running = self.jobs.values().filter(|state| state.job.runs());
-        let allowed = running.map(|state| usize::try_from(state.job.parallelism).unwrap_or(usize::MAX));
+        let allowed = running.map(|state| state.job.places(self.by_name.len()));
         allowed.fold(0, usize::saturating_add).min(self.by_name.len())
     }
 
@@ -192,8 +192,8 @@ impl World {
         let leaving: BTreeSet<usize> = self.leaving.keys().copied().filter(leaving).collect();
         let active = seats.iter().filter(|(_, seat)| seat.standing == Standing::Active).map(|(at, _)| *at);
         let has_place: BTreeSet<usize> = active.chain(leaving).collect();
-        let mut free = pace::free(job, has_place.len());
-        let own = seats.len().min(usize::try_from(job.parallelism).unwrap_or(usize::MAX));
+        let mut free = pace::free(job, seats.len(), has_place.len());
+        let own = seats.len().min(job.places(seats.len()));
         let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
         let digests = self.digests_known(job, now);
         let mut resolutions = self.resolutions(job, now);

@@ -118,7 +118,7 @@ impl World {
         };
         match wait {
             Wait::Suspended => Waiting::Suspended,
-            Wait::Parallelism => Waiting::Parallelism { limit: job.parallelism },
+            Wait::Parallelism => Waiting::Parallelism { limit: self.places(job) },
             Wait::NotReady => Waiting::NodeNotReady,
             Wait::NoAgent => Waiting::NoAgent,
             Wait::Pending => Waiting::Pending,
@@ -142,6 +142,17 @@ impl World {
     }
 }
 
+impl World {
+    /// How many nodes of the job may pull at one time.
+    fn places(&self, job: &Job) -> u32 {
+        let seats = self.jobs.get(&job.id).map(|state| state.seats.as_slice()).unwrap_or_default();
+        // To count nodes for each node that waits would be slow, and only a percentage needs it.
+        let nodes =
+            if job.percent { seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count() } else { 0 };
+        u32::try_from(job.places(nodes)).unwrap_or(u32::MAX)
+    }
+}
+
 /// What kept a node from being done, in a few words: the last trouble, how far it was, or what it waited for.
 fn last_doing(job: &Job, slot: &Slot, now: Timestamp) -> String {
     let reports = || (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
@@ -157,7 +168,10 @@ fn last_doing(job: &Job, slot: &Slot, now: Timestamp) -> String {
         _ if !slot.agent => "no Stoker agent runs on this node".into(),
         Some(node) if !node.ready => "the node is not Ready".into(),
         _ if reports().next().is_some() => "it had begun".into(),
-        _ => format!("its turn had not come ({} nodes at one time)", job.parallelism),
+        _ => {
+            let nodes = if job.percent { "% of the nodes" } else { " nodes" };
+            format!("its turn had not come ({}{nodes} at one time)", job.parallelism)
+        }
     }
 }
 

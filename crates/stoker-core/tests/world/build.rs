@@ -79,6 +79,7 @@ pub(crate) fn job(name: &str, images: &[&str]) -> Job {
         names: None,
         selector: Selector::default(),
         parallelism: 10,
+        percent: false,
         pull: Pull {
             policy: Policy::IfNotPresent,
             timeout: secs(600),

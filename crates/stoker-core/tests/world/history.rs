@@ -113,6 +113,7 @@ pub(crate) struct Wish {
     /// For each image which Secrets, as bits.
     secrets: [u8; 3],
     parallelism: u32,
+    percent: bool,
     nodes: u8,
     completion: u8,
     always: bool,
@@ -137,18 +138,22 @@ pub(crate) enum Work {
 
 fn wish() -> impl Strategy<Value = Wish> {
     let secrets = prop_oneof![2 => Just(0), 3 => 0..64u8];
-    let shape = (any::<[bool; 3]>(), prop::array::uniform3(secrets), 0..4u32, 0..4u8, 0..6u8);
+    let shape =
+        (any::<[bool; 3]>(), prop::array::uniform3(secrets), (0..4u32, prop::bool::weighted(0.3)), 0..4u8, 0..6u8);
     let terms = (any::<bool>(), prop_oneof![Just(60), Just(600)], prop::bool::weighted(0.2));
-    (shape, terms).prop_map(|((images, secrets, parallelism, nodes, completion), (always, timeout, give_up))| Wish {
-        images,
-        secrets,
-        parallelism,
-        nodes,
-        completion,
-        always,
-        timeout,
-        give_up,
-    })
+    (shape, terms).prop_map(
+        |((images, secrets, (parallelism, percent), nodes, completion), (always, timeout, give_up))| Wish {
+            images,
+            secrets,
+            parallelism,
+            percent,
+            nodes,
+            completion,
+            always,
+            timeout,
+            give_up,
+        },
+    )
 }
 
 pub(crate) fn happening() -> impl Strategy<Value = Happening> {
@@ -207,7 +212,8 @@ impl Wish {
             image.secrets = named.map(|(_, name)| secret(name)).collect();
         }
         job.created = created;
-        job.parallelism = self.parallelism;
+        // A third of the nodes, two thirds, all of them.
+        (job.parallelism, job.percent) = (self.parallelism * if self.percent { 33 } else { 1 }, self.percent);
         match self.nodes {
             0 => job.names = names(&["n1", "n2", "n9"]),
             1 => job.selector = pool("main"),

@@ -26,6 +26,30 @@ fn as_many_nodes_pull_as_parallelism_allows() {
 }
 
 #[test]
+fn a_percentage_is_of_the_jobs_own_nodes_and_rounded_up() {
+    for (nodes, percent, places) in
+        [(10, 30, 3), (10, 31, 4), (3, 1, 1), (3, 100, 3), (1, 50, 1), (0, 50, 0), (10, 0, 0), (10, 250, 10)]
+    {
+        let mut web = job("web", &[WEB]);
+        (web.parallelism, web.percent) = (percent, true);
+        assert_eq!(web.places(nodes), places, "{percent}% of {nodes}");
+    }
+    let mut scene = Scene::of(&["n1", "n2", "n3", "n4", "n5"]);
+    let mut web = job("web", &[WEB]);
+    (web.parallelism, web.percent, web.names) = (34, true, crate::build::names(&["n1", "n2", "n3"]));
+    scene.job(web);
+    assert_eq!(scene.plan().len(), 2, "two of three, whatever other nodes there are");
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls", "n3 waits: Parallelism"]);
+    scene.edit("web", |job| job.names = None);
+    assert_eq!(scene.plan(), NOTHING, "34 % of five are two");
+    scene.edit("web", |job| job.parallelism = 41);
+    assert_eq!(scene.plan(), ["n3 pulls web@sha256:w at sha256:w"]);
+    scene.edit("web", |job| job.parallelism = 0);
+    scene.succeeds("n1", WEB);
+    assert_eq!(scene.plan(), NOTHING, "0 % pauses");
+}
+
+#[test]
 fn all_images_of_a_node_are_one_place() {
     let mut scene = Scene::of(&["n1", "n2"]);
     let mut web = job("web", &[WEB, "db@sha256:d"]);

@@ -163,6 +163,7 @@ fn job(number: usize, began: Timestamp) -> Job {
         names: None,
         selector: Selector::default(),
         parallelism: u32::try_from(PARALLELISM).unwrap_or(u32::MAX),
+        percent: false,
         pull: Pull {
             policy: Policy::IfNotPresent,
             timeout: Duration::from_secs(600),

@@ -45,6 +45,7 @@ fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         names: Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect()),
         selector: node_selector(&selector),
         parallelism: parallelism(&spec.parallelism),
+        percent: false,
         pull: Pull {
             policy: native::to_core::policy(spec.image_pull_policy),
             timeout: seconds(spec.pull_policy.timeout_seconds),
