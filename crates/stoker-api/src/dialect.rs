@@ -131,10 +131,17 @@ pub struct NotReadable {
 /// Reads `spec` or `status` of an object.
 pub(crate) fn part<T: DeserializeOwned>(object: &DynamicObject, part: &'static str) -> Result<T, NotReadable> {
     let value = object.data.get(part).cloned().unwrap_or_default();
-    serde_json::from_value(value).map_err(|source| {
-        let kind = object.types.as_ref().map(|types| types.kind.as_str()).unwrap_or("object");
-        NotReadable { name: format!("{kind} {}", object.metadata.name.as_deref().unwrap_or_default()), part, source }
-    })
+    serde_json::from_value(value).map_err(|source| not_readable(object, part, source))
+}
+
+/// An object whose spec has the right shape and still cannot be understood.
+pub(crate) fn unreadable_spec(object: &DynamicObject, why: &str) -> NotReadable {
+    not_readable(object, "spec", serde::de::Error::custom(why))
+}
+
+fn not_readable(object: &DynamicObject, part: &'static str, source: serde_json::Error) -> NotReadable {
+    let kind = object.types.as_ref().map(|types| types.kind.as_str()).unwrap_or("object");
+    NotReadable { name: format!("{kind} {}", object.metadata.name.as_deref().unwrap_or_default()), part, source }
 }
 
 /// The status of an object, and why it cannot be read where that is so. A status that cannot be read is not one that was never

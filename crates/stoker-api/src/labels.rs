@@ -71,6 +71,18 @@ pub fn to_core(selector: &LabelSelector) -> select::Selector {
     select::Selector(exact.chain(conditions).collect())
 }
 
+/// The selector as a request writes it; empty where it takes everything.
+pub(crate) fn to_text(selector: &LabelSelector) -> String {
+    let exact = selector.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
+    let conditions = selector.match_expressions.iter().map(|Expression { key, operator, values }| match operator {
+        Comparison::In => format!("{key} in ({})", values.join(",")),
+        Comparison::NotIn => format!("{key} notin ({})", values.join(",")),
+        Comparison::Exists => key.clone(),
+        Comparison::DoesNotExist => format!("!{key}"),
+    });
+    exact.chain(conditions).collect::<Vec<_>>().join(",")
+}
+
 /// Text that is not a selector.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
@@ -146,7 +158,9 @@ mod tests {
             ("!gpu", false),
         ];
         for (text, expected) in cases {
-            assert_eq!(to_core(&parse(text).unwrap()).matches(&labels), expected, "{text}");
+            let selector = parse(text).unwrap();
+            assert_eq!(to_core(&selector).matches(&labels), expected, "{text}");
+            assert_eq!(parse(&to_text(&selector)).unwrap(), selector, "{text}");
         }
         for text in ["", "a b", "zone in a", "=x", "zone=a,,gpu", "zone in (a", "ключ=a"] {
             assert!(parse(text).is_err(), "{text}");

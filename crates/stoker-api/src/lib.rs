@@ -12,6 +12,7 @@ mod image;
 pub mod labels;
 pub mod native;
 pub mod node;
+pub mod pods;
 pub mod secret;
 mod span;
 pub mod view;
@@ -19,6 +20,8 @@ mod write;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
+
+use crate::dialect::kruise;
 
 pub use amount::{Amount, NotAnAmount};
 pub use dialect::{DIALECTS, Dialect, JobKind, NotReadable, Summary, job_kinds};
@@ -35,6 +38,7 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     vec![
         ("stoker-preheats", native::Preheat::crd()),
         ("stoker-nodepreheats", native::NodePreheat::crd()),
-        ("kruise-imagepulljobs", dialect::kruise::ImagePullJob::crd()),
+        ("kruise-imagepulljobs", kruise::crd::<kruise::ImagePullJob>()),
+        ("kruise-imagelistpulljobs", kruise::crd::<kruise::ImageListPullJob>()),
     ]
 }

@@ -1,12 +1,14 @@
-//! OpenKruise (`apps.kruise.io`): ImagePullJob as its users know it, manifests, status, messages and columns.
+//! OpenKruise (`apps.kruise.io`): ImagePullJob and ImageListPullJob as their users know them, manifests, status, messages and
+//! columns.
 //!
 //! Upstream a webhook sets defaults and refuses; here the schema does both.
 
 mod from_core;
+mod image_list_pull_job;
+mod image_pull_job;
 mod to_core;
 mod types;
-
-use kube_core::discovery::ApiResource;
+mod versions;
 
 use crate::dialect::{JobKind, project_job};
 use crate::view::{Kind, Row};
@@ -21,7 +23,7 @@ pub const DIALECT: &str = "kruise";
 pub static IMAGE_PULL_JOBS: JobKind = JobKind {
     kind: Kind {
         name: "ImagePullJob",
-        versions: || vec![ApiResource::erase::<ImagePullJob>(&())],
+        versions: || versions::<ImagePullJob>().into(),
         keep: Row::whole,
         fields: None,
     },
@@ -30,3 +32,8 @@ pub static IMAGE_PULL_JOBS: JobKind = JobKind {
     project: |root, reader, world, now| project_job(root, reader, world, now, from_core::status_change),
     summary: to_core::summary,
 };
+
+pub use image_list_pull_job::{FailedImageStatus, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus};
+pub use image_pull_job::{ImagePullJob, ImagePullJobSpec, ImagePullJobStatus};
+pub use types::{CompletionPolicy, CompletionType, NodeSelector, PullPolicy, PullTemplate};
+pub use versions::{Versioned, crd, versions};

@@ -42,7 +42,9 @@ pub(crate) fn api_without_schemas(clock: &Clock) -> Client {
         let mut crd = serde_json::to_value(crd).unwrap();
         let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
         let anything = json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": any, "status": any}}});
-        crd["spec"]["versions"][0]["schema"] = anything;
+        for version in crd["spec"]["versions"].as_array_mut().unwrap() {
+            version["schema"] = anything.clone();
+        }
         crd
     });
     let settings = stoker_embedded::Settings::new(crds.collect(), clock.clone());

@@ -126,7 +126,7 @@ async fn poisonous(client: &Client, name: &str) {
     let labels: BTreeMap<String, String> = (0..1_100).map(|n| (format!("l{n}"), "x".into())).collect();
     let spec = json!({ "image": format!("registry.example/{name}:v1"), "sandboxConfig": { "labels": labels } });
     let kind = &stoker_api::dialect::kruise::IMAGE_PULL_JOBS;
-    let object = json!({ "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": { "name": name }, "spec": spec });
+    let object = json!({ "apiVersion": "apps.kruise.io/v1beta1", "kind": "ImagePullJob", "metadata": { "name": name }, "spec": spec });
     let api: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &kind.kind.newest());
     api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
 }

@@ -20,7 +20,7 @@ async fn a_job_whose_status_cannot_be_read_does_not_run_again() {
     node(&client, "n1").await;
     preheat(&client, "broken").await;
     let object = json!({
-        "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": {"name": "broken"},
+        "apiVersion": "apps.kruise.io/v1beta1", "kind": "ImagePullJob", "metadata": {"name": "broken"},
         "spec": {"image": "registry.example/kruise:v1", "completionPolicy": {"type": "Always"}},
     });
     let kruise: Api<DynamicObject> =

@@ -145,10 +145,7 @@ impl World {
 impl World {
     /// How many nodes of the job may pull at one time.
     fn places(&self, job: &Job) -> u32 {
-        let seats = self.jobs.get(&job.id).map(|state| state.seats.as_slice()).unwrap_or_default();
-        // To count nodes for each node that waits would be slow, and only a percentage needs it.
-        let nodes =
-            if job.percent { seats.iter().filter(|seat| seat.standing != Standing::Elsewhere).count() } else { 0 };
+        let nodes = self.jobs.get(&job.id).map(|state| state.seats.len()).unwrap_or_default();
         u32::try_from(job.places(nodes)).unwrap_or(u32::MAX)
     }
 }

@@ -202,7 +202,13 @@ impl Login {
     /// Makes an object of a manifest.
     pub(crate) async fn create(&self, manifest: &str) -> DynamicObject {
         let object: DynamicObject = serde_saphyr::from_str(manifest).unwrap();
-        self.api(&object.types.as_ref().unwrap().kind).await.create(&PostParams::default(), &object).await.unwrap()
+        let types = object.types.as_ref().unwrap();
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(types).unwrap());
+        let api = match types.kind.as_str() {
+            "NodePreheat" => Api::all_with(self.client().await, &resource),
+            _ => Api::default_namespaced_with(self.client().await, &resource),
+        };
+        api.create(&PostParams::default(), &object).await.unwrap()
     }
 
     pub(crate) async fn api(&self, kind: &str) -> Api<DynamicObject> {
@@ -312,7 +318,8 @@ pub(crate) async fn every_object(client: &Client) -> String {
     let kinds = [
         ("stoker.dev", "v1alpha1", "Preheat"),
         ("stoker.dev", "v1alpha1", "NodePreheat"),
-        ("apps.kruise.io", "v1alpha1", "ImagePullJob"),
+        ("apps.kruise.io", "v1beta1", "ImagePullJob"),
+        ("apps.kruise.io", "v1beta1", "ImageListPullJob"),
         ("", "v1", "Event"),
         ("", "v1", "Node"),
         ("", "v1", "ConfigMap"),

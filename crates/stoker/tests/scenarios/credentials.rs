@@ -168,7 +168,7 @@ pub(crate) async fn an_imagepulljob_pulls_with_secrets_that_cannot_be_changed(si
     for change in [json!(["other"]), json!([]), Value::Null] {
         let patch = Patch::Merge(json!({ "spec": { "pullSecrets": change } }));
         match api.patch("private", &PatchParams::default(), &patch).await {
-            Err(kube::Error::Api(refusal)) => assert!(refusal.message.contains("pullSecrets cannot be changed")),
+            Err(kube::Error::Api(refusal)) => assert!(refusal.message.contains("spec.pullSecrets is immutable")),
             other => panic!("{change}: {other:?}"),
         }
     }

@@ -1,10 +1,11 @@
 //! The three samples that OpenKruise's users start from, on a real image, to their own status, messages and columns.
 
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
+use stoker_api::dialect::kruise::{ImageListPullJob, ImagePullJob, versions};
 use stoker_testbed::registry::{Registry, noise};
 
-use crate::bed::{Site, Wishes};
+use crate::bed::{Bed, Site, Wishes};
 
 fn status<'a>(object: &'a DynamicObject, field: &str) -> &'a Value {
     object.data.get("status").and_then(|status| status.get(field)).unwrap_or(&Value::Null)
@@ -61,45 +62,156 @@ pub(crate) async fn the_samples_of_the_article_run(site: &Site) {
     );
 }
 
+/// What an API server says to an object with this spec, in the older version where `older`.
+async fn asked(bed: &Bed, kind: &str, older: bool, spec: &Value) -> Result<DynamicObject, String> {
+    let [newest, alpha] = match kind {
+        "ImagePullJob" => versions::<ImagePullJob>(),
+        _ => versions::<ImageListPullJob>(),
+    };
+    let resource = if older { alpha } else { newest };
+    let api: Api<DynamicObject> = Api::default_namespaced_with(bed.client().await, &resource);
+    let mut object = DynamicObject::new("asked", &resource);
+    if !spec.is_null() {
+        object.data = json!({ "spec": spec });
+    }
+    let dry = PostParams { dry_run: true, ..Default::default() };
+    match api.create(&dry, &object).await {
+        Err(kube::Error::Api(refusal)) => Err(refusal.message.clone()),
+        answer => Ok(answer.unwrap()),
+    }
+}
+
+/// A spec with the image or images that its kind needs.
+fn with_image(kind: &str, mut spec: Value) -> Value {
+    let (field, value) = match kind {
+        "ImagePullJob" => ("image", json!("a")),
+        _ => ("images", json!(["a"])),
+    };
+    spec.as_object_mut().unwrap().entry(field).or_insert(value);
+    spec
+}
+
 pub(crate) async fn upstreams_refusals_are_the_schemas(site: &Site) {
     let bed = site.bed(Wishes::default()).await;
-    let api = bed.api("ImagePullJob").await;
-    let cases = [
-        (json!({}), "spec.image"),
-        (json!({"image": ""}), "spec.image"),
-        (json!({"image": "a", "parallelism": -1}), "spec.parallelism"),
-        (json!({"image": "a", "parallelism": "10%"}), "spec.parallelism"),
+    let both = [
+        (json!({"parallelism": -1}), "spec.parallelism"),
+        (json!({"parallelism": "many"}), "spec.parallelism"),
+        (json!({"parallelism": "-1"}), "spec.parallelism"),
+        (json!({"parallelism": "101%"}), "spec.parallelism"),
         (
-            json!({"image": "a", "selector": {"names": ["x"], "matchLabels": {"a": "b"}}}),
-            "names cannot be given together",
+            json!({"selector": {"names": ["x"], "matchLabels": {"a": "b"}}}),
+            "can not set both names and labelSelector in this spec.selector",
         ),
-        (json!({"image": "a", "selector": {"names": ["x", "x"]}}), "spec.selector.names"),
+        (json!({"selector": {"names": ["x", "x"]}}), "spec.selector.names"),
+        (json!({"selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}}), "operator"),
+        (json!({"podSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}}), "values"),
+        (json!({"selector": {}, "podSelector": {}}), "can not set both selector and podSelector"),
         (
-            json!({"image": "a", "completionPolicy": {"type": "Never", "ttlSecondsAfterFinished": 5}}),
-            "go with type Always",
+            json!({"completionPolicy": {"type": "Never", "ttlSecondsAfterFinished": 5}}),
+            "activeDeadlineSeconds and ttlSecondsAfterFinished can only work with Always CompletionPolicyType",
         ),
-        (json!({"image": "a", "completionPolicy": {"type": "Sometimes"}}), "spec.completionPolicy.type"),
-        (json!({"image": "a", "completionPolicy": {"activeDeadlineSeconds": 5}}), "must not be less than"),
-        (json!({"image": "a", "imagePullPolicy": "Never"}), "spec.imagePullPolicy"),
+        (
+            json!({"completionPolicy": {"type": "Never", "activeDeadlineSeconds": 900}}),
+            "activeDeadlineSeconds and ttlSecondsAfterFinished can only work with Always CompletionPolicyType",
+        ),
+        (json!({"completionPolicy": {"type": "Sometimes"}}), "unknown type of completionPolicy: Sometimes"),
     ];
-    for (spec, expected) in cases {
-        let object: DynamicObject = serde_json::from_value(json!({
-            "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": {"name": "bad"}, "spec": spec,
-        }))
-        .unwrap();
-        match api.create(&Default::default(), &object).await {
-            Err(kube::Error::Api(refusal)) => {
-                assert!(refusal.message.contains(expected), "{spec}: {}", refusal.message)
+    let one = [
+        (Value::Null, "image can not be empty"),
+        (json!({}), "spec.image"),
+        (json!({"image": ""}), "image can not be empty"),
+        (json!({"image": "https://a/b"}), "invalid image https://a/b"),
+        (json!({"image": "a:b:c"}), "invalid image a:b:c"),
+        (
+            json!({"image": "a", "completionPolicy": {"activeDeadlineSeconds": 599}}),
+            "completionPolicy.activeDeadlineSeconds must be greater than pullPolicy.timeoutSeconds(default 600)",
+        ),
+    ];
+    let numbers: Vec<String> = (0..256).map(|number| format!("i{number}")).collect();
+    let list = [
+        (Value::Null, "image can not be empty"),
+        (json!({}), "spec.images"),
+        (json!({"images": []}), "spec.images"),
+        (json!({"images": ["a", ""]}), "image can not be empty"),
+        (json!({"images": ["a", "A"]}), "invalid image A"),
+        (json!({"images": ["a", "b", "a"]}), "Duplicate value"),
+        (json!({"images": numbers}), "255"),
+    ];
+    for (kind, own) in [("ImagePullJob", &one[..]), ("ImageListPullJob", &list[..])] {
+        let shared = both.iter().map(|(spec, words)| (with_image(kind, spec.clone()), *words));
+        for (spec, expected) in shared.chain(own.iter().cloned()) {
+            for older in [false, true] {
+                match asked(&bed, kind, older, &spec).await {
+                    Err(message) => assert!(message.contains(expected), "{kind} {spec}: {message}"),
+                    Ok(object) => panic!("{kind} {spec}: {object:?}"),
+                }
             }
-            other => panic!("{spec}: {other:?}"),
         }
     }
-    let defaults = bed.create("{apiVersion: apps.kruise.io/v1alpha1, kind: ImagePullJob, metadata: {name: d}, spec: {image: '127.0.0.1:1/a'}}").await;
-    assert_eq!(
-        defaults.data["spec"],
-        json!({
-            "image": "127.0.0.1:1/a", "parallelism": 1, "imagePullPolicy": "IfNotPresent",
-            "pullPolicy": {"timeoutSeconds": 600, "backoffLimit": 3}, "completionPolicy": {"type": "Always"},
-        })
-    );
+}
+
+pub(crate) async fn what_upstream_accepts_is_accepted(site: &Site) {
+    let bed = site.bed(Wishes::default()).await;
+    let many: Vec<String> = (0..255).map(|number| format!("registry.example/team/image-{number}:v1")).collect();
+    let both = [
+        json!({}),
+        json!({"parallelism": 0}),
+        json!({"parallelism": "5"}),
+        // More than upstream.
+        json!({"parallelism": "100%"}),
+        json!({"selector": null, "podSelector": {}}),
+        json!({"selector": {"names": []}}),
+        json!({"selector": {"names": ["x", "y"]}}),
+        json!({"selector": {}}),
+        json!({"podSelector": {}}),
+        json!({"podSelector": {"matchLabels": {"app": "web"}}}),
+        json!({"pullPolicy": {"backoffLimit": -1}}),
+        json!({"pullPolicy": {"timeoutSeconds": 300}, "completionPolicy": {"activeDeadlineSeconds": 300}}),
+        json!({"completionPolicy": {"type": ""}}),
+        json!({"completionPolicy": {"type": "Never"}}),
+        json!({"imagePullPolicy": ""}),
+        json!({"imagePullPolicy": "Whenever"}),
+        json!({"pullSecrets": ["a", "a"]}),
+        json!({"sandboxConfig": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}),
+    ];
+    let images = [
+        "nginx",
+        "nginx:1.27",
+        "127.0.0.1:5000/a/b_c__d--e.f:V1_x",
+        "[::1]:5000/a",
+        "Registry.Example/a@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    ];
+    let one = images.iter().map(|image| json!({ "image": image }));
+    // Upstream compares the deadline of a list with nothing.
+    let list = [json!({"images": many}), json!({"images": images}), json!({"completionPolicy": {"activeDeadlineSeconds": 5}})];
+    for (kind, own) in [("ImagePullJob", one.collect::<Vec<_>>()), ("ImageListPullJob", list.to_vec())] {
+        for spec in both.iter().cloned().chain(own).map(|spec| with_image(kind, spec)) {
+            for older in [false, true] {
+                if let Err(message) = asked(&bed, kind, older, &spec).await {
+                    panic!("{kind} {spec}: {message}");
+                }
+            }
+        }
+    }
+    let policies = json!({
+        "pullPolicy": {"timeoutSeconds": 600, "backoffLimit": 3}, "completionPolicy": {"type": "Always"},
+    });
+    let mut defaults = policies.clone();
+    (defaults["image"], defaults["imagePullPolicy"]) = (json!("a"), json!("IfNotPresent"));
+    assert_eq!(asked(&bed, "ImagePullJob", true, &json!({"image": "a"})).await.unwrap().data["spec"], defaults);
+    let mut defaults = policies;
+    defaults["images"] = json!(["a"]);
+    assert_eq!(asked(&bed, "ImageListPullJob", true, &json!({"images": ["a"]})).await.unwrap().data["spec"], defaults);
+}
+
+pub(crate) async fn pull_secrets_of_a_list_can_be_changed(site: &Site) {
+    let bed = site.bed(Wishes::default()).await;
+    let made = "{apiVersion: apps.kruise.io/v1alpha1, kind: ImageListPullJob, metadata: {name: list}, spec: {images: ['127.0.0.1:1/a'], pullSecrets: [old], completionPolicy: {}}}";
+    bed.create(made).await;
+    let api: Api<DynamicObject> =
+        Api::default_namespaced_with(bed.client().await, &versions::<ImageListPullJob>()[0]);
+    let patch = Patch::Merge(json!({ "spec": { "pullSecrets": ["new"] } }));
+    let changed = api.patch("list", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(changed.data["spec"]["pullSecrets"], json!(["new"]));
+    api.delete("list", &Default::default()).await.unwrap();
 }

@@ -44,7 +44,9 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
     let job = example("imagepulljob");
     run(&["apply", "-f", &job]).await.exits(0).says("imagepulljob.apps.kruise.io/base-image created");
     bed.ended("ImagePullJob", "base-image").await;
-    run(&["get", "imagepulljobs"]).await.exits(0).says("SUCCEED").says("job has completed");
+    let newest = run(&["get", "imagepulljobs"]).await;
+    assert!(!newest.exits(0).says("SUCCEED").out.contains("MESSAGE"), "only the older version has this column");
+    run(&["get", "imagepulljobs.v1alpha1.apps.kruise.io"]).await.exits(0).says("SUCCEED").says("job has completed");
     let bad = bed.scratch().join("bad.yaml");
     let text = std::fs::read_to_string(&preheat).unwrap();
     std::fs::write(&bad, text.replace("parallelism", "paralelism").replace("next-release", "bad")).unwrap();

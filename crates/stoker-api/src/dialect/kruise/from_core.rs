@@ -1,11 +1,11 @@
 //! From a job's outcome to the status of an ImagePullJob, in upstream's words.
 
 use jiff::Timestamp;
-use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use stoker_core::rollup::{Outcome, Stage};
 
-use super::types::{ImagePullJob, ImagePullJobStatus};
+use super::versions::version_of;
+use super::{ImagePullJob, ImagePullJobStatus};
 use crate::write::{Write, status_write};
 
 /// The change of an ImagePullJob's status, if there is one.
@@ -21,7 +21,7 @@ pub(super) fn status_change(object: &DynamicObject, outcome: &Outcome, _now: Tim
         message: message(outcome),
         failed_nodes: outcome.failed_nodes.iter().map(ToString::to_string).collect(),
     };
-    status_write(ApiResource::erase::<ImagePullJob>(&()), object, &status)
+    status_write(version_of::<ImagePullJob>(object), object, &status)
 }
 
 /// Upstream's times have no fractions; rounded down, so that nothing asked at the start seems older than it.

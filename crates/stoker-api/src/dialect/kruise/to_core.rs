@@ -1,57 +1,86 @@
 //! From an ImagePullJob to a job.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube_core::dynamic::DynamicObject;
 use serde_json::Value;
-use stoker_core::model::{Completion, Empty, Image, Job, JobId, Pull, SecretId, Unreachable};
+use stoker_core::model::{Completion, Empty, Job, JobId, Policy, Pull, SecretId, Unreachable};
 use stoker_core::select::{Operator, Requirement, Selector};
 use stoker_core::text;
 
-use super::types::{CompletionType, GROUP, ImagePullJobSpec, ImagePullJobStatus, NodeSelector};
-use crate::dialect::{NotReadable, Summary, created, part, status_or_why};
-use crate::labels;
-use crate::view::{Derived, Reader, Root};
-use crate::{image, native};
+use super::types::{CompletionType, GROUP, NodeSelector};
+use super::{ImagePullJobSpec, ImagePullJobStatus};
+use crate::dialect::{NotReadable, Summary, created, part, status_or_why, unreadable_spec};
+use crate::{image, labels, native};
+use crate::pods;
+use crate::view::{Answer, Derived, Reader, Root, Unready};
 
 /// How long an image of a job that does not end is taken to be fresh.
 const ROUND: Duration = Duration::from_secs(24 * 3600);
+/// How often a failed attempt is repeated where the job does not say.
+const RETRIES: u32 = 3;
+
+/// Upstream's daemon says of every pull that it does it. Plugins of container runtimes look at this annotation of the pod.
+const PULLED_BY: (&str, &str) = ("apps.kruise.io/pulling-image-by", "kruise-daemon");
 
 /// The job of an ImagePullJob; one that is being deleted has none.
 pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
-    match reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) {
-        Some(object) => Ok(vec![job(object)?]),
-        None => Ok(Vec::new()),
+    let Some(object) = reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) else {
+        return Ok(Vec::new());
+    };
+    let job = job_on(object, Some(BTreeSet::new()))?;
+    let spec: ImagePullJobSpec = part(object, "spec")?;
+    let Some(selector) = spec.template.pod_selector.filter(|_| job.ended.is_none()) else { return Ok(vec![job]) };
+    match pods::nodes(reader, &root.namespace, &selector) {
+        Answer::Known(nodes) => Ok(vec![job_on(object, Some(nodes))?]),
+        Answer::Unlisted => Err(Unready::Unlisted),
+        Answer::Refused => Ok(vec![Job { unseen: Some(pods::PODS.name.into()), ..job }]),
     }
 }
 
-/// The job that an ImagePullJob describes.
-fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
+/// The job that an ImagePullJob describes, with the nodes of the Pods that its podSelector selects. They mean nothing to a job
+/// without a podSelector.
+fn job_on(object: &DynamicObject, nodes_of_pods: Option<BTreeSet<String>>) -> Result<Job, NotReadable> {
     let spec: ImagePullJobSpec = part(object, "spec")?;
     let (status, unreadable) = status_or_why(object);
     let status: ImagePullJobStatus = status;
-    let selector = spec.selector.unwrap_or_default();
-    let policy = &spec.completion_policy;
+    let template = spec.template;
+    let selector = template.selector.unwrap_or_default();
+    let policy = &template.completion_policy;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+    let names = match (template.pod_selector.is_some(), nodes_of_pods) {
+        (false, _) => {
+            Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect())
+        }
+        (true, Some(nodes)) => Some(nodes),
+        // All nodes would be wrong, and so would none: such a job completes at once.
+        (true, None) => return Err(unreadable_spec(object, "the Pods of its podSelector are not known")),
+    };
+    let mut sandbox = template.sandbox_config.map(native::to_core::sandbox).unwrap_or_default();
+    sandbox.annotations.insert(PULLED_BY.0.into(), PULLED_BY.1.into());
+    let (parallelism, percent) = parallelism(template.parallelism.as_ref());
+    let secrets = template.pull_secrets.iter().filter(|name| !name.is_empty());
     Ok(Job {
         id: JobId::new((GROUP, "ImagePullJob"), namespace, object.metadata.name.as_deref().unwrap_or_default()),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
         created: created(object),
-        images: vec![Image {
-            secrets: spec.pull_secrets.iter().map(|name| SecretId::new(namespace, name)).collect(),
-            ..image(&spec.image)
-        }],
-        names: Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect()),
+        images: image::images(
+            [(spec.image.as_str(), secrets.map(|name| SecretId::new(namespace, name)).collect())].into_iter(),
+        ),
+        names,
         selector: node_selector(&selector),
-        parallelism: parallelism(&spec.parallelism),
-        percent: false,
+        parallelism,
+        percent,
         pull: Pull {
-            policy: native::to_core::policy(spec.image_pull_policy),
-            timeout: seconds(spec.pull_policy.timeout_seconds),
-            retries: u32::try_from(spec.pull_policy.backoff_limit).unwrap_or(0),
+            policy: pull_policy(&spec.image_pull_policy),
+            timeout: seconds(template.pull_policy.timeout_seconds),
+            // A negative number is upstream's way to write the default.
+            retries: u32::try_from(template.pull_policy.backoff_limit).unwrap_or(RETRIES),
             bandwidth: None,
-            sandbox: spec.sandbox_config.map(native::to_core::sandbox).unwrap_or_default(),
+            sandbox,
         },
         completion: match policy.kind {
             CompletionType::Always => Completion::Once {
@@ -104,12 +133,119 @@ fn node_selector(selector: &NodeSelector) -> Selector {
     selector
 }
 
-/// Numbers come as numbers or as strings; what the schema would have refused pauses.
-fn parallelism(value: &Value) -> u32 {
-    let number = value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0);
-    u32::try_from(number).unwrap_or(u32::MAX)
+/// Numbers come as numbers or as strings, and as percentages; what the schema would have refused pauses.
+fn parallelism(value: Option<&Value>) -> (u32, bool) {
+    let Some(value) = value.filter(|value| !value.is_null()) else { return (1, false) };
+    let text = value.as_str().unwrap_or_default();
+    let percentage = text.strip_suffix('%');
+    let number: u64 = value.as_u64().or_else(|| percentage.unwrap_or(text).parse().ok()).unwrap_or(0);
+    (u32::try_from(number).unwrap_or(u32::MAX), percentage.is_some())
+}
+
+/// Upstream checks the text nowhere: whatever is not IfNotPresent asks the registry.
+fn pull_policy(written: &str) -> Policy {
+    match written {
+        "" | "IfNotPresent" => Policy::IfNotPresent,
+        _ => Policy::Always,
+    }
 }
 
 fn seconds(seconds: impl TryInto<u64>) -> Duration {
     Duration::from_secs(seconds.try_into().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(spec: Value) -> DynamicObject {
+        let mut object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "apps.kruise.io/v1alpha1", "kind": "ImagePullJob", "metadata": { "name": "j", "namespace": "shop" },
+            "spec": spec,
+        }))
+        .unwrap();
+        object.data["spec"]["image"] = json!("nginx");
+        object
+    }
+
+    #[test]
+    fn what_upstream_leaves_unchecked_has_upstreams_meaning() {
+        let policy = |written: Value| job(&object(json!({ "imagePullPolicy": written }))).unwrap().pull.policy;
+        for (written, meant) in [
+            ("", Policy::IfNotPresent),
+            ("IfNotPresent", Policy::IfNotPresent),
+            ("Always", Policy::Always),
+            ("Never", Policy::Always),
+            ("ifnotpresent", Policy::Always),
+        ] {
+            assert_eq!(policy(json!(written)), meant, "{written:?}");
+        }
+        for (limit, retries) in [(-7, 3), (0, 0), (3, 3), (9, 9)] {
+            let job = job(&object(json!({ "pullPolicy": { "backoffLimit": limit } }))).unwrap();
+            assert_eq!(job.pull.retries, retries, "{limit}");
+        }
+        let ends = |kind: &str| job(&object(json!({ "completionPolicy": { "type": kind } })));
+        assert_eq!(ends("").unwrap().completion, Completion::Once { deadline: None, ttl: None });
+        assert!(ends("Sometimes").is_err());
+        let secrets = job(&object(json!({ "pullSecrets": ["a", "", "a"] }))).unwrap().images.remove(0).secrets;
+        assert_eq!(secrets, [SecretId::new("shop", "a")]);
+        let marked = object(json!({ "sandboxConfig": { "annotations": { PULLED_BY.0: "me", "x": "y" } } }));
+        let marked = job(&marked).unwrap().pull.sandbox.annotations;
+        assert_eq!(marked, [PULLED_BY, ("x", "y")].map(|(key, value)| (key.to_string(), value.to_string())).into());
+    }
+
+    #[test]
+    fn parallelism_is_a_number_or_a_percentage() {
+        for (written, number, percent) in [
+            (Value::Null, 1, false),
+            (json!(0), 0, false),
+            (json!(7), 7, false),
+            (json!("7"), 7, false),
+            (json!("30%"), 30, true),
+            (json!("0%"), 0, true),
+            (json!(-1), 0, false),
+            (json!("many"), 0, false),
+            (json!(1u64 << 40), u32::MAX, false),
+        ] {
+            let job = job(&object(json!({ "parallelism": written }))).unwrap();
+            assert_eq!((job.parallelism, job.percent), (number, percent), "{written}");
+        }
+        let job = job(&object(json!({}))).unwrap();
+        assert_eq!((job.parallelism, job.percent), (1, false));
+    }
+
+    #[test]
+    fn a_pod_selector_means_the_nodes_of_pods_that_run() {
+        let selected = object(json!({ "podSelector": { "matchLabels": { "app": "web" } } }));
+        let refused = job(&selected).unwrap_err().to_string();
+        assert!(refused.contains("the Pods of its podSelector are not known"), "{refused}");
+        let nodes: BTreeSet<String> = ["n1".to_string()].into();
+        assert_eq!(job_on(&selected, Some(nodes.clone())).unwrap().names, Some(nodes.clone()));
+        assert_eq!(job_on(&selected, Some(BTreeSet::new())).unwrap().names, Some(BTreeSet::new()));
+        assert_eq!(job_on(&object(json!({})), Some(nodes)).unwrap().names, None, "it has no podSelector");
+        let selector = pod_selector(&selected).unwrap().unwrap();
+        assert!(selector.matches(&[("app".to_string(), "web".to_string())].into()));
+        assert!(pod_selector(&object(json!({ "podSelector": {} }))).unwrap().unwrap().matches(&Default::default()));
+        assert_eq!(pod_selector(&object(json!({}))).unwrap(), None);
+
+        for (pod, node) in [
+            (json!({ "spec": { "nodeName": "n1" } }), Some("n1")),
+            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Pending" } }), Some("n1")),
+            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Running" } }), Some("n1")),
+            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Succeeded" } }), None),
+            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Failed" } }), None),
+            (json!({ "spec": { "nodeName": "" } }), None),
+            (json!({ "spec": {} }), None),
+            (
+                json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "nodeName": "n1" } }),
+                None,
+            ),
+        ] {
+            let mut pod = pod;
+            pod["spec"]["containers"] = json!([]);
+            pod.as_object_mut().unwrap().entry("metadata").or_insert(json!({}));
+            assert_eq!(node_of(&serde_json::from_value(pod.clone()).unwrap()), node, "{pod}");
+        }
+    }
 }

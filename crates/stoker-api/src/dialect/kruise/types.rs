@@ -1,95 +1,87 @@
-//! ImagePullJob v1alpha1 on the wire, with upstream's defaults and refusals as schema rules.
+//! What an ImagePullJob and an ImageListPullJob have in common on the wire, with upstream's defaults and refusals as schema rules.
+//!
+//! The messages of the rules are upstream's words wherever a rule can say them, so that people find them in upstream's documentation.
 
-use jiff::Timestamp;
-use kube_derive::CustomResource;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::labels::LabelSelector;
-use crate::native::{PullPolicy as ImagePullPolicy, SandboxSpec};
+use crate::native::SandboxSpec;
 
 /// The API group of OpenKruise's kinds.
 pub(super) const GROUP: &str = "apps.kruise.io";
 
-/// An image that nodes pull before they need it.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(
-    group = "apps.kruise.io",
-    version = "v1alpha1",
-    kind = "ImagePullJob",
-    plural = "imagepulljobs",
-    namespaced,
-    status = "ImagePullJobStatus",
-    derive = "PartialEq",
-    category = "stoker",
-    label("app.kubernetes.io/managed-by", "stoker"),
-    doc = "OpenKruise's ImagePullJob, served by Stoker.",
-    crates(kube_core = "::kube_core"),
-    printcolumn(name = "TOTAL", type_ = "integer", json_path = ".status.desired"),
-    printcolumn(name = "ACTIVE", type_ = "integer", json_path = ".status.active"),
-    printcolumn(name = "SUCCEED", type_ = "integer", json_path = ".status.succeeded"),
-    printcolumn(name = "FAILED", type_ = "integer", json_path = ".status.failed"),
-    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "MESSAGE", type_ = "string", json_path = ".status.message")
-)]
+/// How images are pulled, and where: all of a job except its images and its imagePullPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.completionPolicy.activeDeadlineSeconds) || self.completionPolicy.activeDeadlineSeconds >= self.pullPolicy.timeoutSeconds",
-    "message": "completionPolicy.activeDeadlineSeconds must not be less than pullPolicy.timeoutSeconds",
-}, {
-    "rule": "(has(self.pullSecrets) ? self.pullSecrets : []) == (has(oldSelf.pullSecrets) ? oldSelf.pullSecrets : [])",
-    "message": "pullSecrets cannot be changed; make another job",
-}]))]
-pub struct ImagePullJobSpec {
-    /// The image, by tag or digest.
-    #[schemars(length(min = 1, max = 512))]
-    pub image: String,
+pub struct PullTemplate {
     /// The names of Secrets of the job's namespace with logins for the image's registry.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 10), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 10), inner(length(max = 253)))]
     pub pull_secrets: Vec<String>,
     /// The nodes; none given means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<NodeSelector>,
-    /// How many nodes pull at one time; 0 pauses.
-    #[serde(default = "one")]
+    /// The nodes on which the matching Pods of the job's namespace run; an empty selector matches every Pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-map-type" = "atomic"))]
+    pub pod_selector: Option<LabelSelector>,
+    /// How many nodes pull at one time, as a number or as a percentage of the job's nodes, rounded up; 1 if not given, 0 pauses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "parallelism_schema")]
-    pub parallelism: Value,
+    pub parallelism: Option<Value>,
     /// Time-out and retries of a pull.
     #[serde(default)]
     pub pull_policy: PullPolicy,
     /// When the job is over.
     #[serde(default)]
     pub completion_policy: CompletionPolicy,
-    /// Whether an image that is there is good enough.
-    #[serde(default)]
-    pub image_pull_policy: ImagePullPolicy,
     /// What a runtime that pulls by itself is told about the pod that the image is for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_config: Option<SandboxSpec>,
 }
 
-fn one() -> Value {
-    Value::from(1)
+/// A whole number, also as a string. Upstream refuses percentages; we take them.
+fn parallelism_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true, "minimum": 0, "maxLength": 9, "pattern": "^([0-9]+|(100|[1-9]?[0-9])%)$",
+    })
 }
 
-fn parallelism_schema(_: &mut SchemaGenerator) -> Schema {
-    // As a number not negative, as a string a number: upstream refuses percentages too.
-    json_schema!({ "x-kubernetes-int-or-string": true, "default": 1, "minimum": 0, "maxLength": 9, "pattern": "^[0-9]+$" })
+/// The name of an image as upstream accepts it: without a name it is refused in upstream's words.
+pub(super) fn image_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "maxLength": 512,
+        "x-kubernetes-validations": [
+            { "rule": "size(self) > 0", "message": "image can not be empty" },
+            {
+                "rule": format!("size(self) == 0 || self.matches('{IMAGE}')"),
+                "message": "invalid image",
+                "messageExpression":
+                    "'invalid image ' + self + ': write it like registry.example.com/team/app:v1 or registry.example.com/team/app@sha256:<digest>'",
+            },
+        ],
+    })
 }
+
+/// Registry, path, tag and digest of an image, no stricter than upstream; a CEL string, so backslashes are doubled.
+const IMAGE: &str = "^(([A-Za-z0-9.-]+|\\\\[[0-9a-fA-F:]+\\\\])(:[0-9]+)?/)?\
+                     [a-z0-9]+(([._]|__|-+)[a-z0-9]+)*(/[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*)*\
+                     (:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@[A-Za-z][A-Za-z0-9+._-]*:[0-9a-fA-F]+)?$";
 
 /// Nodes by name or by label, not both.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-map-type" = "atomic", "x-kubernetes-validations" = [{
     "rule": "!has(self.names) || size(self.names) == 0 || (!has(self.matchLabels) && !has(self.matchExpressions))",
-    "message": "names cannot be given together with matchLabels or matchExpressions",
+    "message": "can not set both names and labelSelector in this spec.selector",
 }]))]
 pub struct NodeSelector {
-    /// By name.
+    /// By name; no name twice.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 5000), inner(length(min = 1, max = 253)), extend("x-kubernetes-list-type" = "set"))]
+    #[schemars(length(max = 5000), inner(length(max = 253)), extend("x-kubernetes-list-type" = "set"))]
     pub names: Vec<String>,
     /// By label.
     #[serde(flatten)]
@@ -104,9 +96,8 @@ pub struct PullPolicy {
     #[serde(default = "six_hundred")]
     #[schemars(range(min = 1))]
     pub timeout_seconds: i32,
-    /// How often a failed attempt is repeated.
+    /// How often a failed attempt is repeated; a negative number means 3.
     #[serde(default = "three")]
-    #[schemars(range(min = 0))]
     pub backoff_limit: i32,
 }
 
@@ -128,12 +119,13 @@ fn three() -> i32 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "self.type == 'Always' || (!has(self.activeDeadlineSeconds) && !has(self.ttlSecondsAfterFinished))",
-    "message": "activeDeadlineSeconds and ttlSecondsAfterFinished go with type Always: a job of type Never does not end",
+    "rule": "self.type != 'Never' || (!has(self.activeDeadlineSeconds) && !has(self.ttlSecondsAfterFinished))",
+    "message": "activeDeadlineSeconds and ttlSecondsAfterFinished can only work with Always CompletionPolicyType",
 }]))]
 pub struct CompletionPolicy {
     /// Always: the job ends. Never: it keeps the image fresh.
     #[serde(default, rename = "type")]
+    #[schemars(schema_with = "completion_type_schema")]
     pub kind: CompletionType,
     /// Past it every unfinished node has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -146,42 +138,34 @@ pub struct CompletionPolicy {
 }
 
 /// Whether the job ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CompletionType {
-    /// It does.
+    /// It does. Upstream takes an empty text for this too.
     #[default]
+    #[serde(alias = "")]
     Always,
     /// It does not.
     Never,
 }
 
-/// How the job stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ImagePullJobStatus {
-    /// When it began.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    pub start_time: Option<Timestamp>,
-    /// When it ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
-    pub completion_time: Option<Timestamp>,
-    /// Nodes that shall have the image.
-    pub desired: i32,
-    /// Nodes that are pulling.
-    #[serde(default)]
-    pub active: i32,
-    /// Nodes that have it.
-    #[serde(default)]
-    pub succeeded: i32,
-    /// Nodes that gave up.
-    #[serde(default)]
-    pub failed: i32,
-    /// All this in a sentence.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub message: String,
-    /// The names of the nodes that gave up.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub failed_nodes: Vec<String>,
+/// Not an enum of the schema: the empty text is legal, and upstream's refusal has words of its own.
+fn completion_type_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "string",
+        "maxLength": 64,
+        "default": "Always",
+        "x-kubernetes-validations": [{
+            "rule": "self in ['', 'Always', 'Never']",
+            "message": "unknown type of completionPolicy",
+            "messageExpression": "'unknown type of completionPolicy: ' + self",
+        }],
+    })
+}
+
+/// What both kinds refuse about their spec as a whole.
+pub(super) fn both_selectors() -> Value {
+    json!({
+        "rule": "!has(self.selector) || !has(self.podSelector)",
+        "message": "can not set both selector and podSelector",
+    })
 }
