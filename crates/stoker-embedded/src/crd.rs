@@ -178,14 +178,28 @@ pub(crate) fn accepted(definition: &Value, now: Timestamp) -> Value {
         names.entry("listKind").or_insert_with(|| json!(format!("{kind}List")));
         names.entry("singular").or_insert_with(|| json!(kind.to_ascii_lowercase()));
     }
-    let versions = definition.pointer("/spec/versions").and_then(Value::as_array);
-    let stored = versions.into_iter().flatten().filter(|v| v["storage"] == json!(true));
     json!({
         "acceptedNames": names,
         "conditions": [
             condition("NamesAccepted", "NoConflicts", "no conflicts found"),
             condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
         ],
-        "storedVersions": stored.map(|v| v["name"].clone()).collect::<Vec<_>>(),
     })
+}
+
+/// The versions in which objects may be stored: those that the definition's status names, and the present one. A real server
+/// refuses a definition that drops one of them. Here objects are in the present version as soon as it changes, so a version that
+/// is gone from the definition is gone from this list too.
+pub(crate) fn stored_versions(definition: &Value) -> Value {
+    let list = |pointer: &str| definition.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    let defined = |name: &Value| list("/spec/versions").any(|version| version["name"] == *name);
+    let mut stored: Vec<&Value> = list("/status/storedVersions").filter(|name| defined(name)).collect();
+    let present =
+        list("/spec/versions").filter(|version| version["storage"] == json!(true)).map(|version| &version["name"]);
+    for name in present {
+        if !stored.contains(&name) {
+            stored.push(name);
+        }
+    }
+    json!(stored)
 }

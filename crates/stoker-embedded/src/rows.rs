@@ -1,6 +1,7 @@
 //! The built-in kinds, a row each. In: nothing. Out: [`Kind`]s for the catalog. Their objects are stored as they come, if a
 //! client can read them: only kinds that a definition brings have a schema.
 
+mod admission;
 mod reviews;
 mod workloads;
 
@@ -270,7 +271,7 @@ pub(crate) fn kinds() -> Result<Vec<Kind>, PathError> {
 }
 
 fn rows() -> impl Iterator<Item = &'static Row> {
-    ROWS.iter().chain(workloads::WORKLOADS).chain(reviews::REVIEWS)
+    ROWS.iter().chain(workloads::WORKLOADS).chain(admission::WEBHOOKS).chain(reviews::REVIEWS)
 }
 
 /// Whether a client that knows the type could read the object.

@@ -247,11 +247,12 @@ impl Keeper {
                 return Err(invalid(Cause::invalid("spec.scope", &scope, "field is immutable")));
             }
         }
-        let accepted = crd::accepted(value, (self.clock)());
+        let (accepted, stored) = (crd::accepted(value, (self.clock)()), crd::stored_versions(value));
         match value.pointer("/status/conditions") {
             Some(_) => value["status"]["acceptedNames"] = accepted["acceptedNames"].clone(),
             None => value["status"] = accepted,
         }
+        value["status"]["storedVersions"] = stored;
         Ok(Some(defined))
     }
 

@@ -237,6 +237,38 @@ async fn a_new_schema_wins_and_objects_stay() {
     assert!(error.contains("widgets.example.com") && error.contains("spec.scope"), "{error}");
 }
 
+/// An upgrade that stores another version, and the way back.
+#[tokio::test]
+async fn objects_of_before_are_served_when_another_version_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    let before: Value = serde_json::from_str(include_str!("support/widget.json")).unwrap();
+    let mut after = before.clone();
+    for (at, storage) in [(0, false), (1, true)] {
+        after["spec"]["versions"][at]["storage"] = json!(storage);
+    }
+    let of = |client: &Client, version: &str| -> Api<DynamicObject> {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("example.com", version, "Widget"));
+        Api::namespaced_with(client.clone(), "default", &resource)
+    };
+    let object =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"mode": "Once"}});
+    let object: DynamicObject = serde_json::from_value(object).unwrap();
+    let client = open(&journal, vec![before.clone()]).await.client("default");
+    let made = of(&client, "v1").create(&PostParams::default(), &object).await.unwrap();
+    drop(client);
+    for (definition, stored) in [(after, json!(["v1", "v1beta1"])), (before, json!(["v1", "v1beta1"]))] {
+        let client = open(&journal, vec![definition]).await.client("default");
+        for version in ["v1", "v1beta1"] {
+            let seen = of(&client, version).get("w").await.unwrap();
+            assert_eq!(seen.types.as_ref().unwrap().api_version, format!("example.com/{version}"));
+            assert_eq!((seen.uid(), &seen.data["spec"]["mode"]), (made.uid(), &json!("Once")));
+        }
+        let crd = dynamic(&client, "apiextensions.k8s.io", "CustomResourceDefinition");
+        assert_eq!(crd.get("widgets.example.com").await.unwrap().data["status"]["storedVersions"], stored);
+    }
+}
+
 #[tokio::test]
 async fn the_journal_is_for_its_owner_only() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -187,6 +187,10 @@ async fn shows(kubectl: &Kubectl) {
     assert_eq!(lines[0], ["NAME", "MODE", "READY", "AGE"]);
     assert_eq!(lines[1][..2], ["w", "Once"]);
     assert!(kubectl.ok("get widgets w -o wide").await.lines().next().unwrap().contains("PARALLELISM"));
+    let older = kubectl.ok("get widgets.v1beta1.example.com w").await;
+    assert_eq!(older.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), ["NAME", "AGE"]);
+    let older = kubectl.ok("get widgets.v1beta1.example.com w -o jsonpath={.apiVersion}").await;
+    assert_eq!(older, "example.com/v1beta1");
     let yaml = kubectl.ok("get widget w -o yaml").await;
     assert!(yaml.contains("parallelism: 3") && yaml.contains("kind: Widget"), "{yaml}");
     assert!(kubectl.ok("get all -A").await.contains("widget.example.com/w"));

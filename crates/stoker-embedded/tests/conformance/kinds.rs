@@ -1,8 +1,9 @@
 //! Built-in kinds: what is checked of them, what stays as it is made, and how they look in lists.
 
 use crate::server::*;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 fn core(server: &Server, rest: &str) -> String {
@@ -142,4 +143,25 @@ pub(crate) async fn an_event_is_where_its_object_is(server: Server) {
         let answer = server.raw("POST", &core(&server, "events"), JSON, event(name, namespace)).await;
         assert_eq!(answer.code, code, "{name}: {}", answer.body);
     }
+}
+
+pub(crate) async fn webhooks_are_objects_like_others(server: Server) {
+    let name = server.name("hooks");
+    // It calls nobody: the tests of others may run on the same server.
+    let made: ValidatingWebhookConfiguration =
+        serde_json::from_value(json!({"metadata": {"name": name}, "webhooks": []})).unwrap();
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(server.client.clone());
+    validating.create(&PostParams::default(), &made).await.unwrap();
+    let made: MutatingWebhookConfiguration =
+        serde_json::from_value(json!({"metadata": {"name": name}, "webhooks": []})).unwrap();
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(server.client.clone());
+    mutating.create(&PostParams::default(), &made).await.unwrap();
+    let one = ListParams::default().fields(&format!("metadata.name={name}"));
+    assert_eq!(validating.list(&one).await.unwrap().items.len(), 1);
+    assert_eq!(mutating.list(&one).await.unwrap().items.len(), 1);
+    validating.delete(&name, &Default::default()).await.unwrap();
+    mutating.delete(&name, &Default::default()).await.unwrap();
+    let nobody = json!({"metadata": {"name": name}, "webhooks": [{"name": 7}]});
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
+    assert_eq!(server.raw("POST", path, JSON, nobody).await.code, 400);
 }

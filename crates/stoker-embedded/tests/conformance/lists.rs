@@ -1,10 +1,12 @@
 //! Lists: selectors, pages, versions of the past, several versions of one kind, events under two names.
 
 use crate::server::*;
+use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{Event, Pod, ServiceAccount};
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use serde_json::{Value, json};
+use std::pin::pin;
 
 async fn three(server: &Server) -> Api<kube::api::DynamicObject> {
     for (name, tier, mode) in [("a", "x", "Once"), ("b", "y", "Continuous"), ("c", "x", "Continuous")] {
@@ -107,6 +109,49 @@ pub(crate) async fn pods_are_found_by_node(server: Server) {
     assert_eq!(list.items.len(), 1);
     let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
     for name in ["a", "b"] {
+        pods.delete(name, &now).await.unwrap();
+    }
+}
+
+/// A pod of this name, label and node, which no kubelet takes for its own.
+fn pod(name: &str, app: &str, node: &str) -> Pod {
+    let pod = json!({"metadata": {"name": name, "labels": {"app": app}}, "spec": {"nodeName": node,
+        "automountServiceAccountToken": false, "containers": [{"name": "c", "image": "example.com/i:1"}]}});
+    serde_json::from_value(pod).unwrap()
+}
+
+pub(crate) async fn pods_are_watched_by_label_and_node(server: Server) {
+    let account: ServiceAccount = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+    let accounts = Api::default_namespaced(server.client.clone());
+    let _ = accounts.create(&PostParams::default(), &account).await;
+    let pods: Api<Pod> = Api::default_namespaced(server.client.clone());
+    let (near, far) = (server.name("n1"), server.name("n2"));
+    let (labels, fields) = ("app in (web, cart)", format!("spec.nodeName={near},status.phase!=Failed"));
+    let params = WatchParams::default().labels(labels).fields(&fields).disable_bookmarks();
+    let mut events = pin!(pods.watch(&params, "0").await.unwrap());
+    for (name, app, node) in [("a", "db", &near), ("b", "web", &far), ("c", "web", &near), ("d", "cart", &near)] {
+        pods.create(&PostParams::default(), &pod(name, app, node)).await.unwrap();
+    }
+    let listed = pods.list(&ListParams::default().labels(labels).fields(&fields)).await.unwrap();
+    assert_eq!(listed.iter().map(|pod| pod.name_any()).collect::<Vec<_>>(), ["c", "d"]);
+    let change = |body: Value| Patch::Merge(body);
+    pods.patch("c", &PatchParams::default(), &change(json!({"metadata": {"labels": {"app": "db"}}}))).await.unwrap();
+    pods.patch("a", &PatchParams::default(), &change(json!({"metadata": {"labels": {"app": "web"}}}))).await.unwrap();
+    pods.patch_status("d", &PatchParams::default(), &change(json!({"status": {"phase": "Failed"}}))).await.unwrap();
+    for wanted in ["ADDED c", "ADDED d", "DELETED c", "ADDED a", "DELETED d"] {
+        let found = loop {
+            match events.try_next().await.unwrap().unwrap() {
+                WatchEvent::Added(pod) => break format!("ADDED {}", pod.name_any()),
+                WatchEvent::Deleted(pod) => break format!("DELETED {}", pod.name_any()),
+                // A real server's controllers write to pods that nobody runs.
+                WatchEvent::Modified(_) => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(found, wanted);
+    }
+    let now = DeleteParams { grace_period_seconds: Some(0), ..Default::default() };
+    for name in ["a", "b", "c", "d"] {
         pods.delete(name, &now).await.unwrap();
     }
 }

@@ -40,17 +40,19 @@ behaviours! {
         wrong_media_types, a_body_has_a_bound;
     kinds: what_no_client_can_read_is_refused, a_body_need_not_say_what_the_url_says,
         items_of_built_in_kinds_do_not_say_what_they_are, a_namespace_has_its_name_as_a_label,
-        secrets_hold_what_their_type_says, an_event_is_where_its_object_is;
+        secrets_hold_what_their_type_says, an_event_is_where_its_object_is,
+        webhooks_are_objects_like_others;
     lifecycle: a_finalizer_holds_an_object, preconditions_are_kept, dependents_go_with_their_last_owner,
         a_dependent_of_nobody_goes, propagation_policies, a_circle_of_owners_ends, a_circle_ends_in_the_foreground_too,
         a_cluster_scoped_owner_takes_its_dependents_along, a_namespace_goes_with_all_that_is_in_it,
         the_default_namespace_stays, a_collection_is_deleted_by_selector, definitions_come_and_go_at_run_time;
     lists: selectors_select, pages_show_one_moment, one_kind_in_two_versions, events_are_the_same_under_both_names,
-        pods_are_found_by_node, versions_that_are_not;
+        pods_are_found_by_node, pods_are_watched_by_label_and_node, versions_that_are_not;
     schemas: a_transition_rule_compares_with_what_is_stored, a_default_comes_back_when_its_field_is_taken_away,
         status_is_validated_too;
     streams: a_streaming_list_marks_its_end, a_watch_of_the_state_marks_its_end, kube_watches_by_streaming_list;
     tables: columns_of_the_definition, built_in_kinds_have_columns, metadata_alone;
+    versions: every_verb_works_in_either_version, columns_are_those_of_the_version, versions_that_were_stored_are_remembered;
     watches: a_watch_begins_where_it_is_told, selectors_make_objects_come_and_go,
         a_watch_of_one_name_hears_of_one_object, the_timeout_ends_a_watch, kube_watches_by_list_and_watch,
         kube_watches_by_pages, a_no_op_write_is_no_event;
