@@ -6,6 +6,7 @@
 mod from_core;
 mod image_list_pull_job;
 mod image_pull_job;
+pub mod list;
 mod to_core;
 mod types;
 mod versions;

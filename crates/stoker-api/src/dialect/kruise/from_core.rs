@@ -10,6 +10,8 @@ use crate::write::{Write, status_write};
 
 /// The change of an ImagePullJob's status, if there is one.
 pub(super) fn status_change(object: &DynamicObject, outcome: &Outcome, _now: Timestamp) -> Option<Write> {
+    let mut failed_nodes: Vec<String> = outcome.failed_nodes.iter().map(ToString::to_string).collect();
+    failed_nodes.sort_unstable();
     let count = |nodes: u32| i32::try_from(nodes).unwrap_or(i32::MAX);
     let status = ImagePullJobStatus {
         start_time: outcome.started.map(whole_seconds),
@@ -19,13 +21,13 @@ pub(super) fn status_change(object: &DynamicObject, outcome: &Outcome, _now: Tim
         succeeded: count(outcome.succeeded),
         failed: count(outcome.failed),
         message: message(outcome),
-        failed_nodes: outcome.failed_nodes.iter().map(ToString::to_string).collect(),
+        failed_nodes,
     };
     status_write(version_of::<ImagePullJob>(object), object, &status)
 }
 
 /// Upstream's times have no fractions; rounded down, so that nothing asked at the start seems older than it.
-fn whole_seconds(time: Timestamp) -> Timestamp {
+pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
@@ -34,10 +36,90 @@ fn message(outcome: &Outcome) -> String {
     match outcome.stage {
         Stage::Succeeded | Stage::Failed if outcome.overdue => "job exceeds activeDeadlineSeconds".into(),
         Stage::Succeeded | Stage::Failed => "job has completed".into(),
-        _ if done == 0 => "job is running, no progress".into(),
+        _ if outcome.desired == 0 => "job is running, no progress".into(),
         _ => {
-            let progress = 100.0 * f64::from(done) / f64::from(outcome.desired.max(1));
+            let progress = 100.0 * f64::from(done) / f64::from(outcome.desired);
             format!("job is running, progress {progress:.1}%")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+    use stoker_core::model::JobId;
+    use stoker_core::{Event, World};
+
+    fn object(spec: Value, status: Value) -> DynamicObject {
+        let mut object: DynamicObject = serde_json::from_value(json!({
+            "apiVersion": "apps.kruise.io/v1beta1", "kind": "ImagePullJob",
+            "metadata": { "name": "j", "namespace": "shop", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": spec,
+        }))
+        .unwrap();
+        object.data["spec"]["image"] = json!("nginx");
+        object.data["status"] = status;
+        object
+    }
+
+    /// How a job without nodes stands at first: all else is changed by the tests.
+    fn outcome() -> Outcome {
+        let mut world = World::new();
+        let object = object(json!({ "completionPolicy": { "type": "Never" } }), Value::Null);
+        world.apply(Event::Job(Box::new(super::super::job(&object).unwrap())));
+        world.plan(Timestamp::UNIX_EPOCH).outcomes.remove(0)
+    }
+
+    #[test]
+    fn messages_are_upstreams() {
+        let cases = [
+            (Stage::Running, (0, 0, 0), false, "job is running, no progress"),
+            (Stage::Running, (3, 0, 0), false, "job is running, progress 0.0%"),
+            (Stage::Running, (5, 1, 1), false, "job is running, progress 40.0%"),
+            (Stage::Running, (3, 1, 0), false, "job is running, progress 33.3%"),
+            (Stage::Synced, (2, 2, 0), false, "job is running, progress 100.0%"),
+            (Stage::Succeeded, (2, 2, 0), false, "job has completed"),
+            (Stage::Failed, (2, 1, 1), false, "job has completed"),
+            (Stage::Failed, (2, 1, 1), true, "job exceeds activeDeadlineSeconds"),
+        ];
+        for (stage, (desired, succeeded, failed), overdue, wanted) in cases {
+            let outcome = Outcome { stage, desired, succeeded, failed, overdue, ..outcome() };
+            assert_eq!(message(&outcome), wanted, "{stage:?} {desired} {succeeded} {failed}");
+        }
+    }
+
+    #[test]
+    fn counts_of_zero_are_written_and_failed_nodes_are_in_order() {
+        let nodes = ["n2", "n10", "n1"].map(Into::into).to_vec();
+        let outcome = Outcome { desired: 3, failed: 3, failed_nodes: nodes, ..outcome() };
+        let Some(Write::Status(target, patch)) =
+            project(&object(json!({}), Value::Null), &outcome, Timestamp::UNIX_EPOCH)
+        else {
+            panic!("no status")
+        };
+        assert_eq!(target.resource.version, "v1beta1");
+        assert_eq!(patch["status"]["failedNodes"], json!(["n1", "n10", "n2"]));
+        assert_eq!((&patch["status"]["active"], &patch["status"]["succeeded"]), (&json!(0), &json!(0)));
+    }
+
+    #[test]
+    fn of_a_job_that_has_ended_only_the_time_to_live_can_be_edited() {
+        let ended =
+            json!({ "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:10:00Z", "desired": 0 });
+        let now: Timestamp = "2026-01-01T00:20:00Z".parse().unwrap();
+        let mut world = World::new();
+        let mut expired = |ttl: Value| -> Vec<JobId> {
+            let policy = json!({ "ttlSecondsAfterFinished": ttl });
+            let object =
+                object(json!({ "completionPolicy": policy, "selector": { "names": ["other"] } }), ended.clone());
+            world.apply(Event::Job(Box::new(super::super::job(&object).unwrap())));
+            let plan = world.plan(now);
+            assert_eq!(plan.orders, [], "nothing is pulled again");
+            plan.expired
+        };
+        assert_eq!(expired(Value::Null), []);
+        assert_eq!(expired(json!(3600)), []);
+        assert_eq!(expired(json!(600)).len(), 1);
     }
 }

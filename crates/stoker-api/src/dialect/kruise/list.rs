@@ -1,0 +1,229 @@
+//! An ImageListPullJob is made of ImagePullJobs, one for each image. In: the list and the ImagePullJobs that it controls. Out: the
+//! ImagePullJobs that should be there, the writes that lead to them, and the status of the list. It never looks at nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube_core::discovery::ApiResource;
+use kube_core::dynamic::DynamicObject;
+use serde_json::{Value, json};
+use stoker_core::model::Key;
+
+use super::from_core::whole_seconds;
+use super::versions::{version_of, versions};
+use super::{
+    CompletionType, FailedImageStatus, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus, ImagePullJob,
+    ImagePullJobSpec, ImagePullJobStatus,
+};
+use crate::dialect::{NotReadable, part};
+use crate::write::{Target, Write, status_write};
+
+/// The label with the hash of the template, on the list and on its children.
+pub const REVISION: &str = "controller-revision-hash";
+
+/// What a list wants changed now, and when it wants to be looked at again although nothing changed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ListPlan {
+    /// In the order in which they are performed.
+    pub writes: Vec<Write>,
+    /// When its time to live is over.
+    pub wake: Option<Timestamp>,
+}
+
+/// What to do about a list. `jobs` are the ImagePullJobs of its namespace, or at least those that it controls.
+pub fn plan(list: &DynamicObject, jobs: &[&DynamicObject], now: Timestamp) -> Result<ListPlan, NotReadable> {
+    let spec: ImageListPullJobSpec = part(list, "spec")?;
+    let before = status_of(list)?;
+    if list.metadata.deletion_timestamp.is_some() {
+        // Its children are collected with it.
+        return Ok(ListPlan::default());
+    }
+    let resource = version_of::<ImageListPullJob>(list);
+    if let Some(completed) = before.completion_time {
+        return Ok(expiry(resource, list, &spec, completed, now));
+    }
+    let wanted = children(list)?;
+    let names: BTreeSet<&str> = wanted.iter().filter_map(|child| child.metadata.name.as_deref()).collect();
+    let taken: BTreeSet<&str> = jobs.iter().filter_map(|job| job.metadata.name.as_deref()).collect();
+    let is = |job: &DynamicObject, names: &BTreeSet<&str>| {
+        job.metadata.name.as_deref().is_some_and(|name| names.contains(name))
+    };
+    let mut writes: Vec<Write> = label(resource.clone(), list).into_iter().collect();
+    let of_before = jobs.iter().filter(|job| controls(list, job) && !is(job, &names));
+    writes.extend(
+        of_before
+            .filter(|job| job.metadata.deletion_timestamp.is_none())
+            .map(|job| Write::Delete(Target::of(version_of::<ImagePullJob>(job), job), job.metadata.uid.clone())),
+    );
+    // One of this name that is being deleted is in the way until it is gone.
+    let missing = wanted.iter().filter(|child| !is(child, &taken));
+    let creates = missing.filter_map(|child| {
+        let target = Target::of(version_of::<ImagePullJob>(child), child);
+        Some(Write::Create(target, serde_json::to_value(child).ok()?))
+    });
+    writes.extend(creates);
+    writes.extend(status_write(resource, list, &status(list, jobs, now)?));
+    Ok(ListPlan { writes, wake: None })
+}
+
+/// The ImagePullJobs that a list wants, in the order of its images. They are named after what they contain: another template, or
+/// another list of the same name, means other names.
+pub fn children(list: &DynamicObject) -> Result<Vec<DynamicObject>, NotReadable> {
+    let spec: ImageListPullJobSpec = part(list, "spec")?;
+    let revision = revision(list);
+    let names = names(list, &revision, &spec.images);
+    let newer = version_of::<ImageListPullJob>(list);
+    let [newest, older] = versions::<ImagePullJob>();
+    let resource = if newer.version == older.version { older } else { newest };
+    let mut seen = BTreeSet::new();
+    let once = spec.images.iter().filter(|image| seen.insert(image.as_str()));
+    let child = |image: &String| {
+        let name = names.get(image.as_str()).map(String::as_str).unwrap_or_default();
+        let mut child = DynamicObject::new(name, &resource);
+        child.metadata.namespace = list.metadata.namespace.clone();
+        child.metadata.labels = Some([(REVISION.to_string(), revision.clone())].into());
+        let owner = json!([{
+            "apiVersion": newer.api_version, "kind": newer.kind, "controller": true,
+            "name": list.metadata.name, "uid": list.metadata.uid,
+        }]);
+        child.metadata.owner_references = serde_json::from_value(owner).ok();
+        let mut spec = template(list);
+        spec.insert("image".into(), json!(image));
+        child.data = json!({ "spec": spec });
+        child
+    };
+    Ok(once.map(child).collect())
+}
+
+/// How a list stands. Counts are of images; a list that has ended stays as it is.
+pub fn status(
+    list: &DynamicObject,
+    jobs: &[&DynamicObject],
+    now: Timestamp,
+) -> Result<ImageListPullJobStatus, NotReadable> {
+    let spec: ImageListPullJobSpec = part(list, "spec")?;
+    let before = status_of(list)?;
+    if before.completion_time.is_some() {
+        return Ok(before);
+    }
+    let wanted = children(list)?;
+    let mut status = ImageListPullJobStatus {
+        start_time: before.start_time.or(Some(whole_seconds(now))),
+        desired: i32::try_from(wanted.len()).unwrap_or(i32::MAX),
+        ..Default::default()
+    };
+    for child in &wanted {
+        let job = jobs.iter().find(|job| job.metadata.name == child.metadata.name && controls(list, job));
+        // One that has not begun says nothing: its zeros are no result.
+        let Some((name, said)) = job.and_then(|job| Some((job.metadata.name.as_deref()?, begun(job)?))) else {
+            continue;
+        };
+        status.active += i32::from(said.active > 0);
+        status.completed += i32::from(said.succeeded + said.failed == said.desired);
+        status.succeeded += i32::from(said.succeeded == said.desired);
+        if said.failed > 0 {
+            let image = part::<ImagePullJobSpec>(child, "spec").map(|spec| spec.image).unwrap_or_default();
+            status.failed_image_statuses.push(FailedImageStatus {
+                image_pull_job: name.into(),
+                name: image,
+                message: format!("Please check for details which nodes failed by 'kubectl get ImagePullJob {name}'."),
+            });
+        }
+    }
+    let ends = spec.template.completion_policy.kind == CompletionType::Always;
+    status.completion_time = (ends && status.completed == status.desired).then(|| whole_seconds(now));
+    Ok(status)
+}
+
+/// Whether the list is the controller of this ImagePullJob: the very object, not one of the same name.
+fn controls(list: &DynamicObject, job: &DynamicObject) -> bool {
+    let mut owners = job.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && list.metadata.uid.as_deref() == Some(owner.uid.as_str()))
+}
+
+fn begun(job: &DynamicObject) -> Option<ImagePullJobStatus> {
+    part::<ImagePullJobStatus>(job, "status").ok().filter(|status| status.start_time.is_some())
+}
+
+fn status_of(list: &DynamicObject) -> Result<ImageListPullJobStatus, NotReadable> {
+    match list.data.get("status") {
+        None | Some(Value::Null) => Ok(ImageListPullJobStatus::default()),
+        Some(_) => part(list, "status"),
+    }
+}
+
+/// The end of a list that has ended. An edit of its time to live counts, and no other edit.
+fn expiry(
+    resource: ApiResource,
+    list: &DynamicObject,
+    spec: &ImageListPullJobSpec,
+    completed: Timestamp,
+    now: Timestamp,
+) -> ListPlan {
+    let ttl = spec.template.completion_policy.ttl_seconds_after_finished;
+    let ttl = ttl.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
+    match ttl.map(|ttl| completed.saturating_add(ttl).unwrap_or(Timestamp::MAX)) {
+        Some(end) if end <= now => {
+            let gone = Write::Delete(Target::of(resource, list), list.metadata.uid.clone());
+            ListPlan { writes: vec![gone], wake: None }
+        }
+        wake => ListPlan { writes: Vec::new(), wake },
+    }
+}
+
+/// The list carries the hash of its template, as upstream's does.
+fn label(resource: ApiResource, list: &DynamicObject) -> Option<Write> {
+    let revision = revision(list);
+    let said = list.metadata.labels.as_ref().and_then(|labels| labels.get(REVISION));
+    let metadata = json!({ "uid": list.metadata.uid, "labels": { REVISION: revision } });
+    (said != Some(&revision)).then(|| Write::Patch(Target::of(resource, list), json!({ "metadata": metadata })))
+}
+
+/// All of a list's spec but its images, as it was written.
+fn template(list: &DynamicObject) -> serde_json::Map<String, Value> {
+    let mut spec = list.data.get("spec").and_then(Value::as_object).cloned().unwrap_or_default();
+    spec.remove("images");
+    spec
+}
+
+/// The hash of a list's template.
+fn revision(list: &DynamicObject) -> String {
+    hash(&Value::Object(template(list)).to_string(), 10)
+}
+
+/// A name for each image, none twice.
+fn names<'a>(list: &DynamicObject, revision: &str, images: &'a [String]) -> BTreeMap<&'a str, String> {
+    let uid = list.metadata.uid.as_deref().unwrap_or_default();
+    // As long as an API server makes generated names.
+    let prefix: String = format!("{}-", list.metadata.name.as_deref().unwrap_or_default()).chars().take(58).collect();
+    let mut taken = BTreeSet::new();
+    // In an order that does not depend on that of the list, so that moving an image renames nothing.
+    let sorted: BTreeSet<&str> = images.iter().map(String::as_str).collect();
+    let named = sorted.into_iter().filter_map(|image| {
+        let mut tries =
+            (0..).map(|attempt: u32| format!("{prefix}{}", hash(&format!("{uid} {revision} {image} {attempt}"), 5)));
+        let name = tries.find(|name| taken.insert(name.clone()))?;
+        Some((image, name))
+    });
+    named.collect()
+}
+
+/// So many letters and digits that depend on the whole text. No vowels: they spell no words.
+fn hash(text: &str, length: usize) -> String {
+    const LETTERS: [char; 27] = [
+        'b', 'c', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'q', 'r', 's', 't', 'v', 'w', 'x', 'z', '2', '4',
+        '5', '6', '7', '8', '9',
+    ];
+    let digits = Key::of(text).to_string();
+    let number = digits.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or_default();
+    let letter = |left: &mut u64| {
+        let at = usize::try_from(*left % 27).unwrap_or_default();
+        *left /= 27;
+        LETTERS.get(at).copied()
+    };
+    std::iter::repeat_n((), length).scan(number, |left, ()| letter(left)).collect()
+}
+
+#[cfg(test)]
+mod tests;
