@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use stoker_core::rollup::{FailedNode, SecretTrouble};
 use stoker_core::{JobId, World};
 
-use crate::native;
 use crate::view::{Derived, Kind, Projected, Reader, Root};
+use crate::{native, pods};
 pub(crate) use job::project_job;
 
 /// The objects of one project that Stoker serves.
@@ -110,8 +110,12 @@ pub struct Summary {
 
 /// Every dialect; the native API is the first.
 pub static DIALECTS: &[Dialect] = &[
-    Dialect { name: native::DIALECT, kinds: &[&native::PREHEATS], asks: &[] },
-    Dialect { name: kruise::DIALECT, kinds: &[&kruise::IMAGE_PULL_JOBS], asks: &[] },
+    Dialect { name: native::DIALECT, kinds: &[&native::PREHEATS], asks: &[&pods::PODS] },
+    Dialect {
+        name: kruise::DIALECT,
+        kinds: &[&kruise::IMAGE_PULL_JOBS, &kruise::IMAGE_LIST_PULL_JOBS],
+        asks: &[&pods::PODS],
+    },
 ];
 
 /// Every kind that means jobs, of all dialects.
@@ -132,11 +136,6 @@ pub struct NotReadable {
 pub(crate) fn part<T: DeserializeOwned>(object: &DynamicObject, part: &'static str) -> Result<T, NotReadable> {
     let value = object.data.get(part).cloned().unwrap_or_default();
     serde_json::from_value(value).map_err(|source| not_readable(object, part, source))
-}
-
-/// An object whose spec has the right shape and still cannot be understood.
-pub(crate) fn unreadable_spec(object: &DynamicObject, why: &str) -> NotReadable {
-    not_readable(object, "spec", serde::de::Error::custom(why))
 }
 
 fn not_readable(object: &DynamicObject, part: &'static str, source: serde_json::Error) -> NotReadable {

@@ -5,12 +5,13 @@ use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::json;
-use stoker_core::Reason;
 use stoker_core::human::count;
+use stoker_core::model::Key;
 use stoker_core::rollup::{Outcome, Stage};
 use stoker_core::text;
 
 use crate::dialect::JobKind;
+use crate::native::from_core;
 use crate::write::{Target, Write};
 
 /// The events that lie between an object's status and the outcome of its job, which has so many images.
@@ -31,9 +32,10 @@ pub(crate) fn events(
         events.push(event(kind, object, "Started", true, &message, now));
     }
     if outcome.waits_for_nodes() && !lacked_nodes {
-        let message =
+        let none =
             "no node matches spec.nodes, so nothing is pulled; compare it with `kubectl get nodes --show-labels`";
-        events.push(event(kind, object, Reason::NoNodes.as_str(), false, message, now));
+        let message = from_core::unseen(outcome).unwrap_or_else(|| none.into());
+        events.push(event(kind, object, from_core::without_nodes(outcome).as_str(), false, &message, now));
     }
     if before.failed == 0
         && let Some(first) = outcome.failures.first()
@@ -60,18 +62,26 @@ pub(crate) fn unreadable(kind: &JobKind, object: &DynamicObject, problem: &str, 
         "the status of this object cannot be read, so nobody knows whether the job has ended, and nothing is done about it; mend \
          its status, or delete the object and make it anew ({problem})"
     );
-    event(kind, object, Reason::StatusUnreadable.as_str(), false, &message, now)
+    event(kind, object, stoker_core::Reason::StatusUnreadable.as_str(), false, &message, now)
 }
 
-fn event(kind: &JobKind, object: &DynamicObject, reason: &str, good: bool, message: &str, now: Timestamp) -> Write {
+pub(crate) fn event(
+    kind: &JobKind,
+    object: &DynamicObject,
+    reason: &str,
+    good: bool,
+    message: &str,
+    now: Timestamp,
+) -> Write {
     let resource = kind.kind.resource_of(object);
     let name = object.metadata.name.clone().unwrap_or_default();
     // Events of objects without a namespace are in this one.
     let namespace = object.metadata.namespace.clone().unwrap_or_else(|| "default".into());
     // What is said of one state of the object again has the same name, and is refused as such: a write that failed is made anew.
-    let unique = object.metadata.resource_version.as_deref().unwrap_or("0");
+    let version = object.metadata.resource_version.as_deref().unwrap_or_default();
+    let unique = Key::of(&format!("{version} {message}")).to_string();
     let kind = resource.kind.to_lowercase();
-    let event_name = format!("{:.200}.{kind}.{}.{unique}", name, reason.to_lowercase());
+    let event_name = format!("{name:.150}.{kind}.{}.{unique:.16}", reason.to_lowercase().replace(' ', "-"));
     let second = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
     let target = Target {
         resource: ApiResource {

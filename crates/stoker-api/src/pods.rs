@@ -19,10 +19,12 @@ pub static PODS: Kind = Kind {
     fields: Some("spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"),
 };
 
-/// A pod that is being deleted does not count any more.
+/// A pod that has ended or is being deleted does not count any more.
 fn row(pod: DynamicObject) -> Row {
-    let node = pod.data.pointer("/spec/nodeName").and_then(Value::as_str).filter(|node| !node.is_empty());
-    Row::Pod(node.filter(|_| pod.metadata.deletion_timestamp.is_none()).map(Arc::from))
+    let text = |path: &str| pod.data.pointer(path).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let gone =
+        pod.metadata.deletion_timestamp.is_some() || matches!(text("/status/phase"), Some("Succeeded" | "Failed"));
+    Row::Pod(text("/spec/nodeName").filter(|_| !gone).map(Arc::from))
 }
 
 /// The names of the nodes on which pods of a namespace run that have these labels.
@@ -36,5 +38,29 @@ pub(crate) fn nodes(reader: &mut Reader<'_>, namespace: &str, selector: &LabelSe
         Answer::Known(pods) => Answer::Known(pods.filter_map(|(_, row)| node(row)).collect()),
         Answer::Unlisted => Answer::Unlisted,
         Answer::Refused => Answer::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_count_where_they_run_or_are_about_to() {
+        let deleted = json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" });
+        for (pod, node) in [
+            (json!({ "metadata": {}, "spec": { "nodeName": "n1" } }), Some("n1")),
+            (json!({ "metadata": {}, "spec": { "nodeName": "n1" }, "status": { "phase": "Pending" } }), Some("n1")),
+            (json!({ "metadata": {}, "spec": { "nodeName": "n1" }, "status": { "phase": "Running" } }), Some("n1")),
+            (json!({ "metadata": {}, "spec": { "nodeName": "n1" }, "status": { "phase": "Succeeded" } }), None),
+            (json!({ "metadata": {}, "spec": { "nodeName": "n1" }, "status": { "phase": "Failed" } }), None),
+            (json!({ "metadata": {}, "spec": { "nodeName": "" } }), None),
+            (json!({ "metadata": {}, "spec": {} }), None),
+            (json!({ "metadata": deleted, "spec": { "nodeName": "n1" } }), None),
+        ] {
+            let row = row(serde_json::from_value(pod.clone()).unwrap());
+            assert_eq!(row, Row::Pod(node.map(Arc::from)), "{pod}");
+        }
     }
 }

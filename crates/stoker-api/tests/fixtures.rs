@@ -153,7 +153,8 @@ fn walk(manifest: &str) -> String {
     let jobs: String = world.jobs().map(|id| format!("{:#?}\n\n", world.job(id).unwrap())).collect();
     let base: Vec<Query> = job_kinds().map(|kind| Query::all(&kind.kind)).collect();
     let asked = view.wanted().into_iter().filter(|query| !base.contains(query));
-    let asked: String = asked.map(|query| format!("watches {}s with `{}`\n\n", query.kind.name, query.labels)).collect();
+    let asked: String =
+        asked.map(|query| format!("watches {}s with `{}`\n\n", query.kind.name, query.labels)).collect();
     let first = writes(&mut view, &world, now);
     let text: Vec<String> = first.iter().map(shown).collect();
 

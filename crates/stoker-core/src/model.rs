@@ -172,6 +172,9 @@ pub struct Job {
     pub unreachable: Unreachable,
     /// What becomes of it without any node.
     pub empty: Empty,
+    /// The kind of object that says which nodes it wants and that cannot be seen, where that is so. It has no nodes then, and does
+    /// not end for that.
+    pub unseen: Option<&'static str>,
     /// When it was first planned, as its status says.
     pub started: Option<Timestamp>,
     /// When it ended, as its status says: from then on it is only kept until its ttl.

@@ -56,6 +56,8 @@ reasons! {
     Pending = "Pending",
     /// Waiting: no node matches what the job asks for.
     NoNodes = "NoNodes",
+    /// Objects that say which nodes are wanted cannot be seen.
+    CannotSee = "CannotSee",
     /// Waiting: the status of the job cannot be read, so that nobody knows whether it has ended.
     StatusUnreadable = "StatusUnreadable",
     /// Failed: the image reference cannot be parsed.

@@ -79,6 +79,8 @@ pub struct Outcome {
     pub overdue: bool,
     /// Whether no node matches, for a job to which that is no success.
     pub lacks_nodes: bool,
+    /// The kind of object that says which nodes are wanted and that cannot be seen.
+    pub unseen: Option<&'static str>,
 }
 
 impl Outcome {
@@ -165,7 +167,7 @@ impl Tally {
         let resting = waiting == 0 && pulling == 0;
         let once = matches!(job.completion, Completion::Once { .. });
         // Nothing to do is no success, for a job that wants to do something.
-        let lacks_nodes = desired == 0 && job.empty == Empty::Waits;
+        let lacks_nodes = desired == 0 && (job.empty == Empty::Waits || job.unseen.is_some());
         let overdue = self.overdue || lacks_nodes && job.overdue(now);
         let complete = once && resting && !job.suspend && (!lacks_nodes || overdue);
         *closing = complete.then(|| closing.unwrap_or(now));
@@ -198,6 +200,7 @@ impl Tally {
             secrets: Vec::new(),
             overdue,
             lacks_nodes,
+            unseen: job.unseen,
         }
     }
 }

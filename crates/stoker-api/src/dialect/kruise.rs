@@ -6,35 +6,39 @@
 mod from_core;
 mod image_list_pull_job;
 mod image_pull_job;
-pub mod list;
+mod list;
 mod to_core;
 mod types;
 mod versions;
 
-use crate::dialect::{JobKind, project_job};
+use crate::dialect::JobKind;
 use crate::view::{Kind, Row};
-pub use types::{
-    CompletionPolicy, CompletionType, ImagePullJob, ImagePullJobSpec, ImagePullJobStatus, NodeSelector, PullPolicy,
-};
-
+pub use image_list_pull_job::{FailedImageStatus, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus};
+pub use image_pull_job::{ImagePullJob, ImagePullJobSpec, ImagePullJobStatus};
+pub use types::{CompletionPolicy, CompletionType, NodeSelector, PullPolicy, PullTemplate};
+pub use versions::{Versioned, crd, versions};
 /// The name of this dialect.
 pub const DIALECT: &str = "kruise";
 
 /// ImagePullJobs.
 pub static IMAGE_PULL_JOBS: JobKind = JobKind {
+    kind: Kind { name: "ImagePullJob", versions: || versions::<ImagePullJob>().into(), keep: Row::whole, fields: None },
+    dialect: DIALECT,
+    derive: to_core::derive,
+    project: from_core::project,
+    summary: to_core::summary,
+};
+
+/// ImageListPullJobs.
+pub static IMAGE_LIST_PULL_JOBS: JobKind = JobKind {
     kind: Kind {
-        name: "ImagePullJob",
-        versions: || versions::<ImagePullJob>().into(),
+        name: "ImageListPullJob",
+        versions: || versions::<ImageListPullJob>().into(),
         keep: Row::whole,
         fields: None,
     },
     dialect: DIALECT,
-    derive: to_core::derive,
-    project: |root, reader, world, now| project_job(root, reader, world, now, from_core::status_change),
-    summary: to_core::summary,
+    derive: |_, _| Ok(Vec::new()),
+    project: list::project,
+    summary: list::summary,
 };
-
-pub use image_list_pull_job::{FailedImageStatus, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus};
-pub use image_pull_job::{ImagePullJob, ImagePullJobSpec, ImagePullJobStatus};
-pub use types::{CompletionPolicy, CompletionType, NodeSelector, PullPolicy, PullTemplate};
-pub use versions::{Versioned, crd, versions};

@@ -47,7 +47,9 @@ fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatSta
             .waiting_for
             .iter()
             .map(|(reason, &nodes)| WaitingFor { reason: reason.to_string(), nodes })
-            .chain(outcome.waits_for_nodes().then(|| WaitingFor { reason: Reason::NoNodes.to_string(), nodes: 0 }))
+            .chain(
+                outcome.waits_for_nodes().then(|| WaitingFor { reason: without_nodes(outcome).to_string(), nodes: 0 }),
+            )
             .collect(),
         secrets: outcome.secrets.iter().map(secret_problem).collect(),
         start_time: outcome.started,
@@ -84,6 +86,20 @@ pub fn phase(stage: Stage) -> &'static str {
 const NO_NODES: &str = "no node matches spec.nodes";
 const COMPARE_NODES: &str = "compare it with `kubectl get nodes --show-labels`";
 
+/// Why a job has no nodes, in a word.
+pub(crate) fn without_nodes(outcome: &Outcome) -> Reason {
+    if outcome.unseen.is_some() { Reason::CannotSee } else { Reason::NoNodes }
+}
+
+/// The same in a sentence, where it is that objects cannot be seen.
+pub(crate) fn unseen(outcome: &Outcome) -> Option<String> {
+    let kind = outcome.unseen?;
+    Some(format!(
+        "the nodes are not known, because {kind} objects of this namespace cannot be listed; `stoker install` prints the roles that \
+         allow it"
+    ))
+}
+
 /// What should be known although nothing has failed.
 fn warnings(outcome: &Outcome, private: bool) -> Vec<String> {
     let alone = outcome.alone.iter().map(|image| {
@@ -100,6 +116,9 @@ fn warnings(outcome: &Outcome, private: bool) -> Vec<String> {
 /// The whole outcome in a sentence.
 fn message(outcome: &Outcome) -> String {
     let Outcome { desired, succeeded, failed, pulling, waiting, .. } = outcome;
+    if let Some(unseen) = unseen(outcome).filter(|_| *desired == 0) {
+        return unseen;
+    }
     let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
     match outcome.stage {
         Stage::Failed if outcome.lacks_nodes => {

@@ -52,6 +52,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         selector: spec.nodes.selector.as_ref().map(labels::to_core).unwrap_or_default(),
         parallelism: u32::try_from(spec.pace.parallelism).unwrap_or(0),
         percent: false,
+        unseen: None,
         pull: Pull {
             policy: policy(spec.pull.policy),
             timeout: spec.pull.timeout.0,

@@ -25,6 +25,7 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         secrets: Vec::new(),
         overdue: false,
         lacks_nodes: false,
+        unseen: None,
     }
 }
 

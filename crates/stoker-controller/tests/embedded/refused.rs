@@ -56,7 +56,11 @@ async fn a_list_that_is_refused_to_a_new_leader_ends_nothing() {
         let metrics = settings.metrics.clone();
         let second = bed::run(settings, &cancel);
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert_eq!(metrics.ready().is_ok(), is_of_jobs(path), "{path}: without jobs of one kind it goes on with others");
+        assert_eq!(
+            metrics.ready().is_ok(),
+            is_of_jobs(path),
+            "{path}: without jobs of one kind it goes on with others"
+        );
         goes_on(&client, path).await;
         refuse.send(false).unwrap();
         preheat(&client, "two").await;

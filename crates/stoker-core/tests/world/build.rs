@@ -80,6 +80,7 @@ pub(crate) fn job(name: &str, images: &[&str]) -> Job {
         selector: Selector::default(),
         parallelism: 10,
         percent: false,
+        unseen: None,
         pull: Pull {
             policy: Policy::IfNotPresent,
             timeout: secs(600),

@@ -164,6 +164,7 @@ fn job(number: usize, began: Timestamp) -> Job {
         selector: Selector::default(),
         parallelism: u32::try_from(PARALLELISM).unwrap_or(u32::MAX),
         percent: false,
+        unseen: None,
         pull: Pull {
             policy: Policy::IfNotPresent,
             timeout: Duration::from_secs(600),

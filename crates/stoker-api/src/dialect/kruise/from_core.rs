@@ -2,11 +2,38 @@
 
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
+use serde_json::json;
+use stoker_core::World;
 use stoker_core::rollup::{Outcome, Stage};
 
 use super::versions::version_of;
 use super::{ImagePullJob, ImagePullJobStatus};
-use crate::write::{Write, status_write};
+use crate::dialect::project_job;
+use crate::native;
+use crate::view::{Projected, Reader, Root};
+use crate::write::{Target, Write, status_write};
+
+/// Upstream's controller puts it on ImagePullJobs, and one that is taken over would never go without it.
+const PROTECTION: &str = "apps.kruise.io/deletion-protection";
+
+/// What an ImagePullJob asks to be written.
+pub(super) fn project(root: &Root, reader: &mut Reader<'_>, world: &World, now: Timestamp) -> Projected {
+    match reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_some()) {
+        Some(object) => unprotected(object).into_iter().collect::<Vec<_>>().into(),
+        None => project_job(root, reader, world, now, status_change),
+    }
+}
+
+/// An object that is being deleted without upstream's finalizer, as long as nobody else has changed it: finalizers are one list.
+fn unprotected(object: &DynamicObject) -> Option<Write> {
+    let all = object.metadata.finalizers.as_deref().unwrap_or_default();
+    let others: Vec<&String> = all.iter().filter(|finalizer| *finalizer != PROTECTION).collect();
+    let metadata = json!({
+        "uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version, "finalizers": others,
+    });
+    let target = Target::of(version_of::<ImagePullJob>(object), object);
+    (others.len() < all.len()).then(|| Write::Guarded(target, json!({ "metadata": metadata })))
+}
 
 /// The change of an ImagePullJob's status, if there is one.
 pub(super) fn status_change(object: &DynamicObject, outcome: &Outcome, _now: Timestamp) -> Option<Write> {
@@ -33,6 +60,9 @@ pub(super) fn whole_seconds(time: Timestamp) -> Timestamp {
 
 fn message(outcome: &Outcome) -> String {
     let done = outcome.succeeded + outcome.failed;
+    if let Some(unseen) = native::from_core::unseen(outcome).filter(|_| outcome.desired == 0) {
+        return unseen;
+    }
     match outcome.stage {
         Stage::Succeeded | Stage::Failed if outcome.overdue => "job exceeds activeDeadlineSeconds".into(),
         Stage::Succeeded | Stage::Failed => "job has completed".into(),
@@ -67,7 +97,7 @@ mod tests {
     fn outcome() -> Outcome {
         let mut world = World::new();
         let object = object(json!({ "completionPolicy": { "type": "Never" } }), Value::Null);
-        world.apply(Event::Job(Box::new(super::super::job(&object).unwrap())));
+        world.apply(Event::Job(Box::new(super::super::to_core::job_on(&object, Default::default()).unwrap())));
         world.plan(Timestamp::UNIX_EPOCH).outcomes.remove(0)
     }
 
@@ -94,7 +124,7 @@ mod tests {
         let nodes = ["n2", "n10", "n1"].map(Into::into).to_vec();
         let outcome = Outcome { desired: 3, failed: 3, failed_nodes: nodes, ..outcome() };
         let Some(Write::Status(target, patch)) =
-            project(&object(json!({}), Value::Null), &outcome, Timestamp::UNIX_EPOCH)
+            status_change(&object(json!({}), Value::Null), &outcome, Timestamp::UNIX_EPOCH)
         else {
             panic!("no status")
         };
@@ -113,7 +143,7 @@ mod tests {
             let policy = json!({ "ttlSecondsAfterFinished": ttl });
             let object =
                 object(json!({ "completionPolicy": policy, "selector": { "names": ["other"] } }), ended.clone());
-            world.apply(Event::Job(Box::new(super::super::job(&object).unwrap())));
+            world.apply(Event::Job(Box::new(super::super::to_core::job_on(&object, Default::default()).unwrap())));
             let plan = world.plan(now);
             assert_eq!(plan.orders, [], "nothing is pulled again");
             plan.expired

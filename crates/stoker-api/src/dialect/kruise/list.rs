@@ -9,35 +9,82 @@ use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Value, json};
 use stoker_core::model::Key;
+use stoker_core::{World, text};
 
 use super::from_core::whole_seconds;
 use super::versions::{version_of, versions};
 use super::{
-    CompletionType, FailedImageStatus, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus, ImagePullJob,
-    ImagePullJobSpec, ImagePullJobStatus,
+    CompletionType, FailedImageStatus, IMAGE_PULL_JOBS, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus,
+    ImagePullJob, ImagePullJobSpec, ImagePullJobStatus,
 };
-use crate::dialect::{NotReadable, part};
+use crate::dialect::{NotReadable, Summary, part};
+use crate::events;
+use crate::view::{Projected, Reader, Root};
 use crate::write::{Target, Write, status_write};
 
 /// The label with the hash of the template, on the list and on its children.
-pub const REVISION: &str = "controller-revision-hash";
+const REVISION: &str = "controller-revision-hash";
 
-/// What a list wants changed now, and when it wants to be looked at again although nothing changed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ListPlan {
-    /// In the order in which they are performed.
-    pub writes: Vec<Write>,
-    /// When its time to live is over.
-    pub wake: Option<Timestamp>,
+/// What a list asks to be written: its children, its status, events about children.
+pub(super) fn project(root: &Root, reader: &mut Reader<'_>, _: &World, now: Timestamp) -> Projected {
+    let Some(list) = reader.own(root) else { return Projected::default() };
+    let uid = list.metadata.uid.clone().unwrap_or_default();
+    let children = reader.owned(&IMAGE_PULL_JOBS.kind, &uid);
+    let mut projected = match plan(list, &children, now) {
+        Ok(projected) => projected,
+        Err(problem) => return vec![events::unreadable(root.kind, list, &problem.to_string(), now)].into(),
+    };
+    let told = projected.writes.iter().filter_map(|write| {
+        let (done, child) = match write {
+            Write::Create(child, _) => ("create", child),
+            Write::Delete(child, _) if child.resource.kind == IMAGE_PULL_JOBS.kind.name => ("delete", child),
+            _ => return None,
+        };
+        let (reason, message) =
+            (format!("Successful {done} ImagePullJob"), format!("{done} ImagePullJob {}", child.name));
+        Some(events::event(root.kind, list, &reason, true, &message, now))
+    });
+    let told: Vec<Write> = told.collect();
+    projected.writes.extend(told);
+    projected
+}
+
+/// What the status of a list says. It counts images.
+pub(super) fn summary(list: &DynamicObject) -> Summary {
+    let status = status_of(list).unwrap_or_default();
+    let count = |images: i32| u32::try_from(images).unwrap_or(0);
+    let (ended, failed) = (status.completion_time.is_some(), status.completed - status.succeeded);
+    let phase = match (ended, failed, status.start_time) {
+        (true, 0, _) => "Succeeded",
+        (true, ..) => "Failed",
+        (false, _, Some(_)) => "Running",
+        (false, _, None) => "",
+    };
+    let jobs: Vec<String> =
+        status.failed_image_statuses.iter().map(|failed| format!("imagepulljob/{}", failed.image_pull_job)).collect();
+    let mut message = format!("{} of {} images are done, an ImagePullJob each", status.completed, status.desired);
+    if !jobs.is_empty() {
+        message.push_str(&format!("; nodes failed in {}: ask `stoker why` about it", jobs.join(", ")));
+    }
+    Summary {
+        phase: phase.into(),
+        desired: count(status.desired),
+        succeeded: count(status.succeeded),
+        pulling: count(status.active),
+        failed: count(failed),
+        ended,
+        message: text::message(&message),
+        ..Summary::default()
+    }
 }
 
 /// What to do about a list. `jobs` are the ImagePullJobs of its namespace, or at least those that it controls.
-pub fn plan(list: &DynamicObject, jobs: &[&DynamicObject], now: Timestamp) -> Result<ListPlan, NotReadable> {
+fn plan(list: &DynamicObject, jobs: &[&DynamicObject], now: Timestamp) -> Result<Projected, NotReadable> {
     let spec: ImageListPullJobSpec = part(list, "spec")?;
     let before = status_of(list)?;
     if list.metadata.deletion_timestamp.is_some() {
         // Its children are collected with it.
-        return Ok(ListPlan::default());
+        return Ok(Projected::default());
     }
     let resource = version_of::<ImageListPullJob>(list);
     if let Some(completed) = before.completion_time {
@@ -64,12 +111,12 @@ pub fn plan(list: &DynamicObject, jobs: &[&DynamicObject], now: Timestamp) -> Re
     });
     writes.extend(creates);
     writes.extend(status_write(resource, list, &status(list, jobs, now)?));
-    Ok(ListPlan { writes, wake: None })
+    Ok(Projected { writes, wake: None })
 }
 
 /// The ImagePullJobs that a list wants, in the order of its images. They are named after what they contain: another template, or
 /// another list of the same name, means other names.
-pub fn children(list: &DynamicObject) -> Result<Vec<DynamicObject>, NotReadable> {
+fn children(list: &DynamicObject) -> Result<Vec<DynamicObject>, NotReadable> {
     let spec: ImageListPullJobSpec = part(list, "spec")?;
     let revision = revision(list);
     let names = names(list, &revision, &spec.images);
@@ -97,7 +144,7 @@ pub fn children(list: &DynamicObject) -> Result<Vec<DynamicObject>, NotReadable>
 }
 
 /// How a list stands. Counts are of images; a list that has ended stays as it is.
-pub fn status(
+fn status(
     list: &DynamicObject,
     jobs: &[&DynamicObject],
     now: Timestamp,
@@ -160,15 +207,15 @@ fn expiry(
     spec: &ImageListPullJobSpec,
     completed: Timestamp,
     now: Timestamp,
-) -> ListPlan {
+) -> Projected {
     let ttl = spec.template.completion_policy.ttl_seconds_after_finished;
     let ttl = ttl.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or(0)));
     match ttl.map(|ttl| completed.saturating_add(ttl).unwrap_or(Timestamp::MAX)) {
         Some(end) if end <= now => {
             let gone = Write::Delete(Target::of(resource, list), list.metadata.uid.clone());
-            ListPlan { writes: vec![gone], wake: None }
+            Projected { writes: vec![gone], wake: None }
         }
-        wake => ListPlan { writes: Vec::new(), wake },
+        wake => Projected { writes: Vec::new(), wake },
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use kube_core::dynamic::DynamicObject;
 use serde_json::Value;
 use stoker_core::model::{Completion, Empty, Job, JobId, Policy, Pull, SecretId, Unreachable};
@@ -12,10 +11,10 @@ use stoker_core::text;
 
 use super::types::{CompletionType, GROUP, NodeSelector};
 use super::{ImagePullJobSpec, ImagePullJobStatus};
-use crate::dialect::{NotReadable, Summary, created, part, status_or_why, unreadable_spec};
-use crate::{image, labels, native};
+use crate::dialect::{NotReadable, Summary, created, part, status_or_why};
 use crate::pods;
 use crate::view::{Answer, Derived, Reader, Root, Unready};
+use crate::{image, labels, native};
 
 /// How long an image of a job that does not end is taken to be fresh.
 const ROUND: Duration = Duration::from_secs(24 * 3600);
@@ -30,19 +29,19 @@ pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
     let Some(object) = reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) else {
         return Ok(Vec::new());
     };
-    let job = job_on(object, Some(BTreeSet::new()))?;
+    let job = job_on(object, BTreeSet::new())?;
     let spec: ImagePullJobSpec = part(object, "spec")?;
     let Some(selector) = spec.template.pod_selector.filter(|_| job.ended.is_none()) else { return Ok(vec![job]) };
     match pods::nodes(reader, &root.namespace, &selector) {
-        Answer::Known(nodes) => Ok(vec![job_on(object, Some(nodes))?]),
+        Answer::Known(nodes) => Ok(vec![job_on(object, nodes)?]),
         Answer::Unlisted => Err(Unready::Unlisted),
-        Answer::Refused => Ok(vec![Job { unseen: Some(pods::PODS.name.into()), ..job }]),
+        Answer::Refused => Ok(vec![Job { unseen: Some(pods::PODS.name), ..job }]),
     }
 }
 
 /// The job that an ImagePullJob describes, with the nodes of the Pods that its podSelector selects. They mean nothing to a job
 /// without a podSelector.
-fn job_on(object: &DynamicObject, nodes_of_pods: Option<BTreeSet<String>>) -> Result<Job, NotReadable> {
+pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) -> Result<Job, NotReadable> {
     let spec: ImagePullJobSpec = part(object, "spec")?;
     let (status, unreadable) = status_or_why(object);
     let status: ImagePullJobStatus = status;
@@ -50,13 +49,9 @@ fn job_on(object: &DynamicObject, nodes_of_pods: Option<BTreeSet<String>>) -> Re
     let selector = template.selector.unwrap_or_default();
     let policy = &template.completion_policy;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
-    let names = match (template.pod_selector.is_some(), nodes_of_pods) {
-        (false, _) => {
-            Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect())
-        }
-        (true, Some(nodes)) => Some(nodes),
-        // All nodes would be wrong, and so would none: such a job completes at once.
-        (true, None) => return Err(unreadable_spec(object, "the Pods of its podSelector are not known")),
+    let names = match template.pod_selector.is_some() {
+        true => Some(nodes_of_pods),
+        false => Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect()),
     };
     let mut sandbox = template.sandbox_config.map(native::to_core::sandbox).unwrap_or_default();
     sandbox.annotations.insert(PULLED_BY.0.into(), PULLED_BY.1.into());
@@ -74,6 +69,7 @@ fn job_on(object: &DynamicObject, nodes_of_pods: Option<BTreeSet<String>>) -> Re
         selector: node_selector(&selector),
         parallelism,
         percent,
+        unseen: None,
         pull: Pull {
             policy: pull_policy(&spec.image_pull_policy),
             timeout: seconds(template.pull_policy.timeout_seconds),
@@ -157,6 +153,10 @@ fn seconds(seconds: impl TryInto<u64>) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
+        job_on(object, BTreeSet::new())
+    }
     use serde_json::json;
 
     fn object(spec: Value) -> DynamicObject {
@@ -216,36 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_selector_means_the_nodes_of_pods_that_run() {
+    fn a_pod_selector_means_the_nodes_of_pods() {
         let selected = object(json!({ "podSelector": { "matchLabels": { "app": "web" } } }));
-        let refused = job(&selected).unwrap_err().to_string();
-        assert!(refused.contains("the Pods of its podSelector are not known"), "{refused}");
         let nodes: BTreeSet<String> = ["n1".to_string()].into();
-        assert_eq!(job_on(&selected, Some(nodes.clone())).unwrap().names, Some(nodes.clone()));
-        assert_eq!(job_on(&selected, Some(BTreeSet::new())).unwrap().names, Some(BTreeSet::new()));
-        assert_eq!(job_on(&object(json!({})), Some(nodes)).unwrap().names, None, "it has no podSelector");
-        let selector = pod_selector(&selected).unwrap().unwrap();
-        assert!(selector.matches(&[("app".to_string(), "web".to_string())].into()));
-        assert!(pod_selector(&object(json!({ "podSelector": {} }))).unwrap().unwrap().matches(&Default::default()));
-        assert_eq!(pod_selector(&object(json!({}))).unwrap(), None);
-
-        for (pod, node) in [
-            (json!({ "spec": { "nodeName": "n1" } }), Some("n1")),
-            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Pending" } }), Some("n1")),
-            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Running" } }), Some("n1")),
-            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Succeeded" } }), None),
-            (json!({ "spec": { "nodeName": "n1" }, "status": { "phase": "Failed" } }), None),
-            (json!({ "spec": { "nodeName": "" } }), None),
-            (json!({ "spec": {} }), None),
-            (
-                json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "nodeName": "n1" } }),
-                None,
-            ),
-        ] {
-            let mut pod = pod;
-            pod["spec"]["containers"] = json!([]);
-            pod.as_object_mut().unwrap().entry("metadata").or_insert(json!({}));
-            assert_eq!(node_of(&serde_json::from_value(pod.clone()).unwrap()), node, "{pod}");
-        }
+        assert_eq!(job_on(&selected, nodes.clone()).unwrap().names, Some(nodes.clone()));
+        assert_eq!(job_on(&selected, BTreeSet::new()).unwrap().names, Some(BTreeSet::new()));
+        assert_eq!(job_on(&object(json!({})), nodes).unwrap().names, None, "it has no podSelector");
     }
 }

@@ -40,18 +40,19 @@ fn names_of(list: &DynamicObject) -> Vec<String> {
 }
 
 /// Writes in a few words.
-fn told(plan: &ListPlan) -> Vec<String> {
+fn told(plan: &Projected) -> Vec<String> {
     let word = |write: &Write| match write {
         Write::Patch(target, _) => format!("label {}", target.name),
         Write::Create(target, _) => format!("create {}", target.name),
         Write::Delete(target, _) => format!("delete {}", target.name),
         Write::Status(..) => "status".into(),
+        Write::Guarded(..) => panic!("{write:?}"),
     };
     plan.writes.iter().map(word).collect()
 }
 
 /// What the list is after its writes of its own object.
-fn after(mut list: DynamicObject, plan: &ListPlan) -> DynamicObject {
+fn after(mut list: DynamicObject, plan: &Projected) -> DynamicObject {
     for write in &plan.writes {
         match write {
             Write::Patch(_, patch) => {
@@ -187,7 +188,7 @@ fn children_are_made_replaced_and_made_again_until_the_list_ends() {
 
     let mut going = first;
     going.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-    assert_eq!(plan(&going, &[], time("00:00:05")).unwrap(), ListPlan::default());
+    assert_eq!(plan(&going, &[], time("00:00:05")).unwrap(), Projected::default());
 }
 
 #[test]
@@ -236,12 +237,12 @@ fn a_list_that_has_ended_stays_as_it_is_and_goes_when_its_time_is_over() {
 
     // Neither a child that is gone nor an edit begins anything.
     list.data["spec"]["images"] = json!(["a", "b"]);
-    assert_eq!(plan(&list, &[], time("00:11:00")).unwrap(), ListPlan::default());
+    assert_eq!(plan(&list, &[], time("00:11:00")).unwrap(), Projected::default());
     assert_eq!(status(&list, &[], time("00:11:00")).unwrap(), ended);
     // But an edit of the time to live counts.
     list.data["spec"]["completionPolicy"]["ttlSecondsAfterFinished"] = json!(300);
     let waits = plan(&list, &[], time("00:11:00")).unwrap();
-    assert_eq!(waits, ListPlan { writes: vec![], wake: Some(time("00:15:00")) });
+    assert_eq!(waits, Projected { writes: vec![], wake: Some(time("00:15:00")) });
     let over = plan(&list, &[], time("00:15:00")).unwrap();
     assert_eq!(told(&over), ["delete base"]);
     assert!(matches!(&over.writes[0], Write::Delete(_, Some(uid)) if uid == "list-uid"));
