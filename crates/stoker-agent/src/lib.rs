@@ -19,6 +19,7 @@ mod refused;
 mod register;
 mod report;
 mod run;
+mod settings;
 mod starts;
 mod sweep;
 #[cfg(test)]
@@ -28,4 +29,5 @@ mod watch;
 
 pub use metrics::Metrics;
 pub use node::{LEASE_DURATION, LEASE_NAMESPACE};
-pub use run::{Error, Limits, Settings, run};
+pub use run::{Error, run};
+pub use settings::{Limits, Settings};

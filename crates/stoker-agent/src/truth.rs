@@ -19,15 +19,18 @@ type Said = (Phase, Timestamp, u32);
 /// What was seen of the images that are not being pulled just now; nothing for those that could not be looked at.
 pub(crate) type Seen = Vec<(Key, Said, Stored<There>)>;
 
+/// An image to look for, by its name in the store.
+pub(crate) type Question = (Key, Said, String);
+
 /// The images to look for: all whose orders are not being worked on.
-pub(crate) fn questions(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> Vec<(Key, Said, String)> {
+pub(crate) fn questions(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> Vec<Question> {
     let idle = tasks.iter().filter(|(_, task)| !matches!(task.state, TaskState::Running { .. }));
     let idle = idle.filter_map(|(key, task)| Some((*key, said(task), orders.get(key)?)));
     idle.filter_map(|(key, said, order)| Some((key, said, name_in_store(&order.image.parse().ok()?)))).collect()
 }
 
 /// Looks for them.
-pub(crate) async fn look(runtime: Runtime, questions: Vec<(Key, Said, String)>) -> Seen {
+pub(crate) async fn look(runtime: Runtime, questions: Vec<Question>) -> Seen {
     let mut seen = Vec::new();
     for (key, said, name) in questions {
         // Who says that an image is there has hashed it; who said so looks whether it changed.

@@ -1,46 +1,200 @@
-//! Attempts at orders: how one begins, is held or forgotten, and what becomes of its order when it ends.
+//! Attempts at orders: which run, what is known of each order, how an attempt begins, is stopped and ends, and what that leaves on the
+//! disk. Orders come in as they are; this part writes neither the ledger nor the API server.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use stoker_core::model::Key;
-use stoker_core::step::{self, Action, Failure, Task, TaskState};
-use stoker_core::{Ask, Reason, human, text};
+use stoker_core::model::{Bytes, Key, Order, Report, after};
+use stoker_core::step::{self, Able, Action, Failure, Step, Task, TaskState};
 use stoker_transfer::limit::Pace;
-use tokio::task::{Id, JoinError};
+use tokio::sync::Notify;
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
-use super::{Agent, Running};
+use crate::leftovers::Leftovers;
 use crate::meter::Meter;
-use crate::pull::Done;
+use crate::metrics::Share;
+use crate::pull::{Done, Tools};
 use crate::pulls::Left;
-use crate::starts;
-use crate::sweep;
+use crate::starts::Starts;
+use crate::sweep::Keep;
+use crate::truth::{self, Seen};
+use upkeep::Upkeep;
 
-impl Agent {
-    /// Counts what begins.
-    pub(super) fn count_starts(&mut self, actions: &[Action]) {
-        for action in actions {
-            if let Action::Start { key, .. } = action
-                && let Some(order) = self.orders.get(key)
-            {
-                self.starts.begin(*key, order.asked, self.spooled);
+mod begin;
+mod end;
+mod upkeep;
+
+/// An attempt under way.
+struct RunningAttempt {
+    meter: Meter,
+    /// Its limit, which an edit of its jobs may change.
+    pace: Arc<Pace>,
+    /// What earlier attempts at the same order had received.
+    earlier: Bytes,
+    /// The order as it began with it.
+    began: Order,
+    abort: AbortHandle,
+}
+
+pub(super) struct Attempts {
+    node: String,
+    tools: Tools,
+    able: Able,
+    counts: Arc<Share>,
+    /// So that a fleet does not try again all at once.
+    salt: u64,
+    tasks: BTreeMap<Key, Task>,
+    running: BTreeMap<Key, RunningAttempt>,
+    /// Those that run, and those that were stopped and are still ending.
+    spawned: JoinSet<Result<Done, Failure>>,
+    /// How long attempts that gave their places to others had been at work.
+    worked: BTreeMap<Key, Duration>,
+    /// What was begun and has not ended.
+    starts: Starts,
+    /// What the spool had when this agent began.
+    spooled: u64,
+    /// Rung by attempts that have something to say before they end.
+    news: Arc<Notify>,
+    upkeep: Upkeep,
+}
+
+/// The end of a task that was spawned for an attempt.
+type Ended = Result<(Id, Result<Done, Failure>), JoinError>;
+
+/// What the loop has to tell this part, once it can show it the orders.
+pub(super) enum Happened {
+    Ended(Ended),
+    Seen(Seen),
+    /// Nothing but that the loop should turn.
+    News,
+}
+
+/// What an earlier life of this agent left.
+pub(super) struct EarlierLife {
+    pub(super) tasks: BTreeMap<Key, Task>,
+    pub(super) starts: Starts,
+    /// The bytes in the spool.
+    pub(super) spooled: u64,
+}
+
+impl Attempts {
+    pub(super) fn new(
+        node: String,
+        orders_at_once: usize,
+        tools: Tools,
+        counts: Arc<Share>,
+        EarlierLife { tasks, starts, spooled }: EarlierLife,
+    ) -> Self {
+        Self {
+            able: Able { orders_at_once: orders_at_once.max(1), ..Able::default() },
+            salt: node.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into())),
+            upkeep: Upkeep::new(node.clone(), tools.runtime.clone()),
+            node,
+            tools,
+            counts,
+            tasks,
+            running: BTreeMap::new(),
+            spawned: JoinSet::new(),
+            worked: BTreeMap::new(),
+            starts,
+            spooled,
+            news: Arc::default(),
+        }
+    }
+
+    pub(super) fn tasks(&self) -> &BTreeMap<Key, Task> {
+        &self.tasks
+    }
+
+    pub(super) fn starts(&self) -> &Starts {
+        &self.starts
+    }
+
+    fn leftovers(&self) -> &Leftovers {
+        &self.tools.guard.leftovers
+    }
+
+    /// What an earlier life of this agent finished need not be done again.
+    pub(super) fn adopt(&mut self, reports: &BTreeMap<Key, Report>, orders: &BTreeMap<Key, Order>, now: Timestamp) {
+        for (key, report) in reports.iter().filter(|(key, _)| orders.contains_key(key)) {
+            self.tasks.entry(*key).or_insert_with(|| step::adopt(report.clone(), now));
+        }
+        self.upkeep.broom.call();
+    }
+
+    /// Attempts under way follow what changed in their orders.
+    pub(super) fn follow(&mut self, orders: &BTreeMap<Key, Order>) {
+        for (key, running) in &self.running {
+            let Some(order) = orders.get(key) else { continue };
+            running.pace.set(order.terms.pull.bandwidth);
+            if let Some(task) = self.tasks.get(key).and_then(|task| step::rejoin(&running.began, order, task)) {
+                self.tasks.insert(*key, task);
             }
         }
     }
 
-    pub(super) fn act(&mut self, action: Action, now: Timestamp) {
+    /// Brings all reports up to date.
+    pub(super) fn read_meters(&mut self, now: Timestamp) {
+        for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
+            if let Some(running) = self.running.get(key) {
+                running.meter.read(&mut task.report, running.earlier, now);
+                self.starts.progress(*key, task.report.bytes);
+                self.counts.received(running.meter.received());
+            }
+            task.report.updated = now;
+        }
+    }
+
+    /// While something runs its counters move without a sound: when to look at them again, and when to sweep.
+    pub(super) fn wake(&self, orders: &BTreeMap<Key, Order>, now: Timestamp) -> Option<Timestamp> {
+        let running = self.running.keys().filter_map(|key| orders.get(key));
+        let look = running.map(|order| order.terms.progress).min().map(|progress| after(now, progress));
+        [look, self.upkeep.broom.wake()].into_iter().flatten().min()
+    }
+
+    /// What to do next. What begins is counted: the ledger has the count before [`Self::perform`] begins it.
+    pub(super) fn step(&mut self, orders: &BTreeMap<Key, Order>, now: Timestamp) -> Step {
+        self.able.turn = if self.tools.pulls_by_itself() { step::LONG_TURN } else { step::TURN };
+        let step = step::step(orders, &self.tasks, &self.able, now);
+        for action in &step.actions {
+            if let Action::Start { key, .. } = action
+                && let Some(order) = orders.get(key)
+            {
+                self.starts.begin(*key, order.asked, self.spooled);
+            }
+        }
+        step
+    }
+
+    /// Does it. The ends of orders that were taken back are returned: people may want to read them.
+    pub(super) fn perform(&mut self, step: Step, orders: &BTreeMap<Key, Order>, now: Timestamp) -> Vec<(Key, Report)> {
+        let pulls = orders.iter().filter(|(_, order)| !order.ask.is_question());
+        let keep = Keep::of(pulls.map(|(key, _)| (key, self.tasks.get(key))));
+        self.leftovers().pulls.set_orders(keep);
+        let gone = step.actions.into_iter().filter_map(|action| self.act(action, orders, now)).collect();
+        step.queued.into_iter().for_each(|(key, behind)| self.queue(key, behind, orders, now));
+        self.upkeep.look(|| truth::questions(orders, &self.tasks));
+        self.upkeep.sweep(&self.tools.guard.leftovers, self.spawned.len() == self.running.len(), now);
+        gone
+    }
+
+    fn act(&mut self, action: Action, orders: &BTreeMap<Key, Order>, now: Timestamp) -> Option<(Key, Report)> {
         match action {
-            Action::Start { key, attempt } => self.start(key, attempt, now),
+            Action::Start { key, attempt } => {
+                if let Some(order) = orders.get(&key) {
+                    self.start(key, order.clone(), attempt, now);
+                }
+            }
             Action::Refuse { key, missing } => {
-                if let Some(order) = self.orders.get(&key) {
+                if let Some(order) = orders.get(&key) {
                     self.tasks.insert(key, step::refuse(order, &missing, now));
                 }
             }
             Action::Yield { key } => {
-                self.starts.ended(key);
-                if let Some(running) = self.running.remove(&key) {
-                    tracing::info!(node = self.settings.node, image = running.began.image, "gives its place to others");
-                    running.abort.abort();
+                if let Some(running) = self.stop(key) {
+                    tracing::info!(node = self.node, image = running.began.image, "gives its place to others");
                 }
                 if let Some(task) = self.tasks.get(&key) {
                     if let TaskState::Running { since } = task.state {
@@ -51,10 +205,8 @@ impl Agent {
             }
             Action::Hold { key } => {
                 self.worked.remove(&key);
-                self.starts.ended(key);
-                if let Some(running) = self.running.remove(&key) {
-                    tracing::info!(node = self.settings.node, order = %key, "held; what was fetched is kept");
-                    running.abort.abort();
+                if self.stop(key).is_some() {
+                    tracing::info!(node = self.node, order = %key, "held; what was fetched is kept");
                 }
                 if let Some(task) = self.tasks.get(&key) {
                     self.tasks.insert(key, step::hold(task, now));
@@ -62,27 +214,31 @@ impl Agent {
             }
             Action::Forget { key } => {
                 self.worked.remove(&key);
-                self.starts.ended(key);
-                if let Some(task) = self.tasks.remove(&key) {
-                    let left = Left { since: now, bytes: task.report.bytes.upstream };
-                    self.leftovers().pulls.leave(&key.to_string(), left);
-                    if task.state == TaskState::Ended {
-                        self.kept.keep(key, &task.report);
-                    }
+                self.upkeep.broom.call();
+                if self.stop(key).is_some() {
+                    self.upkeep.broom.call_twice(now);
+                    tracing::info!(node = self.node, order = %key, "the order was taken back, its pull stops");
                 }
-                self.broom.call();
-                if let Some(running) = self.running.remove(&key) {
-                    self.broom.call_twice(now);
-                    tracing::info!(node = self.settings.node, order = %key, "the order was taken back, its pull stops");
-                    running.abort.abort();
-                }
+                let task = self.tasks.remove(&key)?;
+                let left = Left { since: now, bytes: task.report.bytes.upstream };
+                self.leftovers().pulls.leave(&key.to_string(), left);
+                return (task.state == TaskState::Ended).then_some((key, task.report));
             }
         }
+        None
+    }
+
+    /// Stops the attempt of this order, if one runs.
+    fn stop(&mut self, key: Key) -> Option<RunningAttempt> {
+        self.starts.ended(key);
+        let running = self.running.remove(&key)?;
+        running.abort.abort();
+        Some(running)
     }
 
     /// An order waits for its turn.
-    pub(super) fn queue(&mut self, key: Key, behind: usize, now: Timestamp) {
-        let Some(order) = self.orders.get(&key) else { return };
+    fn queue(&mut self, key: Key, behind: usize, orders: &BTreeMap<Key, Order>, now: Timestamp) {
+        let Some(order) = orders.get(&key) else { return };
         let queued = step::queue(order, behind, now);
         let same = |task: &Task| (task.state, &task.report.message) == (queued.state, &queued.report.message);
         if !self.tasks.get(&key).is_some_and(same) {
@@ -90,137 +246,34 @@ impl Agent {
         }
     }
 
-    fn start(&mut self, key: Key, attempt: u32, now: Timestamp) {
-        let Some(mut order) = self.orders.get(&key).cloned() else { return };
-        if self.starts.is_too_often(key) {
-            let message = starts::given_up(&order.image);
-            tracing::error!(node = self.settings.node, image = order.image, "{message}");
-            let failure = Failure { reason: Reason::GivenUp, message, retryable: false, pause: None };
-            let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
-            self.tasks.insert(key, step::fail(&order, &task, failure, self.salt, now));
-            self.starts.ended(key);
-            return;
-        }
-        let doing = match order.ask {
-            Ask::Resolve => "asking the registry which digest the tag means",
-            Ask::Look => "looking whether the image is there",
-            Ask::Fetch(_) => "pulling",
-        };
-        tracing::info!(node = self.settings.node, image = order.image, attempt, "{doing}");
-        let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
-        let earlier = task.report.bytes;
-        // The registry is asked once: what an earlier attempt was told, all other nodes have by now.
-        if order.ask == Ask::Fetch(None) {
-            order.ask = Ask::Fetch(task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
-        }
-        self.tasks.insert(key, task);
-        let meter = Meter::new(self.news.clone());
-        let pace = Arc::new(Pace::unlimited());
-        pace.set(order.terms.pull.bandwidth);
-        let (tools, its_meter, its_pace, began) = (self.tools.clone(), meter.clone(), pace.clone(), order.clone());
-        let left = order.terms.pull.timeout.saturating_sub(self.worked.get(&key).copied().unwrap_or_default());
-        let abort = self.attempts.spawn(async move {
-            let attempt = tokio::time::timeout(left, tools.attempt(&order, &its_meter, &its_pace)).await;
-            attempt.unwrap_or_else(|_| {
-                let last = its_meter.waiting().or(its_meter.trouble().map(|trouble| trouble.to_string()));
-                let last = last.map(|last| format!("; last: {last}")).unwrap_or_default();
-                Err(Failure {
-                    reason: Reason::Timeout,
-                    message: format!(
-                        "{}: not done after {} s, the longest that the job allows for one attempt; \
-                         the next one goes on where this one stopped{last}",
-                        order.image,
-                        order.terms.pull.timeout.as_secs()
-                    ),
-                    retryable: true,
-                    pause: None,
-                })
-            })
-        });
-        self.running.insert(key, Running { meter, pace, earlier, began, abort });
-    }
-
-    /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.
-    pub(super) fn join(&mut self, ended: Result<(Id, Result<Done, Failure>), JoinError>) {
-        let (id, result) = match ended {
-            Ok(ended) => ended,
-            Err(problem) => {
-                let message = format!("the attempt broke off ({problem}); this is a bug, report the agent's log");
-                (problem.id(), Err(Failure { reason: Reason::Unknown, message, retryable: true, pause: None }))
-            }
-        };
-        let key = self.running.iter().find(|(_, running)| running.abort.id() == id).map(|(key, _)| *key);
-        if let Some(key) = key {
-            self.conclude(key, result);
+    /// Waits until something happens. Nothing is lost where it is dropped.
+    pub(super) async fn happens(&mut self) -> Happened {
+        tokio::select! {
+            Some(ended) = self.spawned.join_next_with_id() => Happened::Ended(ended),
+            () = self.news.notified() => Happened::News,
+            seen = self.upkeep.next() => seen.map_or(Happened::News, Happened::Seen),
         }
     }
 
-    fn conclude(&mut self, key: Key, result: Result<Done, Failure>) {
-        self.starts.ended(key);
-        let now = (self.settings.clock)();
-        self.read_meters(now);
-        self.worked.remove(&key);
-        let began_with = self.running.remove(&key).map(|running| running.began.terms.logins);
-        // An answer is no image; that there is none is what keeps images from coming.
-        let question = self.orders.get(&key).is_some_and(|order| order.ask.is_question());
-        let no_answer = |failure: &Failure| matches!(failure.reason, Reason::Unresolved | Reason::Unsupported);
-        if !question || result.as_ref().is_err_and(|failure| !no_answer(failure)) {
-            self.share.attempt(&result);
-        }
-        let (Some(order), Some(task)) = (self.orders.get(&key), self.tasks.get(&key)) else { return };
-        let node = &self.settings.node;
-        let task = match result {
-            Ok(Done { answer: Some(pin), .. }) => {
-                tracing::info!(node, image = order.image, digest = pin.digest, "the registry has answered");
-                step::resolve(order, task, pin, now)
-            }
-            Ok(Done { digest, note, .. }) => {
-                let bytes = task.report.bytes;
-                tracing::info!(
-                    node,
-                    image = order.image,
-                    digest,
-                    received = human::bytes(bytes.upstream),
-                    "the image is there"
-                );
-                let mut task = step::succeed(order, task, digest, bytes, now);
-                task.report.message = note.as_deref().map(text::message).unwrap_or_default();
-                task
-            }
-            Err(failure)
-                if failure.reason == Reason::Unauthorized && began_with.as_ref() != Some(&order.terms.logins) =>
-            {
-                tracing::info!(
-                    node,
-                    image = order.image,
-                    "refused, but its logins have changed: the same attempt again"
-                );
-                step::adopt(task.report.clone(), now)
-            }
-            Err(failure) => {
-                // A registry or a runtime may have said anything.
-                let failure = Failure { message: text::message(&failure.message), ..failure };
-                match failure.reason {
-                    Reason::Unresolved => tracing::debug!(node, image = order.image, "{}", failure.message),
-                    reason => tracing::warn!(node, image = order.image, %reason, "{}", failure.message),
+    /// Takes what happened. All attempts that have ended are taken at once, so that they are noted and told at once.
+    pub(super) fn take(&mut self, happened: Happened, orders: &BTreeMap<Key, Order>) {
+        match happened {
+            Happened::News => {}
+            Happened::Seen(seen) => self.judge(seen, orders),
+            Happened::Ended(ended) => {
+                self.join(ended, orders);
+                while let Some(ended) = self.spawned.try_join_next_with_id() {
+                    self.join(ended, orders);
                 }
-                step::fail(order, task, failure, self.salt, now)
             }
-        };
-        if task.report.ended() && sweep::gives_way(&task.report) {
-            self.broom.call();
         }
-        self.tasks.insert(key, task);
     }
 
-    pub(super) fn read_meters(&mut self, now: Timestamp) {
-        for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
-            if let Some(running) = self.running.get(key) {
-                running.meter.read(&mut task.report, running.earlier, now);
-                self.starts.progress(*key, task.report.bytes);
-                self.share.received(running.meter.received());
-            }
-            task.report.updated = now;
-        }
+    /// The agent is asked to stop: attempts that it ends itself did not break off.
+    pub(super) fn stop_counting(&mut self) {
+        self.starts.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

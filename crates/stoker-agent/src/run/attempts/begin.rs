@@ -1,0 +1,75 @@
+//! How an attempt begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use stoker_core::model::{Key, Order};
+use stoker_core::step::{self, Failure};
+use stoker_core::{Ask, Reason};
+use stoker_transfer::limit::Pace;
+
+use super::{Attempts, RunningAttempt};
+use crate::meter::Meter;
+use crate::pull::{Done, Tools};
+use crate::starts;
+
+impl Attempts {
+    /// Begins an attempt, unless too many have broken off.
+    pub(super) fn start(&mut self, key: Key, mut order: Order, attempt: u32, now: Timestamp) {
+        let task = step::begin(&order, attempt, self.tasks.get(&key).map(|task| &task.report), now);
+        if self.starts.is_too_often(key) {
+            let message = starts::given_up(&order.image);
+            tracing::error!(node = self.node, image = order.image, "{message}");
+            let failure = Failure { reason: Reason::GivenUp, message, retryable: false, pause: None };
+            self.tasks.insert(key, step::fail(&order, &task, failure, self.salt, now));
+            self.starts.ended(key);
+            return;
+        }
+        let doing = match order.ask {
+            Ask::Resolve => "asking the registry which digest the tag means",
+            Ask::Look => "looking whether the image is there",
+            Ask::Fetch(_) => "pulling",
+        };
+        tracing::info!(node = self.node, image = order.image, attempt, "{doing}");
+        let earlier = task.report.bytes;
+        // The registry is asked once: what an earlier attempt was told, all other nodes have by now.
+        if order.ask == Ask::Fetch(None) {
+            order.ask = Ask::Fetch(task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
+        }
+        self.tasks.insert(key, task);
+        let meter = Meter::new(self.news.clone());
+        let pace = Arc::new(Pace::unlimited());
+        pace.set(order.terms.pull.bandwidth);
+        let left = order.terms.pull.timeout.saturating_sub(self.worked.get(&key).copied().unwrap_or_default());
+        let attempt = attempt_within(left, self.tools.clone(), order.clone(), meter.clone(), pace.clone());
+        let abort = self.spawned.spawn(attempt);
+        self.running.insert(key, RunningAttempt { meter, pace, earlier, began: order, abort });
+    }
+}
+
+/// An attempt that ends in time, by itself or with a failure that says what it last waited for.
+async fn attempt_within(
+    left: Duration,
+    tools: Tools,
+    order: Order,
+    meter: Meter,
+    pace: Arc<Pace>,
+) -> Result<Done, Failure> {
+    let attempt = tokio::time::timeout(left, tools.attempt(&order, &meter, &pace)).await;
+    attempt.unwrap_or_else(|_| {
+        let last = meter.waiting().or(meter.trouble().map(|trouble| trouble.to_string()));
+        let last = last.map(|last| format!("; last: {last}")).unwrap_or_default();
+        Err(Failure {
+            reason: Reason::Timeout,
+            message: format!(
+                "{}: not done after {} s, the longest that the job allows for one attempt; \
+                 the next one goes on where this one stopped{last}",
+                order.image,
+                order.terms.pull.timeout.as_secs()
+            ),
+            retryable: true,
+            pause: None,
+        })
+    })
+}
