@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
-use stoker_runtime::unpack::{self, Compression, Layer};
+use stoker_runtime::unpack::{self, LayerCompression, LayerToUnpack};
 
 use crate::scratch;
 
@@ -47,7 +47,7 @@ pub fn unpack(bytes: &[u8]) {
     let Some((flags, rest)) = bytes.split_first() else { return };
     let (lowest, plain) = (flags & 1 == 0, flags & 2 == 0);
     let stream = if plain { sealed(rest) } else { rest.to_vec() };
-    let compression = if plain { Compression::None } else { Compression::Detect };
+    let compression = if plain { LayerCompression::None } else { LayerCompression::Detect };
     scratch::with_dir(|dir| {
         let [stage, upper, lower, outside] = ["stage", "upper", "lower", "outside"].map(|name| dir.join(name));
         for folder in [&stage, &upper, &lower, &outside] {
@@ -59,7 +59,7 @@ pub fn unpack(bytes: &[u8]) {
             std::os::unix::fs::symlink("../../outside", folder.join("d/l"))?;
         }
         let before = (look(&lower)?, look(&outside)?, names(dir)?);
-        let layer = Layer { compression, lowest, most: 1 << 20 };
+        let layer = LayerToUnpack { compression, lowest, most: 1 << 20 };
         if let Ok(unpacked) = unpack::unpack(stream.as_slice(), layer, &stage) {
             if plain {
                 let sum: String = Sha256::digest(&stream).iter().map(|byte| format!("{byte:02x}")).collect();

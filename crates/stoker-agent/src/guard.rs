@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use stoker_core::human::bytes;
 use stoker_core::step::Failure;
 use stoker_core::{Reason, WAITING_FOR_ROOM};
-use stoker_runtime::room::{Amount, Hold, Left, Purse, Room, Short, Unit};
+use stoker_runtime::room::{DiskAmount, Hold, Purse, Room, Short, Unit, Unwritten};
 use stoker_runtime::{Runtime, space};
 
 use crate::leftovers::Leftovers;
@@ -16,13 +16,13 @@ use crate::meter::Meter;
 const BYTES_OF_A_FILE: u64 = 32 << 10;
 
 /// Something that will be written, and where.
-pub(crate) enum Need {
+pub(crate) enum DiskNeed {
     /// Into the spool, for a while.
-    Spool(Left),
+    Spool(Unwritten),
     /// Into the image store, as it is.
-    Images(Left),
+    Images(Unwritten),
     /// Into the image store, unpacked.
-    Unpacked(Amount),
+    Unpacked(DiskAmount),
 }
 
 /// What a pull has reserved, one for each of its needs.
@@ -51,7 +51,7 @@ impl Reserved {
 
 /// Reserves room on the disks before an image is begun.
 #[derive(Clone)]
-pub(crate) struct Guard {
+pub(crate) struct DiskGuard {
     pub(crate) runtime: Runtime,
     pub(crate) spool: PathBuf,
     /// What all pulls of the node have reserved.
@@ -60,13 +60,13 @@ pub(crate) struct Guard {
     pub(crate) leftovers: Leftovers,
 }
 
-impl Guard {
+impl DiskGuard {
     /// Reserves all of it, also without what orders that were taken back have left. Where others have reserved what it
     /// needs, it waits until one of them is done and gives `None`: by then something else may be missing.
     pub(crate) async fn admit(
         &self,
         image: &str,
-        needs: impl Fn() -> Vec<Need>,
+        needs: impl Fn() -> Vec<DiskNeed>,
         meter: &Meter,
     ) -> Result<Option<Vec<Reserved>>, Failure> {
         let mut ends = self.room.ends();
@@ -89,15 +89,15 @@ impl Guard {
     }
 
     /// Where it does not fit, it says on which disk.
-    async fn reserve(&self, needs: Vec<Need>) -> Result<Vec<Reserved>, (&'static str, Short)> {
+    async fn reserve(&self, needs: Vec<DiskNeed>) -> Result<Vec<Reserved>, (&'static str, Short)> {
         let (images, spool) = (self.runtime.place().await.ok().flatten(), self.spool.clone());
         let room = self.room.clone();
         let work = move || {
-            let place = |need: &Need| match need {
-                Need::Spool(_) => Some(spool.clone()),
-                Need::Images(_) | Need::Unpacked(_) => images.clone(),
+            let place = |need: &DiskNeed| match need {
+                DiskNeed::Spool(_) => Some(spool.clone()),
+                DiskNeed::Images(_) | DiskNeed::Unpacked(_) => images.clone(),
             };
-            let estimates: Vec<Option<Amount>> = needs.iter().map(Need::estimate).collect();
+            let estimates: Vec<Option<DiskAmount>> = needs.iter().map(DiskNeed::estimate).collect();
             let items = needs.into_iter().map(|need| (place(&need), need.left())).collect();
             let reserved = room.reserve(items).map_err(|short| {
                 let is_short = |place: &PathBuf| space::look(place).is_some_and(|space| space.device == short.device);
@@ -133,18 +133,18 @@ impl Guard {
     }
 }
 
-impl Need {
-    fn estimate(&self) -> Option<Amount> {
+impl DiskNeed {
+    fn estimate(&self) -> Option<DiskAmount> {
         match self {
             Self::Unpacked(estimate) => Some(*estimate),
             Self::Spool(_) | Self::Images(_) => None,
         }
     }
 
-    fn left(self) -> Left {
+    fn left(self) -> Unwritten {
         match self {
             Self::Spool(left) | Self::Images(left) => left,
-            Self::Unpacked(estimate) => Left::Amount(estimate),
+            Self::Unpacked(estimate) => Unwritten::Amount(estimate),
         }
     }
 }
@@ -174,10 +174,10 @@ pub(crate) fn failure(message: String) -> Failure {
 }
 
 /// About what a layer has when it is unpacked. A compressed one does not say; twice is what images have on average.
-pub(crate) fn unpacked(media_type: &str, size: u64) -> Amount {
+pub(crate) fn unpacked(media_type: &str, size: u64) -> DiskAmount {
     let packed = media_type.ends_with("gzip") || media_type.ends_with("zstd");
     let bytes = if packed { size.saturating_mul(2) } else { size };
-    Amount { bytes, inodes: bytes / BYTES_OF_A_FILE }
+    DiskAmount { bytes, inodes: bytes / BYTES_OF_A_FILE }
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use stoker_runtime::{Runtime, space};
 use stoker_transfer::Spool;
 
 use crate::pull::Uses;
-use crate::pulls::{Left, Pull, Pulls};
+use crate::pulls::{LeftBehind, PullNote, PullNotes};
 use crate::sweep::Keep;
 
 /// The most that leftovers take, whatever the disk has.
@@ -31,7 +31,7 @@ struct Bounds {
 
 /// A file of the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct File {
+struct LeftFile {
     digest: String,
     bytes: u64,
     written: Timestamp,
@@ -39,11 +39,11 @@ struct File {
 
 /// What to do.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Plan {
+struct SweepPlan {
     /// Pulls that keep what they have, wanted or left.
     keep: BTreeSet<String>,
     /// Pulls that nobody wants, seen for the first time.
-    leave: BTreeMap<String, Left>,
+    leave: BTreeMap<String, LeftBehind>,
     /// Pulls of which nothing is kept.
     forget: BTreeSet<String>,
     /// Files that go, by digest.
@@ -52,10 +52,16 @@ struct Plan {
     next: Option<Timestamp>,
 }
 
-fn plan(orders: &Keep, pulls: &BTreeMap<String, Pull>, files: &[File], bounds: Bounds, now: Timestamp) -> Plan {
-    let mut plan = Plan { keep: orders.open.clone(), ..Plan::default() };
+fn plan(
+    orders: &Keep,
+    pulls: &BTreeMap<String, PullNote>,
+    files: &[LeftFile],
+    bounds: Bounds,
+    now: Timestamp,
+) -> SweepPlan {
+    let mut plan = SweepPlan { keep: orders.open.clone(), ..SweepPlan::default() };
     // Pulls and files that nobody wants, with since when and how many bytes.
-    let mut left: Vec<(Timestamp, u64, Result<&String, &File>)> = Vec::new();
+    let mut left: Vec<(Timestamp, u64, Result<&String, &LeftFile>)> = Vec::new();
     for (name, pull) in pulls.iter().filter(|(name, _)| !orders.open.contains(*name)) {
         // Those are in the image store, or gave way to others.
         if orders.done.contains(name) {
@@ -63,7 +69,7 @@ fn plan(orders: &Keep, pulls: &BTreeMap<String, Pull>, files: &[File], bounds: B
             continue;
         }
         let spooled = files.iter().filter(|file| pull.blobs.contains(&file.digest)).map(|file| file.bytes).sum();
-        let seen = pull.left.unwrap_or(Left { since: now, bytes: spooled });
+        let seen = pull.left.unwrap_or(LeftBehind { since: now, bytes: spooled });
         plan.leave.extend(pull.left.is_none().then(|| (name.clone(), seen)));
         // A clock that was set back makes nothing last longer.
         left.push((seen.since.min(now), seen.bytes.max(spooled), Ok(name)));
@@ -93,7 +99,7 @@ fn plan(orders: &Keep, pulls: &BTreeMap<String, Pull>, files: &[File], bounds: B
     }
     plan.leave.retain(|name, _| plan.keep.contains(name));
     let wanted = of(&plan.keep);
-    let goes = |file: &&File| !wanted.contains(&file.digest) && !stays.contains(&file.digest);
+    let goes = |file: &&LeftFile| !wanted.contains(&file.digest) && !stays.contains(&file.digest);
     plan.release = files.iter().filter(goes).map(|file| file.digest.clone()).collect();
     plan
 }
@@ -105,7 +111,7 @@ pub(crate) struct Leftovers {
     pub(crate) spool: Spool,
     pub(crate) runtime: Runtime,
     pub(crate) uses: Arc<Uses>,
-    pub(crate) pulls: Arc<Pulls>,
+    pub(crate) pulls: Arc<PullNotes>,
     /// How long it stays.
     pub(crate) age: Duration,
     /// Held by the one who is at it.
@@ -134,10 +140,10 @@ impl Leftovers {
     async fn perform(&self, bounds: Bounds) -> Result<(Option<Timestamp>, bool), String> {
         let _turn = self.turn.lock().await;
         let held = self.spool.held().await.map_err(|problem| problem.to_string())?;
-        let files: Vec<File> = held
+        let files: Vec<LeftFile> = held
             .iter()
             .filter(|file| !self.uses.has(&file.digest))
-            .map(|file| File {
+            .map(|file| LeftFile {
                 digest: file.digest.to_string(),
                 bytes: file.bytes,
                 written: Timestamp::try_from(file.modified).unwrap_or(Timestamp::UNIX_EPOCH),

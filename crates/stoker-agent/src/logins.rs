@@ -8,7 +8,7 @@ use stoker_api::native::SealedLogin;
 use stoker_core::step::Failure;
 use stoker_core::{LoginId, Reason};
 use stoker_transfer::credentials::NotOpened;
-use stoker_transfer::{Entry, Keyring, NodeKey};
+use stoker_transfer::{Keyring, LoginEntry, NodeKey};
 use tokio::sync::watch;
 
 use crate::meter::Meter;
@@ -18,34 +18,34 @@ pub(crate) type Sealed = Arc<BTreeMap<LoginId, SealedLogin>>;
 
 /// Opens the logins of this node.
 #[derive(Clone)]
-pub(crate) struct Logins {
+pub(crate) struct LoginOpener {
     key: NodeKey,
     sealed: watch::Receiver<Sealed>,
 }
 
 /// Why a login could not be used, in words that do not show it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Trouble {
+pub(crate) struct LoginTrouble {
     pub(crate) sentence: String,
     /// Another try may help.
     pub(crate) passing: bool,
 }
 
-impl Logins {
+impl LoginOpener {
     pub(crate) fn new(key: NodeKey, sealed: watch::Receiver<Sealed>) -> Self {
         Self { key, sealed }
     }
 
     /// The logins of these names; one that cannot be used stops no other. Logins that were sealed to a key which this node no longer
     /// has are waited for: the controller seals them to the new one.
-    pub(crate) async fn keyring(&self, ids: &[LoginId], meter: &Meter) -> (Keyring, Vec<Trouble>) {
+    pub(crate) async fn keyring(&self, ids: &[LoginId], meter: &Meter) -> (Keyring, Vec<LoginTrouble>) {
         let mut sealed = self.sealed.clone();
         let mut waited = false;
         loop {
             let now = sealed.borrow_and_update().clone();
-            let opened: Vec<(&LoginId, Option<Result<Entry, NotOpened>>)> =
+            let opened: Vec<(&LoginId, Option<Result<LoginEntry, NotOpened>>)> =
                 ids.iter().map(|id| (id, now.get(id).map(|login| self.key.open(&login.sealed)))).collect();
-            let lost = |opened: &&(&LoginId, Option<Result<Entry, NotOpened>>)| {
+            let lost = |opened: &&(&LoginId, Option<Result<LoginEntry, NotOpened>>)| {
                 matches!(opened.1, Some(Err(NotOpened::OtherKey)))
             };
             let Some((id, _)) = opened.iter().find(lost) else {
@@ -73,7 +73,7 @@ impl Logins {
     }
 }
 
-fn collect(opened: Vec<(&LoginId, Option<Result<Entry, NotOpened>>)>) -> (Keyring, Vec<Trouble>) {
+fn collect(opened: Vec<(&LoginId, Option<Result<LoginEntry, NotOpened>>)>) -> (Keyring, Vec<LoginTrouble>) {
     let mut ring = Keyring::new();
     let mut troubles = Vec::new();
     for (id, entry) in opened {
@@ -83,9 +83,9 @@ fn collect(opened: Vec<(&LoginId, Option<Result<Entry, NotOpened>>)>) -> (Keyrin
                 continue;
             }
             Some(Err(problem)) => {
-                Trouble { sentence: format!("the login {id} cannot be used: {problem}"), passing: false }
+                LoginTrouble { sentence: format!("the login {id} cannot be used: {problem}"), passing: false }
             }
-            None => Trouble {
+            None => LoginTrouble {
                 sentence: format!(
                     "the login {id} is not among those of this node; look at the controller's log, which says why"
                 ),
@@ -99,7 +99,7 @@ fn collect(opened: Vec<(&LoginId, Option<Result<Entry, NotOpened>>)>) -> (Keyrin
 }
 
 /// A failure with what was wrong with the logins, where it is for want of one.
-pub(crate) fn explain(failure: Failure, troubles: &[Trouble]) -> Failure {
+pub(crate) fn explain(failure: Failure, troubles: &[LoginTrouble]) -> Failure {
     if failure.reason != Reason::Unauthorized || troubles.is_empty() {
         return failure;
     }
@@ -117,9 +117,9 @@ mod tests {
     use stoker_transfer::SecretKind;
     use tokio::sync::Notify;
 
-    fn entry(user: &str) -> Entry {
+    fn entry(user: &str) -> LoginEntry {
         let text = format!(r#"{{"reg.io": {{"username": "{user}", "password": "hunter2"}}}}"#);
-        Entry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap().remove(0)
+        LoginEntry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap().remove(0)
     }
 
     fn sealed(logins: &[(&str, &NodeKey)]) -> Sealed {
@@ -140,7 +140,7 @@ mod tests {
     async fn what_is_sealed_to_another_node_is_not_opened_and_what_is_not_there_is_said() {
         let (key, meter) = (NodeKey::generate(), Meter::new(Arc::new(Notify::new())));
         let (_sender, receiver) = watch::channel(sealed(&[("b", &key), ("a", &key)]));
-        let logins = Logins::new(key, receiver);
+        let logins = LoginOpener::new(key, receiver);
         let names = ["b", "gone", "a"].map(LoginId::new);
         let (ring, troubles) = logins.keyring(&names, &meter).await;
         assert_eq!(users(&ring), ["b", "a"], "in the order of the order");
@@ -155,7 +155,7 @@ mod tests {
         let (key, lost) = (NodeKey::generate(), NodeKey::generate());
         let meter = Meter::new(Arc::new(Notify::new()));
         let (sender, receiver) = watch::channel(sealed(&[("a", &lost)]));
-        let logins = Logins::new(key.clone(), receiver);
+        let logins = LoginOpener::new(key.clone(), receiver);
         let names = [LoginId::new("a")];
         let mut ring = std::pin::pin!(logins.keyring(&names, &meter));
         assert!(futures::poll!(&mut ring).is_pending());

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use stoker_core::step::Failure;
 use stoker_core::{Bytes, Pin, Reason, Report, text};
-use stoker_transfer::{Progress, Pulse, Trouble};
+use stoker_transfer::{Progress, Pulse, TransferTrouble};
 use tokio::sync::Notify;
 
 use crate::pull::transfer_reason;
@@ -13,13 +13,13 @@ use crate::pull::transfer_reason;
 /// Shared between one attempt and the loop.
 #[derive(Clone)]
 pub(crate) struct Meter {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<MeterState>>,
     /// Rung when the registry has answered, which all other nodes wait for, and when an attempt waits or goes on.
     news: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct State {
+struct MeterState {
     digest: Option<String>,
     pin: Option<Pin>,
     total: u64,
@@ -36,7 +36,7 @@ struct State {
     told: Received,
 }
 
-impl State {
+impl MeterState {
     /// Blobs whose bytes over the wire are counted here.
     fn counted(&self) -> impl Iterator<Item = &Progress> {
         self.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress)
@@ -56,7 +56,7 @@ impl Meter {
     }
 
     /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MeterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -131,7 +131,7 @@ impl Meter {
     }
 
     /// Why no byte comes at the moment: the longest trouble of all its transfers, if none of them moves.
-    pub(crate) fn trouble(&self) -> Option<Trouble> {
+    pub(crate) fn trouble(&self) -> Option<TransferTrouble> {
         let state = self.state();
         let under_way = || state.blobs.iter().map(|(progress, _)| progress).filter(|blob| blob.have() < blob.size());
         let moves = under_way().any(|blob| blob.trouble().is_none());
@@ -173,7 +173,7 @@ impl Meter {
             (report.bytes.total, report.bytes.done) = (earlier.total, earlier.done);
         }
         match self.trouble() {
-            Some(Trouble { lasts, kind, text: words }) => {
+            Some(TransferTrouble { lasts, kind, text: words }) => {
                 let began = now.checked_sub(SignedDuration::try_from(lasts).unwrap_or_default()).unwrap_or(now);
                 // The same stall, however long the clocks say that it lasts.
                 report.stalled = Some(report.stalled.map_or(began, |since| since.min(began)));

@@ -21,7 +21,7 @@ use stoker_runtime::Runtime;
 use tokio::time::Instant;
 
 use crate::meter::Received;
-use crate::pull::Done;
+use crate::pull::Success;
 
 /// How often the loop turns even if nothing happens.
 const BEAT_EVERY: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ struct BySource {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ByResult {
+struct ByWriteResult {
     result: &'static str,
 }
 
@@ -59,24 +59,24 @@ const MIRROR: BySource = BySource { source: "mirror" };
 pub struct Metrics {
     attempts: Family<ByResultAndReason, Counter>,
     received: Family<BySource, Counter>,
-    writes: Family<ByResult, Counter>,
+    writes: Family<ByWriteResult, Counter>,
     /// By a number that each agent gets when it joins.
     agents: Arc<Agents>,
 }
 
 #[derive(Debug, Default)]
-struct Agents(Mutex<(u64, BTreeMap<u64, State>)>);
+struct Agents(Mutex<(u64, BTreeMap<u64, AgentState>)>);
 
 /// What one agent last said of itself.
 #[derive(Debug)]
-struct State {
+struct AgentState {
     beat: Instant,
     ready: bool,
     phases: [u32; 4],
     free: Option<u64>,
 }
 
-/// Phases of orders, in the order of [`State::phases`].
+/// Phases of orders, in the order of [`AgentState::phases`].
 const PHASES: [&str; 4] = ["waiting", "pulling", "succeeded", "failed"];
 
 impl Default for Metrics {
@@ -91,12 +91,12 @@ impl Metrics {
         let attempts = Family::<ByResultAndReason, Counter>::default();
         // A zero can be seen and alerted on, a series that is not there cannot.
         attempts.get_or_create(&ByResultAndReason { result: "succeeded", reason: "" }).inc_by(0);
-        let (received, writes) = (Family::<BySource, Counter>::default(), Family::<ByResult, Counter>::default());
+        let (received, writes) = (Family::<BySource, Counter>::default(), Family::<ByWriteResult, Counter>::default());
         for source in [REGISTRY, MIRROR] {
             received.get_or_create(&source).inc_by(0);
         }
         for result in ["succeeded", "failed"] {
-            writes.get_or_create(&ByResult { result }).inc_by(0);
+            writes.get_or_create(&ByWriteResult { result }).inc_by(0);
         }
         Self { attempts, received, writes, agents: Arc::default() }
     }
@@ -150,18 +150,18 @@ impl Metrics {
     }
 
     /// An agent starts.
-    pub(crate) fn join(&self) -> Share {
+    pub(crate) fn join(&self) -> AgentCounts {
         let mut agents = self.agents.lock();
         let (next, states) = &mut *agents;
         *next += 1;
-        states.insert(*next, State { beat: Instant::now(), ready: false, phases: [0; 4], free: None });
-        Share { metrics: self.clone(), number: *next }
+        states.insert(*next, AgentState { beat: Instant::now(), ready: false, phases: [0; 4], free: None });
+        AgentCounts { metrics: self.clone(), number: *next }
     }
 }
 
 impl Agents {
     /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, State>)> {
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, AgentState>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -197,13 +197,13 @@ pub(crate) fn pulse(store: Runtime) -> impl Stream<Item = Option<u64>> {
 }
 
 /// The part of one agent; what it said of itself goes with it, what it counted stays.
-pub(crate) struct Share {
+pub(crate) struct AgentCounts {
     metrics: Metrics,
     number: u64,
 }
 
-impl Share {
-    fn state(&self, change: impl FnOnce(&mut State)) {
+impl AgentCounts {
+    fn state(&self, change: impl FnOnce(&mut AgentState)) {
         if let Some(state) = self.metrics.agents.lock().1.get_mut(&self.number) {
             change(state);
         }
@@ -221,7 +221,7 @@ impl Share {
     }
 
     /// An attempt ended by itself. One that only looked and found nothing was none to bring the image.
-    pub(crate) fn attempt(&self, result: &Result<Done, Failure>) {
+    pub(crate) fn attempt(&self, result: &Result<Success, Failure>) {
         let (result, reason) = match result {
             Ok(_) => ("succeeded", ""),
             Err(failure) if failure.reason == Reason::Unresolved => return,
@@ -239,11 +239,11 @@ impl Share {
     /// A report was written, or was not taken.
     pub(crate) fn wrote(&self, succeeded: bool) {
         let result = if succeeded { "succeeded" } else { "failed" };
-        self.metrics.writes.get_or_create(&ByResult { result }).inc();
+        self.metrics.writes.get_or_create(&ByWriteResult { result }).inc();
     }
 }
 
-impl Drop for Share {
+impl Drop for AgentCounts {
     fn drop(&mut self) {
         self.metrics.agents.lock().1.remove(&self.number);
     }

@@ -9,10 +9,10 @@ use stoker_core::{Ask, Clock, Order, Pin, Reason};
 use stoker_runtime::{Care, Runtime, There};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
-use stoker_transfer::{Descriptor, Digest, Growing, Logins, Platform, Reference, Registry, Source, Spool};
+use stoker_transfer::{BlobSource, Descriptor, Digest, Growing, Logins, Platform, Reference, Registry, Spool};
 
-use crate::guard::Guard;
-use crate::logins::{self, Logins as Sealed, Trouble};
+use crate::guard::DiskGuard;
+use crate::logins::{self, LoginOpener, LoginTrouble};
 use crate::meter::Meter;
 
 mod arrival;
@@ -36,15 +36,15 @@ const ANEW: u32 = 3;
 
 /// What attempts share.
 #[derive(Clone)]
-pub(crate) struct Tools {
+pub(crate) struct PullTools {
     pub(crate) clock: Clock,
     pub(crate) registry: Registry,
     pub(crate) spool: Spool,
     pub(crate) runtime: Runtime,
     pub(crate) platform: Platform,
-    pub(crate) logins: Sealed,
+    pub(crate) logins: LoginOpener,
     pub(crate) providers: Providers,
-    pub(crate) guard: Guard,
+    pub(crate) guard: DiskGuard,
     /// Layers of one image that are worked on at one time; the spool bounds all images together.
     pub(crate) layers: usize,
     /// Blobs that attempts have in hand: two images that share a layer share its fetch.
@@ -53,7 +53,7 @@ pub(crate) struct Tools {
 
 /// How an attempt went well.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Done {
+pub(crate) struct Success {
     pub(crate) digest: String,
     /// Only the registry's answer was asked for: the image is not there.
     pub(crate) answer: Option<Pin>,
@@ -61,13 +61,13 @@ pub(crate) struct Done {
     pub(crate) note: Option<String>,
 }
 
-impl From<String> for Done {
+impl From<String> for Success {
     fn from(digest: String) -> Self {
         Self { digest, answer: None, note: None }
     }
 }
 
-impl From<Pin> for Done {
+impl From<Pin> for Success {
     fn from(pin: Pin) -> Self {
         Self { digest: pin.digest.clone(), answer: Some(pin), note: None }
     }
@@ -82,15 +82,15 @@ struct Origin {
 }
 
 impl Origin {
-    fn source(&self) -> Source {
-        Source::new(self.reference.clone(), self.logins.current().cloned()).paced(self.pace.clone())
+    fn source(&self) -> BlobSource {
+        BlobSource::new(self.reference.clone(), self.logins.current().cloned()).paced(self.pace.clone())
     }
 }
 
-impl Tools {
+impl PullTools {
     /// Brings the image of this order into the store, or finds it there. A runtime that goes away in the middle is
     /// waited for.
-    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter, pace: &Arc<Pace>) -> Result<Done, Failure> {
+    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter, pace: &Arc<Pace>) -> Result<Success, Failure> {
         let reference: Reference = order.image.parse().map_err(|problem| Failure {
             reason: Reason::InvalidReference,
             message: format!("{problem}"),
@@ -129,7 +129,7 @@ impl Tools {
         reference: &Reference,
         meter: &Meter,
         pace: &Arc<Pace>,
-    ) -> Result<Done, Failure> {
+    ) -> Result<Success, Failure> {
         let there = self.runtime.find(&name_in_store(reference), Care::Hashed).await.map_err(runtime_failure)?.whole();
         if let Some(there) = &there
             && let Some(done) = enough(order, pinned(order), there)
@@ -149,11 +149,11 @@ impl Tools {
         keyring.provide(provided);
         troubles.extend(silent.into_iter().map(|sentence| {
             tracing::warn!(image = order.image, "{sentence}");
-            Trouble { sentence, passing: true }
+            LoginTrouble { sentence, passing: true }
         }));
         let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), pace: pace.clone() };
         if order.ask == Ask::Resolve {
-            let answer = self.resolve(order, &from).await.map(Done::from);
+            let answer = self.resolve(order, &from).await.map(Success::from);
             return answer.map_err(|failure| logins::explain(failure, &troubles));
         }
         let brought = match &self.runtime {
@@ -162,7 +162,7 @@ impl Tools {
                 None => self.bring(order, &from, there, meter).await,
                 Some(why) => {
                     let done = self.by_cri(cri, order, &from, there, meter).await;
-                    done.map(|done| Done { note: Some(format!("pulled by containerd itself: {why}")), ..done })
+                    done.map(|done| Success { note: Some(format!("pulled by containerd itself: {why}")), ..done })
                 }
             },
             Runtime::Layout(_) => self.bring(order, &from, there, meter).await,
@@ -171,7 +171,13 @@ impl Tools {
     }
 
     /// Fetches what is missing ourselves.
-    async fn bring(&self, order: &Order, from: &Origin, there: Option<There>, meter: &Meter) -> Result<Done, Failure> {
+    async fn bring(
+        &self,
+        order: &Order,
+        from: &Origin,
+        there: Option<There>,
+        meter: &Meter,
+    ) -> Result<Success, Failure> {
         let digest = self.digest(order, from, meter).await?;
         if let Some(there) = there
             && let Some(done) = enough(order, Some(digest.as_ref()), &there)
@@ -190,7 +196,7 @@ impl Tools {
             }
             Runtime::Cri(_) => None,
         };
-        Ok(Done { note, ..digest.to_string().into() })
+        Ok(Success { note, ..digest.to_string().into() })
     }
 
     /// The fetch that comes after one whose bytes turned out wrong; the same one where the spool itself has begun it again.

@@ -17,17 +17,17 @@ use crate::sweep::Keep;
 
 /// What is known of a pull that is not done.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Pull {
+pub(crate) struct PullNote {
     /// The blobs that its last attempt lacked.
     pub(crate) blobs: BTreeSet<String>,
     /// Where its order was taken back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) left: Option<Left>,
+    pub(crate) left: Option<LeftBehind>,
 }
 
 /// What an order that was taken back has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Left {
+pub(crate) struct LeftBehind {
     /// When it was taken back.
     pub(crate) since: Timestamp,
     /// What was received for it.
@@ -36,15 +36,15 @@ pub(crate) struct Left {
 
 /// All pulls, and which of them orders want.
 #[derive(Debug)]
-pub(crate) struct Pulls {
+pub(crate) struct PullNotes {
     dir: PathBuf,
-    pulls: Mutex<BTreeMap<String, Pull>>,
+    pulls: Mutex<BTreeMap<String, PullNote>>,
     /// Those whose files say something else.
     unsaved: Mutex<BTreeSet<String>>,
     orders: Mutex<Keep>,
 }
 
-impl Pulls {
+impl PullNotes {
     /// Reads what an earlier life of the agent wrote. It blocks, shortly.
     pub(crate) fn open(dir: PathBuf) -> Self {
         let pulls = load(&dir).unwrap_or_else(|problem| {
@@ -54,12 +54,12 @@ impl Pulls {
         Self { dir, pulls: Mutex::new(pulls), unsaved: Mutex::default(), orders: Mutex::default() }
     }
 
-    fn pulls(&self) -> MutexGuard<'_, BTreeMap<String, Pull>> {
+    fn pulls(&self) -> MutexGuard<'_, BTreeMap<String, PullNote>> {
         self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All that are known.
-    pub(crate) fn all(&self) -> BTreeMap<String, Pull> {
+    pub(crate) fn all(&self) -> BTreeMap<String, PullNote> {
         self.pulls().clone()
     }
 
@@ -75,7 +75,7 @@ impl Pulls {
 
     /// An attempt lacks these blobs, and fetches them.
     pub(crate) async fn begin<'a>(&self, pull: &str, blobs: impl Iterator<Item = &'a Digest>) {
-        let now = Pull { blobs: blobs.map(Digest::to_string).collect(), left: None };
+        let now = PullNote { blobs: blobs.map(Digest::to_string).collect(), left: None };
         let before = self.pulls().insert(pull.into(), now.clone());
         if before.as_ref() != Some(&now) {
             self.save(pull).await;
@@ -90,7 +90,7 @@ impl Pulls {
     }
 
     /// The order was taken back. What is said here is on the disk after the next sweep.
-    pub(crate) fn leave(&self, pull: &str, left: Left) {
+    pub(crate) fn leave(&self, pull: &str, left: LeftBehind) {
         if let Some(known) = self.pulls().get_mut(pull) {
             known.left.get_or_insert(left);
             self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).insert(pull.into());
@@ -98,7 +98,7 @@ impl Pulls {
     }
 
     /// Notes what a sweep has decided, unless an attempt has begun meanwhile.
-    pub(crate) async fn settle(&self, leave: &BTreeMap<String, Left>, forget: &BTreeSet<String>) {
+    pub(crate) async fn settle(&self, leave: &BTreeMap<String, LeftBehind>, forget: &BTreeSet<String>) {
         let mut changed = std::mem::take(&mut *self.unsaved.lock().unwrap_or_else(PoisonError::into_inner));
         {
             let mut pulls = self.pulls();
@@ -129,7 +129,7 @@ impl Pulls {
     }
 }
 
-fn load(dir: &Path) -> io::Result<BTreeMap<String, Pull>> {
+fn load(dir: &Path) -> io::Result<BTreeMap<String, PullNote>> {
     let entries = match fs::read_dir(dir) {
         Err(problem) if problem.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         entries => entries?,
@@ -148,7 +148,7 @@ fn load(dir: &Path) -> io::Result<BTreeMap<String, Pull>> {
 }
 
 /// Replaces the file of a pull, or removes it.
-fn store(file: &Path, pull: Option<&Pull>) -> io::Result<()> {
+fn store(file: &Path, pull: Option<&PullNote>) -> io::Result<()> {
     let Some(pull) = pull else {
         return match fs::remove_file(file) {
             Err(problem) if problem.kind() != io::ErrorKind::NotFound => Err(problem),
@@ -171,32 +171,34 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path().join("pulls");
         let digest: Digest = format!("sha256:{}", "a".repeat(64)).parse().unwrap();
-        let pulls = Pulls::open(dir.clone());
+        let pulls = PullNotes::open(dir.clone());
         for pull in ["begun", "taken-back", "done"] {
             pulls.begin(pull, [&digest].into_iter()).await;
         }
         pulls.done("done").await;
-        let left = Left { since: at(5), bytes: 7 };
+        let left = LeftBehind { since: at(5), bytes: 7 };
         pulls.leave("taken-back", left);
         pulls.leave("unknown", left);
         pulls.settle(&BTreeMap::new(), &BTreeSet::new()).await;
-        assert_eq!(Pulls::open(dir.clone()).all(), pulls.all());
-        pulls.settle(&BTreeMap::from([("taken-back".into(), Left { since: at(9), bytes: 0 })]), &BTreeSet::new()).await;
-        let again = Pulls::open(dir.clone()).all();
+        assert_eq!(PullNotes::open(dir.clone()).all(), pulls.all());
+        pulls
+            .settle(&BTreeMap::from([("taken-back".into(), LeftBehind { since: at(9), bytes: 0 })]), &BTreeSet::new())
+            .await;
+        let again = PullNotes::open(dir.clone()).all();
         assert_eq!(again, pulls.all());
         let known: Vec<_> = again.iter().map(|(name, pull)| (name.as_str(), pull.left)).collect();
         assert_eq!(known, [("begun", None), ("taken-back", Some(left))]);
         // Its order comes back.
         pulls.begin("taken-back", [&digest].into_iter()).await;
-        assert_eq!(Pulls::open(dir.clone()).all()["taken-back"].left, None);
+        assert_eq!(PullNotes::open(dir.clone()).all()["taken-back"].left, None);
         std::fs::write(dir.join("begun.json"), "{").unwrap();
-        assert_eq!(Pulls::open(dir).all().len(), 1, "what makes no sense is left out");
+        assert_eq!(PullNotes::open(dir).all().len(), 1, "what makes no sense is left out");
     }
 
     #[tokio::test]
     async fn a_pull_that_is_wanted_again_is_not_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let pulls = Pulls::open(dir.path().into());
+        let pulls = PullNotes::open(dir.path().into());
         pulls.begin("a", std::iter::empty()).await;
         pulls.set_orders(Keep { open: BTreeSet::from(["a".into()]), done: BTreeSet::new() });
         pulls.settle(&BTreeMap::new(), &BTreeSet::from(["a".into()])).await;

@@ -11,14 +11,14 @@ const MOST_IN_VAIN: usize = 3;
 
 /// Why a write was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum WriteTrouble {
     /// The API server does not take what the write says, and never will.
     Refused(String),
     /// Anything else: the same write may be taken later.
     Passing(String),
 }
 
-impl Trouble {
+impl WriteTrouble {
     /// What an answer of the API server means.
     pub(crate) fn of(problem: &kube::Error) -> Self {
         let text = problem.to_string();
@@ -36,7 +36,7 @@ impl Trouble {
 
 /// What came of a write.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct WriteOutcome {
     /// What need not be said again: it was acknowledged, or was refused and replaced.
     pub(crate) said: Saying,
     /// Why the rest was not acknowledged, where there is a rest.
@@ -44,11 +44,11 @@ pub(crate) struct Told {
 }
 
 /// Writes, and splits what is refused.
-pub(crate) async fn tell<F>(saying: Saying, write: impl Fn(Saying) -> F) -> Told
+pub(crate) async fn tell<F>(saying: Saying, write: impl Fn(Saying) -> F) -> WriteOutcome
 where
-    F: Future<Output = Result<(), Trouble>>,
+    F: Future<Output = Result<(), WriteTrouble>>,
 {
-    let mut told = Told::default();
+    let mut told = WriteOutcome::default();
     let (mut parts, mut in_vain) = (vec![saying], 0);
     while let Some(part) = parts.pop() {
         let why = match write(part.clone()).await {
@@ -56,11 +56,11 @@ where
                 told.add(part);
                 continue;
             }
-            Err(Trouble::Passing(problem)) => {
+            Err(WriteTrouble::Passing(problem)) => {
                 told.problem = Some(problem);
                 return told;
             }
-            Err(Trouble::Refused(why)) => why,
+            Err(WriteTrouble::Refused(why)) => why,
         };
         match split(part) {
             Split::Two(first, second) => parts.extend([second, first]),
@@ -69,11 +69,11 @@ where
                 let instead = Saying { reports: [(key, Some(stand_in(&report, &why)))].into(), ..Saying::default() };
                 match write(instead).await {
                     Ok(()) => drop(told.said.reports.insert(key, Some(report))),
-                    Err(Trouble::Passing(problem)) => {
+                    Err(WriteTrouble::Passing(problem)) => {
                         told.problem = Some(problem);
                         return told;
                     }
-                    Err(Trouble::Refused(why)) => {
+                    Err(WriteTrouble::Refused(why)) => {
                         told.problem = Some(why);
                         in_vain += 1;
                         if in_vain == MOST_IN_VAIN {
@@ -88,7 +88,7 @@ where
     told
 }
 
-impl Told {
+impl WriteOutcome {
     /// The task that wrote ended without an answer.
     pub(crate) fn broke_off(problem: tokio::task::JoinError) -> Self {
         Self { problem: Some(problem.to_string()), ..Self::default() }
@@ -170,18 +170,18 @@ mod tests {
 
     /// An API server that refuses a whole write for one number that is too large, as the real one does.
     #[derive(Default)]
-    struct Server {
+    struct RefusingServer {
         reports: Mutex<BTreeMap<Key, Report>>,
         disk: Mutex<bool>,
         writes: Mutex<usize>,
     }
 
-    impl Server {
-        async fn write(&self, saying: Saying) -> Result<(), Trouble> {
+    impl RefusingServer {
+        async fn write(&self, saying: Saying) -> Result<(), WriteTrouble> {
             *self.writes.lock().unwrap() += 1;
             let large = |report: &Report| report.bytes.total > i64::MAX.unsigned_abs();
             if saying.reports.values().flatten().any(large) {
-                return Err(Trouble::Refused("status.reports: Invalid value: \"number\"".into()));
+                return Err(WriteTrouble::Refused("status.reports: Invalid value: \"number\"".into()));
             }
             self.reports
                 .lock()
@@ -204,7 +204,7 @@ mod tests {
             let total = |n: usize| if bad.contains(&n) { u64::MAX } else { 5 };
             let reports: BTreeMap<Key, Option<Report>> =
                 (0..count).map(|n| (Key::of(&n.to_string()), Some(report(total(n))))).collect();
-            let server = Server::default();
+            let server = RefusingServer::default();
             let saying = Saying { reports: reports.clone(), agent: None, disk: Some(Disk::new(9, 5)) };
             let told = tell(saying, |part| server.write(part)).await;
             assert_eq!((told.problem, told.said.reports), (None, reports), "none of them is said again");
@@ -227,9 +227,9 @@ mod tests {
     #[tokio::test]
     async fn what_passes_is_told_later_and_nothing_is_replaced() {
         let saying = Saying { reports: [(Key::of("a"), Some(report(1)))].into(), ..Saying::default() };
-        let told = tell(saying.clone(), async |_| Err(Trouble::Passing("gone".into()))).await;
+        let told = tell(saying.clone(), async |_| Err(WriteTrouble::Passing("gone".into()))).await;
         assert_eq!((told.problem.as_deref(), told.said.reports.len()), (Some("gone"), 0));
-        let told = tell(saying, async |_| Err(Trouble::Refused("never".into()))).await;
+        let told = tell(saying, async |_| Err(WriteTrouble::Refused("never".into()))).await;
         assert_eq!((told.problem.as_deref(), told.said.reports.len()), (Some("never"), 0), "not even the short one");
     }
 
@@ -240,7 +240,7 @@ mod tests {
         let writes = Mutex::new(0);
         let told = tell(Saying { reports, ..Saying::default() }, async |_| {
             *writes.lock().unwrap() += 1;
-            Err(Trouble::Refused("never".into()))
+            Err(WriteTrouble::Refused("never".into()))
         });
         assert_eq!(told.await.problem.as_deref(), Some("never"));
         assert!(*writes.lock().unwrap() < 20, "{} writes", writes.lock().unwrap());

@@ -12,11 +12,11 @@ use stoker_core::step::{Task, TaskState};
 
 /// What the API server has of this agent.
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct Acknowledged {
     pub(crate) reports: BTreeMap<Key, Report>,
 }
 
-impl Said {
+impl Acknowledged {
     /// A write was acknowledged.
     pub(crate) fn acknowledge(&mut self, saying: &Saying) {
         for (key, report) in &saying.reports {
@@ -57,7 +57,7 @@ impl Said {
     }
 
     /// Everything that is new, and what is to be forgotten along with it. `kept` are ended reports whose orders are gone.
-    pub(crate) fn saying(&self, tasks: &BTreeMap<Key, Task>, kept: &Kept) -> Saying {
+    pub(crate) fn saying(&self, tasks: &BTreeMap<Key, Task>, kept: &KeptReports) -> Saying {
         let new = tasks.iter().filter(|(key, task)| self.reports.get(key) != Some(&task.report));
         let new = new.map(|(key, task)| (*key, Some(task.report.clone())));
         let gone = self.reports.keys().filter(|key| !tasks.contains_key(key) && !kept.has(**key));
@@ -78,9 +78,9 @@ const REPORT_BYTES: usize = 400;
 /// Ended reports whose orders are gone, the newest ones. The API server has them; here is only which, when they ended and how
 /// large they are.
 #[derive(Default)]
-pub(crate) struct Kept(BTreeMap<Key, (Timestamp, usize)>);
+pub(crate) struct KeptReports(BTreeMap<Key, (Timestamp, usize)>);
 
-impl Kept {
+impl KeptReports {
     /// Keeps a report that is an end, and forgets the oldest ones where there are too many.
     pub(crate) fn keep(&mut self, key: Key, report: &Report) {
         if !matches!(report.phase, Phase::Succeeded | Phase::Failed) {
@@ -132,23 +132,23 @@ mod tests {
     fn a_pull_without_trouble_is_one_write_and_an_answer_one_more() {
         let key = Key::of("r/i:1");
         let orders = BTreeMap::from([(key, order())]);
-        let mut said = Said::default();
+        let mut said = Acknowledged::default();
         let mut task = begin(&order(), 1, None, at(0));
         let mut tasks = BTreeMap::from([(key, task.clone())]);
         assert_eq!(said.due(&tasks, &orders, at(1)), Some(at(20)), "a start is no news, progress comes at its pace");
         task.report.pin = Some(Pin::new(at(0), "sha256:a"));
         tasks.insert(key, task.clone());
         assert_eq!(said.due(&tasks, &orders, at(1)), Some(at(1)), "others wait for the answer");
-        said.acknowledge(&said.saying(&tasks, &Kept::default()));
+        said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
         let done = succeed(&order(), &task, "sha256:a".into(), Bytes::default(), at(2));
         tasks.insert(key, done);
         assert_eq!(said.due(&tasks, &orders, at(2)), Some(at(2)), "an end is told at once");
-        said.acknowledge(&said.saying(&tasks, &Kept::default()));
+        said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
         assert_eq!(said.due(&tasks, &orders, at(3)), None);
         tasks.clear();
         assert_eq!(said.due(&tasks, &orders, at(4)), None, "forgetting is no reason to write");
         assert_eq!(
-            said.saying(&tasks, &Kept::default()).reports,
+            said.saying(&tasks, &KeptReports::default()).reports,
             BTreeMap::from([(key, None)]),
             "but goes along with the next one"
         );
@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn the_newest_ended_reports_stay_when_their_orders_are_gone() {
         let most = KEPT_BYTES / REPORT_BYTES;
-        let mut said = Said::default();
-        let mut kept = Kept::default();
+        let mut said = Acknowledged::default();
+        let mut kept = KeptReports::default();
         for n in 0..most + 3 {
             let key = Key::of(&n.to_string());
             let begun = begin(&order(), 1, None, at(0));
@@ -184,8 +184,8 @@ mod tests {
         let key = Key::of("r/i:1");
         let orders = BTreeMap::from([(key, order())]);
         let tasks = BTreeMap::from([(key, begin(&order(), 1, None, at(0)))]);
-        let mut said = Said::default();
-        said.acknowledge(&said.saying(&tasks, &Kept::default()));
+        let mut said = Acknowledged::default();
+        said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
         assert_eq!(said.due(&tasks, &orders, at(9)), Some(at(300)));
     }
 
@@ -196,13 +196,13 @@ mod tests {
         let mut task = begin(&order(), 1, None, at(0));
         task.state = stoker_core::step::TaskState::Resting { until: at(3600) };
         let mut tasks = BTreeMap::from([(key, task.clone())]);
-        let mut said = Said::default();
-        said.acknowledge(&said.saying(&tasks, &Kept::default()));
+        let mut said = Acknowledged::default();
+        said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
         assert_eq!(said.due(&tasks, &orders, at(301)), Some(at(300)));
         // The loop brings every task up to date before it writes.
         task.report.updated = at(301);
         tasks.insert(key, task);
-        said.acknowledge(&said.saying(&tasks, &Kept::default()));
+        said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
         assert_eq!(said.due(&tasks, &orders, at(302)), Some(at(601)));
     }
 }

@@ -15,15 +15,15 @@ use stoker_runtime::room::Room;
 use stoker_transfer::NodeKey;
 use tokio_util::sync::CancellationToken;
 
-use crate::guard::Guard;
+use crate::guard::DiskGuard;
 use crate::key;
 use crate::ledger::{Ledger, Unreadable};
 use crate::leftovers::Leftovers;
-use crate::logins::Logins;
-use crate::metrics::{self, Share};
+use crate::logins::LoginOpener;
+use crate::metrics::{self, AgentCounts};
 use crate::node;
-use crate::pull::{Tools, Uses};
-use crate::pulls::Pulls;
+use crate::pull::{PullTools, Uses};
+use crate::pulls::PullNotes;
 use crate::register::register;
 use crate::report::until;
 use crate::settings::Settings;
@@ -31,7 +31,7 @@ use crate::watch;
 use attempts::{Attempts, EarlierLife};
 use bookkeeping::Bookkeeping;
 use reporting::Reporting;
-use status::Status;
+use status::StatusWriter;
 
 mod attempts;
 mod bookkeeping;
@@ -69,7 +69,7 @@ async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Erro
     let read = move || {
         let recovered = Recovered {
             ledger: Ledger::load(&path)?,
-            pulls: Pulls::open(path.with_file_name("pulls")),
+            pulls: PullNotes::open(path.with_file_name("pulls")),
             key: key::load(&path.with_file_name("node.key")),
             spooled: size_of_files(&spool),
         };
@@ -84,7 +84,7 @@ async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Erro
 /// What an earlier run of the agent left on the disk.
 struct Recovered {
     ledger: Ledger,
-    pulls: Pulls,
+    pulls: PullNotes,
     key: NodeKey,
     /// The bytes in the spool.
     spooled: u64,
@@ -97,7 +97,7 @@ fn size_of_files(dir: &std::path::Path) -> u64 {
 }
 
 /// What attempts share.
-fn tools(settings: &Settings, pulls: Pulls, logins: Logins) -> Tools {
+fn tools(settings: &Settings, pulls: PullNotes, logins: LoginOpener) -> PullTools {
     let uses: Arc<Uses> = Arc::default();
     let leftovers = Leftovers {
         clock: settings.clock.clone(),
@@ -108,11 +108,11 @@ fn tools(settings: &Settings, pulls: Pulls, logins: Logins) -> Tools {
         age: settings.limits.keep_fetched,
         turn: Arc::default(),
     };
-    Tools {
+    PullTools {
         registry: settings.registry.clone(),
         spool: settings.spool.clone(),
         clock: settings.clock.clone(),
-        guard: Guard {
+        guard: DiskGuard {
             runtime: settings.runtime.clone(),
             spool: settings.spool.dir().to_owned(),
             room: Room::new(settings.limits.disk),
@@ -129,11 +129,11 @@ fn tools(settings: &Settings, pulls: Pulls, logins: Logins) -> Tools {
 
 struct AgentLoop {
     settings: Settings,
-    counts: Arc<Share>,
+    counts: Arc<AgentCounts>,
     attempts: Attempts,
     reporting: Reporting,
     books: Bookkeeping,
-    status: Status,
+    status: StatusWriter,
 }
 
 impl AgentLoop {
@@ -144,8 +144,8 @@ impl AgentLoop {
         let tasks = known.map(|(key, report)| (*key, step::adopt(report.clone(), now))).collect();
         let earlier = EarlierLife { tasks, starts: ledger.starts.clone(), spooled };
         let (books, sealed) = Bookkeeping::recover(settings.ledger.clone(), ledger);
-        let status = Status::new(&settings, Able::default().features, key.public().to_string());
-        let tools = tools(&settings, pulls, Logins::new(key, sealed));
+        let status = StatusWriter::new(&settings, Able::default().features, key.public().to_string());
+        let tools = tools(&settings, pulls, LoginOpener::new(key, sealed));
         Self {
             attempts: Attempts::new(settings.node.clone(), settings.limits.pulls, tools, counts.clone(), earlier),
             reporting: Reporting::new(settings.node.clone(), counts.clone()),

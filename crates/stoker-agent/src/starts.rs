@@ -20,7 +20,7 @@ const SPOOLED: u64 = 1024 * 1024;
 
 /// An order that was begun and has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Start {
+pub(crate) struct StartCount {
     /// Of the order; a later ask begins anew.
     asked: Timestamp,
     /// How often, without progress.
@@ -34,12 +34,12 @@ pub(crate) struct Start {
 
 /// The orders that were begun and have not ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Starts(BTreeMap<String, Start>);
+pub(crate) struct Starts(BTreeMap<String, StartCount>);
 
 impl Starts {
     /// An attempt begins. `spooled` is what the spool had when the agent began: what a life that ended soon had no time to note.
     pub(crate) fn begin(&mut self, key: Key, asked: Timestamp, spooled: u64) {
-        let new = Start { asked, count: 0, done: 0, spooled };
+        let new = StartCount { asked, count: 0, done: 0, spooled };
         let start = self.0.entry(key.to_string()).or_insert(new);
         if start.asked != asked {
             *start = new;

@@ -14,23 +14,23 @@ use stoker_runtime::{Care, Runtime, Stored, There};
 use crate::pull::{enough, name_in_store, pinned};
 
 /// What a report said when its image was looked for.
-type Said = (Phase, Timestamp, u32);
+type ReportMark = (Phase, Timestamp, u32);
 
 /// What was seen of the images that are not being pulled just now; nothing for those that could not be looked at.
-pub(crate) type Seen = Vec<(Key, Said, Stored<There>)>;
+pub(crate) type Sightings = Vec<(Key, ReportMark, Stored<There>)>;
 
 /// An image to look for, by its name in the store.
-pub(crate) type Question = (Key, Said, String);
+pub(crate) type LookFor = (Key, ReportMark, String);
 
 /// The images to look for: all whose orders are not being worked on.
-pub(crate) fn questions(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> Vec<Question> {
+pub(crate) fn questions(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> Vec<LookFor> {
     let idle = tasks.iter().filter(|(_, task)| !matches!(task.state, TaskState::Running { .. }));
     let idle = idle.filter_map(|(key, task)| Some((*key, said(task), orders.get(key)?)));
     idle.filter_map(|(key, said, order)| Some((key, said, name_in_store(&order.image.parse().ok()?)))).collect()
 }
 
 /// Looks for them.
-pub(crate) async fn look(runtime: Runtime, questions: Vec<Question>) -> Seen {
+pub(crate) async fn look(runtime: Runtime, questions: Vec<LookFor>) -> Sightings {
     let mut seen = Vec::new();
     for (key, said, name) in questions {
         // Who says that an image is there has hashed it; who said so looks whether it changed.
@@ -42,12 +42,18 @@ pub(crate) async fn look(runtime: Runtime, questions: Vec<Question>) -> Seen {
     seen
 }
 
-fn said(task: &Task) -> Said {
+fn said(task: &Task) -> ReportMark {
     (task.report.phase, task.report.asked, task.report.attempt)
 }
 
 /// The task as it is after that look, if it is another. One that moved on since is judged by the next look.
-pub(crate) fn judge(order: &Order, task: &Task, then: Said, seen: &Stored<There>, now: Timestamp) -> Option<Task> {
+pub(crate) fn judge(
+    order: &Order,
+    task: &Task,
+    then: ReportMark,
+    seen: &Stored<There>,
+    now: Timestamp,
+) -> Option<Task> {
     if matches!(task.state, TaskState::Running { .. }) || said(task) != then {
         return None;
     }
@@ -80,9 +86,9 @@ mod tests {
     use stoker_core::model::Policy;
     use stoker_core::step::{Failure, Step, begin, fail, succeed};
     use stoker_core::{Ask, Pin, Reason};
-    use stoker_runtime::Identity;
+    use stoker_runtime::ImageIdentity;
 
-    fn there(identity: Identity) -> Stored<There> {
+    fn there(identity: ImageIdentity) -> Stored<There> {
         Stored::Whole(There { identity, size: 7 })
     }
 
@@ -97,7 +103,7 @@ mod tests {
         let running = begin(&order, 1, None, at(0));
         let done = succeed(&order, &running, "sha256:a".into(), Bytes::default(), at(1));
         let (failed, resting) = (failed(&order, false), failed(&order, true));
-        let image = there(Identity::Digest("sha256:a".into()));
+        let image = there(ImageIdentity::Digest("sha256:a".into()));
         let damaged = Stored::Damaged("/images/blobs/sha256/abc".into());
         let phase = |order: &Order, task: &Task, seen: &Stored<There>| {
             judge(order, task, said(task), seen, at(5)).map(|task| (task.report.phase, task.report.reason))
@@ -134,9 +140,9 @@ mod tests {
         let seen = [
             Stored::Missing,
             Stored::Damaged("/images/blobs/sha256/abc".into()),
-            there(Identity::Digest("sha256:a".into())),
-            there(Identity::Digest("sha256:b".into())),
-            there(Identity::ImageId("sha256:c".into())),
+            there(ImageIdentity::Digest("sha256:a".into())),
+            there(ImageIdentity::Digest("sha256:b".into())),
+            there(ImageIdentity::ImageId("sha256:c".into())),
         ];
         let pin = Pin::new(at(0), "sha256:a");
         for (policy, pin) in [

@@ -12,7 +12,7 @@ use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
 use stoker_api::secret::{self, PullSecret};
 use stoker_core::{Clock, SecretId};
-use stoker_transfer::{Entry, SecretKind};
+use stoker_transfer::{LoginEntry, SecretKind};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) enum Read {
     /// Its logins, and what salts their names.
-    There { entries: Vec<Entry>, salt: String },
+    There { entries: Vec<LoginEntry>, salt: String },
     /// It is not there, or of a type that holds no logins of registries.
     Missing,
     /// This controller may not read it.
@@ -106,7 +106,7 @@ async fn read(client: Client, id: SecretId, asked: Timestamp) -> Input {
 fn logins(secret: Secret) -> Read {
     let Some(PullSecret { kind, content, uid }) = PullSecret::read(secret) else { return Read::Missing };
     let Some(kind) = SecretKind::of_type(kind) else { return Read::Missing };
-    match Entry::read(kind, &content) {
+    match LoginEntry::read(kind, &content) {
         Ok(entries) => Read::There { entries, salt: uid },
         Err(problem) => Read::Unusable(problem.to_string()),
     }

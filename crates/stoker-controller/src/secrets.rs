@@ -8,7 +8,7 @@ use stoker_api::native::SealedLogin;
 use stoker_api::native::from_core::LoginChanges;
 use stoker_core::world::Wanted;
 use stoker_core::{Event, Found, LoginId, Offer, Reference, SecretId};
-use stoker_transfer::{Entry, PublicKey};
+use stoker_transfer::{LoginEntry, PublicKey};
 use tokio::sync::{mpsc, watch};
 
 use crate::reading::Read;
@@ -35,7 +35,7 @@ pub(crate) struct Secrets {
 /// The logins of a Secret; none where it could not be read.
 #[derive(Default)]
 struct Content {
-    logins: BTreeMap<LoginId, Entry>,
+    logins: BTreeMap<LoginId, LoginEntry>,
     /// Something was sealed since it was read.
     used: bool,
 }
@@ -80,7 +80,7 @@ impl Secrets {
         let found = match read {
             Read::There { entries, salt } => {
                 let entries = entries.into_iter().map(|entry| (LoginId::new(&entry.name(&salt)), entry));
-                let entries: Vec<(LoginId, Entry)> = entries.collect();
+                let entries: Vec<(LoginId, LoginEntry)> = entries.collect();
                 let found = images.iter().map(|(key, image)| (*key, fitting(&entries, image))).collect();
                 content.logins.extend(entries);
                 found
@@ -178,7 +178,7 @@ impl Secrets {
 pub(crate) struct NotRead;
 
 /// The logins for an image, in the order of the Secret.
-fn fitting(entries: &[(LoginId, Entry)], image: &Reference) -> Found {
+fn fitting(entries: &[(LoginId, LoginEntry)], image: &Reference) -> Found {
     let fitting = || entries.iter().filter(|(_, entry)| entry.fits(image));
     let short: Vec<Offer> = fitting()
         .filter(|(_, entry)| entry.check().is_ok())
@@ -227,7 +227,7 @@ mod tests {
     fn there(logins: &[(&str, String)]) -> Read {
         let entries = logins.iter().flat_map(|(user, password)| {
             let text = format!(r#"{{"reg.io": {{"username": "{user}", "password": "{password}"}}}}"#);
-            Entry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap()
+            LoginEntry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap()
         });
         Read::There { entries: entries.collect(), salt: "uid".into() }
     }
@@ -342,7 +342,7 @@ mod tests {
         let Some(Event::Secret(_, found, _)) = event else { panic!("{event:?}") };
         assert_eq!(found[&image("web").key()], Found::Unusable("a login of it is longer than 8 KiB".into()));
         let text = r#"{"other.io": {"username": "ada", "password": "p"}}"#;
-        let entries = Entry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap();
+        let entries = LoginEntry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap();
         assert!(names(seen(&mut secrets, secret("shop"), Read::There { entries, salt: "uid".into() })).is_empty());
     }
 }

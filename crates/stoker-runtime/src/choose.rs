@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::grpc::{self, Kind, socket};
+use crate::grpc::{self, RuntimeErrorKind, socket};
 use crate::{Containerd, Cri, Layout, Runtime, containerd, layout};
 
 /// Where runtimes listen: containerd, that of k3s, of MicroK8s, CRI-O, cri-dockerd.
@@ -18,7 +18,7 @@ pub const USUAL: &[&str] = &[
 
 /// What a user may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Wish {
+pub enum RuntimeWish {
     /// What answers.
     #[default]
     Auto,
@@ -30,7 +30,7 @@ pub enum Wish {
     Layout,
 }
 
-/// What becomes of [`Wish::Auto`] where nothing answers.
+/// What becomes of [`RuntimeWish::Auto`] where nothing answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Otherwise {
     /// An error: on a node of a cluster images in a layout are images that its kubelet never sees.
@@ -73,13 +73,18 @@ pub enum Error {
 }
 
 /// Finds the runtime. `images` is where a layout would be.
-pub async fn choose(wish: Wish, otherwise: Otherwise, endpoint: Option<&str>, images: &Path) -> Result<Choice, Error> {
+pub async fn choose(
+    wish: RuntimeWish,
+    otherwise: Otherwise,
+    endpoint: Option<&str>,
+    images: &Path,
+) -> Result<Choice, Error> {
     let usual: Vec<PathBuf> = USUAL.iter().map(PathBuf::from).collect();
     choose_among(wish, otherwise, endpoint, images, &usual).await
 }
 
 async fn choose_among(
-    wish: Wish,
+    wish: RuntimeWish,
     otherwise: Otherwise,
     endpoint: Option<&str>,
     images: &Path,
@@ -88,13 +93,13 @@ async fn choose_among(
     if let Some(text) = endpoint {
         let path = socket(text).ok_or_else(|| Error::Endpoint(text.into()))?;
         return match wish {
-            Wish::Layout => Err(Error::LayoutWithEndpoint),
-            Wish::Auto => what_answers(path, "it answers where it was said to be").await,
-            Wish::Containerd => by_containerd(path, "it was asked for").await,
-            Wish::Cri => by_cri(path, "it was asked for").await,
+            RuntimeWish::Layout => Err(Error::LayoutWithEndpoint),
+            RuntimeWish::Auto => what_answers(path, "it answers where it was said to be").await,
+            RuntimeWish::Containerd => by_containerd(path, "it was asked for").await,
+            RuntimeWish::Cri => by_cri(path, "it was asked for").await,
         };
     }
-    if wish == Wish::Layout {
+    if wish == RuntimeWish::Layout {
         return layout(images, None);
     }
     // Others than the kubelet's runtime may have a usual place: Docker's containerd, which has no CRI, or one that was.
@@ -102,12 +107,14 @@ async fn choose_among(
     let mut unfit = Vec::new();
     for path in usual.iter().filter(|path| path.exists()).cloned() {
         let found = match wish {
-            Wish::Containerd => by_containerd(path.clone(), "it was asked for and answers at its usual place").await,
-            Wish::Cri => by_cri(path.clone(), "it was asked for and answers at its usual place").await,
+            RuntimeWish::Containerd => {
+                by_containerd(path.clone(), "it was asked for and answers at its usual place").await
+            }
+            RuntimeWish::Cri => by_cri(path.clone(), "it was asked for and answers at its usual place").await,
             _ => what_answers(path.clone(), "it answers at its usual place").await,
         };
         match found {
-            Err(Error::Silent(problem)) if problem.kind == Kind::Unsupported => unfit.push(path),
+            Err(Error::Silent(problem)) if problem.kind == RuntimeErrorKind::Unsupported => unfit.push(path),
             Err(Error::Silent(problem)) => {
                 silent.get_or_insert(problem);
             }
@@ -120,7 +127,7 @@ async fn choose_among(
     let unfit: String = unfit.iter().map(|path| format!("; {} speaks no CRI", path.display())).collect();
     let places = format!("{}{unfit}", listed(usual));
     match (wish, otherwise) {
-        (Wish::Auto, Otherwise::Layout) => {
+        (RuntimeWish::Auto, Otherwise::Layout) => {
             layout(images, Some(format!("no runtime is at the usual places ({places})")))
         }
         _ => Err(Error::Nowhere(places)),
@@ -160,7 +167,7 @@ fn layout(images: &Path, because: Option<String>) -> Result<Choice, Error> {
     Ok(Choice { runtime: Runtime::Layout(Layout::open(images)?), why })
 }
 
-impl fmt::Display for Wish {
+impl fmt::Display for RuntimeWish {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
@@ -171,7 +178,7 @@ impl fmt::Display for Wish {
     }
 }
 
-impl FromStr for Wish {
+impl FromStr for RuntimeWish {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -188,14 +195,15 @@ mod tests {
     #[tokio::test]
     async fn wrong_wishes_are_named() {
         let dir = tempfile::tempdir().unwrap();
-        let problem = choose(Wish::Auto, Otherwise::Refuse, Some("tcp://1.2.3.4:5"), dir.path()).await.unwrap_err();
+        let problem =
+            choose(RuntimeWish::Auto, Otherwise::Refuse, Some("tcp://1.2.3.4:5"), dir.path()).await.unwrap_err();
         assert!(problem.to_string().contains("tcp://1.2.3.4:5"), "{problem}");
-        let problem = choose(Wish::Layout, Otherwise::Refuse, Some("/x"), dir.path()).await.unwrap_err();
+        let problem = choose(RuntimeWish::Layout, Otherwise::Refuse, Some("/x"), dir.path()).await.unwrap_err();
         assert!(problem.to_string().contains("--runtime-endpoint"), "{problem}");
         let silent = format!("unix://{}/no.sock", dir.path().display());
-        let problem = choose(Wish::Containerd, Otherwise::Refuse, Some(&silent), dir.path()).await.unwrap_err();
+        let problem = choose(RuntimeWish::Containerd, Otherwise::Refuse, Some(&silent), dir.path()).await.unwrap_err();
         assert!(problem.to_string().contains("no.sock"), "{problem}");
-        let choice = choose(Wish::Layout, Otherwise::Refuse, None, dir.path()).await.unwrap();
+        let choice = choose(RuntimeWish::Layout, Otherwise::Refuse, None, dir.path()).await.unwrap();
         assert_eq!(choice.runtime.describe(), "layout");
     }
 
@@ -204,11 +212,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let images = dir.path().join("images");
         let usual = ["a.sock", "b.sock"].map(|name| dir.path().join(name));
-        let choice = choose_among(Wish::Auto, Otherwise::Layout, None, &images, &usual).await.unwrap();
+        let choice = choose_among(RuntimeWish::Auto, Otherwise::Layout, None, &images, &usual).await.unwrap();
         assert_eq!(choice.runtime.describe(), "layout");
         assert!(choice.why.contains("a.sock") && choice.why.contains("images"), "{}", choice.why);
         let (refuse, layout) = (Otherwise::Refuse, Otherwise::Layout);
-        for (wish, otherwise) in [(Wish::Auto, refuse), (Wish::Containerd, layout), (Wish::Cri, layout)] {
+        for (wish, otherwise) in
+            [(RuntimeWish::Auto, refuse), (RuntimeWish::Containerd, layout), (RuntimeWish::Cri, layout)]
+        {
             let problem = choose_among(wish, otherwise, None, &images, &usual).await.unwrap_err().to_string();
             for said in ["a.sock", "b.sock", "`stoker install --runtime-endpoint", "--runtime layout"] {
                 assert!(problem.contains(said), "{wish}: {problem}");
@@ -216,7 +226,7 @@ mod tests {
         }
         // A socket that nobody serves any more may be one that is about to be served: a layout would be wrong.
         drop(std::os::unix::net::UnixListener::bind(&usual[1]).unwrap());
-        for wish in [Wish::Auto, Wish::Containerd, Wish::Cri] {
+        for wish in [RuntimeWish::Auto, RuntimeWish::Containerd, RuntimeWish::Cri] {
             let problem = choose_among(wish, layout, None, &images, &usual).await.unwrap_err().to_string();
             assert!(problem.contains("b.sock") && problem.contains("is it running"), "{problem}");
         }

@@ -13,8 +13,8 @@ use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use crate::grpc::{self, ANSWER, Error, Kind};
-use crate::seats::Seats;
+use crate::grpc::{self, ANSWER, Error, RuntimeErrorKind};
+use crate::name_locks::NameLocks;
 
 mod chain;
 mod content;
@@ -30,14 +30,14 @@ mod source;
 mod stage;
 mod verifiers;
 
-pub use self::node::Node;
-pub use self::session::{Blob, Layer, Session, Trouble, Wanted};
+pub use self::node::ContainerdNode;
+pub use self::session::{LayerSource, LayerState, LayerTrouble, Session, WantedImage};
 
 /// How many layers we unpack at one time: about 10 MiB of memory each.
 const DECODERS: usize = 8;
 
 /// Labels of containerd's objects.
-pub(crate) type Labels = BTreeMap<String, String>;
+pub(crate) type ObjectLabels = BTreeMap<String, String>;
 
 /// Where containerd is, and what of it is ours.
 #[derive(Debug, Clone)]
@@ -60,20 +60,20 @@ impl Settings {
 /// A containerd. Clones are the same connection.
 #[derive(Debug, Clone)]
 pub struct Containerd {
-    inner: Arc<Inner>,
+    inner: Arc<ContainerdInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ContainerdInner {
     settings: Settings,
     channel: Channel,
     namespace: AsciiMetadataValue,
-    node: Node,
+    node: ContainerdNode,
     /// One for each snapshot that is being made: two pulls never write into the same one.
-    stages: Seats,
+    stages: NameLocks,
     /// For the layers that we unpack ourselves, of all pulls together: each holds a window of up to 8 MiB and some chunks.
     decoders: Arc<Semaphore>,
-    pulls: lease::Pulls,
+    pulls: lease::LeasedPulls,
 }
 
 impl Containerd {
@@ -83,20 +83,21 @@ impl Containerd {
             runtime: name_of(&settings.socket),
             action: "be reached".into(),
             why,
-            kind: Kind::Other,
+            kind: RuntimeErrorKind::Other,
         };
         let channel = grpc::channel(&settings.socket).map_err(|e| unusable(e.to_string()))?;
         let namespace = AsciiMetadataValue::try_from(&settings.namespace);
         let namespace = namespace.map_err(|_| unusable("its namespace has characters that it may not".into()))?;
-        let (stages, pulls) = (Seats::default(), lease::Pulls::default());
+        let (stages, pulls) = (NameLocks::default(), lease::LeasedPulls::default());
         let decoders = Arc::new(Semaphore::new(DECODERS));
-        let mut inner = Inner { settings, channel, namespace, node: Node::default(), stages, decoders, pulls };
+        let mut inner =
+            ContainerdInner { settings, channel, namespace, node: ContainerdNode::default(), stages, decoders, pulls };
         inner.node = node::look(&inner).await?;
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// What was found out about it.
-    pub fn node(&self) -> &Node {
+    pub fn node(&self) -> &ContainerdNode {
         &self.inner.node
     }
 
@@ -116,7 +117,7 @@ impl Containerd {
     }
 }
 
-impl Inner {
+impl ContainerdInner {
     /// A question in our namespace, with a time in which it must be answered.
     fn ask<T>(&self, message: T) -> Request<T> {
         self.ask_within(message, ANSWER)
@@ -141,11 +142,11 @@ impl Inner {
             runtime: name_of(&self.settings.socket),
             action: action.into(),
             why: grpc::words(status),
-            kind: Kind::of(status),
+            kind: RuntimeErrorKind::of(status),
         }
     }
 
-    fn broken(&self, action: impl Into<String>, why: impl Into<String>, kind: Kind) -> Error {
+    fn broken(&self, action: impl Into<String>, why: impl Into<String>, kind: RuntimeErrorKind) -> Error {
         Error { runtime: name_of(&self.settings.socket), action: action.into(), why: why.into(), kind }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tonic::transport::Channel;
 
-use crate::grpc::{self, ANSWER, Error, Kind};
+use crate::grpc::{self, ANSWER, Error, RuntimeErrorKind};
 use crate::wire::cri as wire;
 use wire::image_service_client::ImageServiceClient;
 use wire::runtime_service_client::RuntimeServiceClient;
@@ -40,7 +40,7 @@ pub struct Listed {
 
 /// A login for the registry. Never shown.
 #[derive(Clone, Default)]
-pub struct Auth {
+pub struct RegistryAuth {
     /// Who.
     pub username: String,
     /// The proof.
@@ -51,7 +51,7 @@ pub struct Auth {
     pub registry_token: String,
 }
 
-impl std::fmt::Debug for Auth {
+impl std::fmt::Debug for RegistryAuth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Auth(…)")
     }
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Auth {
 
 /// What the runtime is told about the pod that the image is for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sandbox {
+pub struct PodSandbox {
     /// Labels of the pod.
     pub labels: BTreeMap<String, String>,
     /// Annotations of the pod.
@@ -74,7 +74,7 @@ impl Cri {
             runtime: name_of(&socket),
             action: "be reached".into(),
             why: e.to_string(),
-            kind: Kind::Other,
+            kind: RuntimeErrorKind::Other,
         })?;
         let mut cri = Self { socket, channel, name: String::new(), version: String::new() };
         let answer = cri.ask_version().await?;
@@ -117,7 +117,7 @@ impl Cri {
         let message = wire::ImageStatusRequest { image: Some(spec(image)), verbose: false };
         match self.images().image_status(grpc::within(message, ANSWER)).await {
             Ok(answer) => Ok(answer.into_inner().image.map(listed)),
-            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(None),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::NotFound => Ok(None),
             Err(status) => Err(self.failed(format!("look for {image}"), &status)),
         }
     }
@@ -134,8 +134,8 @@ impl Cri {
     pub async fn pull(
         &self,
         image: &str,
-        auth: Option<&Auth>,
-        sandbox: Option<&Sandbox>,
+        auth: Option<&RegistryAuth>,
+        sandbox: Option<&PodSandbox>,
         limit: Duration,
     ) -> Result<String, Error> {
         let message = wanted(image, auth, sandbox);
@@ -147,7 +147,9 @@ impl Cri {
     pub async fn remove(&self, image: &str) -> Result<(), Error> {
         let request = grpc::within(wire::RemoveImageRequest { image: Some(spec(image)) }, ANSWER);
         match self.images().remove_image(request).await {
-            Err(status) if Kind::of(&status) != Kind::NotFound => Err(self.failed(format!("remove {image}"), &status)),
+            Err(status) if RuntimeErrorKind::of(&status) != RuntimeErrorKind::NotFound => {
+                Err(self.failed(format!("remove {image}"), &status))
+            }
             _ => Ok(()),
         }
     }
@@ -169,7 +171,7 @@ impl Cri {
             runtime: name_of(&self.socket),
             action: action.into(),
             why: grpc::words(status),
-            kind: Kind::of(status),
+            kind: RuntimeErrorKind::of(status),
         }
     }
 }
@@ -183,7 +185,7 @@ fn spec(image: &str) -> wire::ImageSpec {
 }
 
 /// What the kubelet would ask, as far as we know it.
-fn wanted(image: &str, auth: Option<&Auth>, sandbox: Option<&Sandbox>) -> wire::PullImageRequest {
+fn wanted(image: &str, auth: Option<&RegistryAuth>, sandbox: Option<&PodSandbox>) -> wire::PullImageRequest {
     let auth = auth.map(|auth| wire::AuthConfig {
         username: auth.username.clone(),
         password: auth.password.clone(),
@@ -221,8 +223,8 @@ mod tests {
     #[test]
     fn a_pull_tells_who_asks_and_for_which_pod() {
         let pairs = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
-        let sandbox = Sandbox { labels: pairs("label"), annotations: pairs("annotation") };
-        let auth = Auth { username: "ada".into(), password: "hunter2".into(), ..Auth::default() };
+        let sandbox = PodSandbox { labels: pairs("label"), annotations: pairs("annotation") };
+        let auth = RegistryAuth { username: "ada".into(), password: "hunter2".into(), ..RegistryAuth::default() };
         let request = wanted("reg.io/app:v1", Some(&auth), Some(&sandbox));
         assert!(!format!("{request:?} {auth:?}").contains("hunter2"));
         let told = request.auth.unwrap();

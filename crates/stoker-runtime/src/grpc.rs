@@ -1,7 +1,7 @@
 //! A connection to a runtime's socket, and what its errors mean.
 //!
 //! An address comes in; a channel that connects when it is used, and again after the runtime was restarted, goes out.
-//! gRPC's codes and the words that runtimes use instead of them become a [`Kind`], once, here.
+//! gRPC's codes and the words that runtimes use instead of them become a [`RuntimeErrorKind`], once, here.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,12 +30,12 @@ pub struct Error {
     /// What it said.
     pub why: String,
     /// What that means.
-    pub kind: Kind,
+    pub kind: RuntimeErrorKind,
 }
 
 /// What a runtime's error means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RuntimeErrorKind {
     /// What was asked for is not there.
     NotFound,
     /// It is there already.
@@ -90,7 +90,7 @@ where
     let mut waited = Duration::ZERO;
     loop {
         match ask().await {
-            Err(status) if Kind::of(&status) == Kind::Starting && waited < STARTING => {
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::Starting && waited < STARTING => {
                 tokio::time::sleep(SOON).await;
                 waited += SOON;
             }
@@ -106,7 +106,7 @@ pub(crate) fn within<T>(message: T, limit: Duration) -> tonic::Request<T> {
     request
 }
 
-impl Kind {
+impl RuntimeErrorKind {
     /// Runtimes put most of what happened into words; these are the ones of containerd 1.6 to 2.2 and CRI-O.
     pub(crate) fn of(status: &Status) -> Self {
         // With a space behind it, so that a number at the end is one too.
@@ -156,7 +156,7 @@ impl Kind {
 impl Error {
     /// Whether the disk is full.
     pub fn is_full(&self) -> bool {
-        self.kind == Kind::NoSpace
+        self.kind == RuntimeErrorKind::NoSpace
     }
 }
 
@@ -185,27 +185,35 @@ mod tests {
         let not_found = r#"failed to resolve reference "h/r:t": h/r:t: not found"#;
         let refused = r#"failed to resolve reference "h/r:t": failed to do request: Head "http://h/v2": dial tcp 127.0.0.1:1: connect: connection refused"#;
         for (code, text, kind) in [
-            (Code::NotFound, "image \"x\": not found", Kind::NotFound),
-            (Code::Unknown, not_found, Kind::NotFound),
-            (Code::Unknown, "unexpected status from HEAD request to http://x: 401 Unauthorized", Kind::Unauthorized),
-            (Code::Unknown, "failed with status code [manifests v1]: 429", Kind::RateLimited),
+            (Code::NotFound, "image \"x\": not found", RuntimeErrorKind::NotFound),
+            (Code::Unknown, not_found, RuntimeErrorKind::NotFound),
+            (
+                Code::Unknown,
+                "unexpected status from HEAD request to http://x: 401 Unauthorized",
+                RuntimeErrorKind::Unauthorized,
+            ),
+            (Code::Unknown, "failed with status code [manifests v1]: 429", RuntimeErrorKind::RateLimited),
             (
                 Code::Unknown,
                 "unexpected status from HEAD request to http://x/v2/a/manifests/v1: 503 Service Unavailable",
-                Kind::Registry,
+                RuntimeErrorKind::Registry,
             ),
-            (Code::Unknown, "write /x: no space left on device", Kind::NoSpace),
-            (Code::Unknown, refused, Kind::Unreachable),
-            (Code::Unknown, "transport error", Kind::Unavailable),
-            (Code::Unknown, "server is not initialized yet", Kind::Starting),
-            (Code::Internal, "h2 protocol error: error reading a body from connection", Kind::Unavailable),
-            (Code::Unavailable, "ref layer-sha256:0 locked for 2s (since x): unavailable", Kind::Held),
-            (Code::Unavailable, "connection refused", Kind::Unavailable),
-            (Code::Unimplemented, "unknown service runtime.v1.RuntimeService", Kind::Unsupported),
-            (Code::AlreadyExists, "content sha256:0: already exists", Kind::Exists),
-            (Code::FailedPrecondition, "unexpected commit digest sha256:1, expected sha256:0", Kind::Corrupt),
+            (Code::Unknown, "write /x: no space left on device", RuntimeErrorKind::NoSpace),
+            (Code::Unknown, refused, RuntimeErrorKind::Unreachable),
+            (Code::Unknown, "transport error", RuntimeErrorKind::Unavailable),
+            (Code::Unknown, "server is not initialized yet", RuntimeErrorKind::Starting),
+            (Code::Internal, "h2 protocol error: error reading a body from connection", RuntimeErrorKind::Unavailable),
+            (Code::Unavailable, "ref layer-sha256:0 locked for 2s (since x): unavailable", RuntimeErrorKind::Held),
+            (Code::Unavailable, "connection refused", RuntimeErrorKind::Unavailable),
+            (Code::Unimplemented, "unknown service runtime.v1.RuntimeService", RuntimeErrorKind::Unsupported),
+            (Code::AlreadyExists, "content sha256:0: already exists", RuntimeErrorKind::Exists),
+            (
+                Code::FailedPrecondition,
+                "unexpected commit digest sha256:1, expected sha256:0",
+                RuntimeErrorKind::Corrupt,
+            ),
         ] {
-            assert_eq!(Kind::of(&Status::new(code, text)), kind, "{code:?} {text}");
+            assert_eq!(RuntimeErrorKind::of(&Status::new(code, text)), kind, "{code:?} {text}");
         }
     }
 }

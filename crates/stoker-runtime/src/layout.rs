@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use oci_spec::image::{Descriptor, Digest, DigestAlgorithm};
 
-use crate::seats::Seats;
+use crate::name_locks::NameLocks;
 
 mod adopt;
 mod disk;
@@ -24,7 +24,7 @@ mod verify;
 
 pub use self::error::Error;
 pub use self::proof::{Care, Stored};
-pub use self::verify::{Damaged, Missing, Verified};
+pub use self::verify::{Damaged, MissingPart, Verified};
 
 /// The file that every layout has.
 const MARKER: &str = "oci-layout";
@@ -36,20 +36,20 @@ pub const CONTAINERD_NAME: &str = "io.containerd.image.name";
 /// An image store in a directory. Clones are the same store.
 #[derive(Debug, Clone)]
 pub struct Layout {
-    inner: Arc<Inner>,
+    inner: Arc<LayoutInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct LayoutInner {
     dir: PathBuf,
-    known: proof::Known,
+    known: proof::HashedBlobs,
     /// One for each blob that is hashed or comes in.
-    seats: Seats,
+    locks: NameLocks,
 }
 
 /// An image that is all there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct StoredImage {
     /// What its name stands for: a manifest or an index.
     pub root: Descriptor,
     /// The bytes of its configuration and layers.
@@ -82,7 +82,7 @@ impl Layout {
     }
 
     fn at(dir: PathBuf) -> Self {
-        Self { inner: Arc::new(Inner { dir, known: Default::default(), seats: Default::default() }) }
+        Self { inner: Arc::new(LayoutInner { dir, known: Default::default(), locks: Default::default() }) }
     }
 
     /// The directory.
@@ -92,7 +92,7 @@ impl Layout {
 
     /// The image recorded under this full reference, if it is all there: each blob of at least one platform, with the right
     /// length and, as far as `care` says, the right bytes. One whose blob somebody deleted is not there.
-    pub async fn find(&self, name: &str, care: Care) -> Result<Stored<Found>, Error> {
+    pub async fn find(&self, name: &str, care: Care) -> Result<Stored<StoredImage>, Error> {
         let (layout, name) = (self.clone(), name.to_owned());
         let recorded = disk::beside(move || {
             let root = index::read(layout.dir())?.into_iter().find(|entry| index::name(entry) == Some(&name));
@@ -102,7 +102,7 @@ impl Layout {
         let mut outcome = damaged.map_or(Stored::Missing, Stored::Damaged);
         for candidate in candidates {
             match self.all_whole(&candidate, care).await? {
-                Stored::Whole(()) => return Ok(Stored::Whole(Found { root, size: candidate.size() })),
+                Stored::Whole(()) => return Ok(Stored::Whole(StoredImage { root, size: candidate.size() })),
                 Stored::Damaged(path) => outcome = Stored::Damaged(path),
                 Stored::Missing => {}
             }
@@ -110,7 +110,7 @@ impl Layout {
         Ok(outcome)
     }
 
-    async fn all_whole(&self, candidate: &present::Candidate, care: Care) -> Result<Stored<()>, Error> {
+    async fn all_whole(&self, candidate: &present::StoredCandidate, care: Care) -> Result<Stored<()>, Error> {
         for (digest, size) in candidate.blobs.values() {
             match self.blob(digest, *size, care).await? {
                 Stored::Whole(()) => {}

@@ -17,25 +17,25 @@ use crate::space::{self, Space};
 mod fit;
 
 use self::fit::fit;
-pub use self::fit::{Amount, Short, Unit};
+pub use self::fit::{DiskAmount, Short, Unit};
 
 /// What is taken at one time while a layer is unpacked.
-const STEP: Amount = Amount { bytes: 16 << 20, inodes: 4096 };
+const STEP: DiskAmount = DiskAmount { bytes: 16 << 20, inodes: 4096 };
 
 /// How often a disk is looked at while a runtime fills it by itself.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Looks at the disk of a path.
-type Look = dyn Fn(&Path) -> Option<Space> + Send + Sync;
+type LookAtDisk = dyn Fn(&Path) -> Option<Space> + Send + Sync;
 
 /// The reservations of a node. Clones are the same.
 #[derive(Clone)]
-pub struct Room(Arc<Shared>);
+pub struct Room(Arc<RoomShared>);
 
-struct Shared {
+struct RoomShared {
     /// How full a disk may become, in percent.
     percent: u8,
-    look: Box<Look>,
+    look: Box<LookAtDisk>,
     claims: Mutex<Claims>,
     /// Changes when a reservation ends.
     ends: watch::Sender<()>,
@@ -44,31 +44,31 @@ struct Shared {
 #[derive(Default)]
 struct Claims {
     next: u64,
-    all: BTreeMap<u64, (Option<u64>, Left)>,
+    all: BTreeMap<u64, (Option<u64>, Unwritten)>,
 }
 
 /// What will still be written for a reservation.
-pub enum Left {
+pub enum Unwritten {
     /// This much, until it is said otherwise.
-    Amount(Amount),
+    Amount(DiskAmount),
     /// So many bytes as this says, whenever it is asked.
     Counted(Box<dyn Fn() -> u64 + Send + Sync>),
 }
 
-impl Left {
-    fn now(&self) -> Amount {
+impl Unwritten {
+    fn now(&self) -> DiskAmount {
         match self {
             Self::Amount(amount) => *amount,
-            Self::Counted(count) => Amount { bytes: count(), inodes: 0 },
+            Self::Counted(count) => DiskAmount { bytes: count(), inodes: 0 },
         }
     }
 }
 
 impl Claims {
     /// What is reserved on a disk, but for one reservation.
-    fn reserved(&self, device: u64, except: Option<u64>) -> Amount {
+    fn reserved(&self, device: u64, except: Option<u64>) -> DiskAmount {
         let others = self.all.iter().filter(|(id, (on, _))| *on == Some(device) && Some(**id) != except);
-        others.fold(Amount::default(), |sum, (_, (_, left))| sum.plus(left.now()))
+        others.fold(DiskAmount::default(), |sum, (_, (_, left))| sum.plus(left.now()))
     }
 }
 
@@ -80,7 +80,7 @@ impl Room {
 
     fn looking(percent: u8, look: impl Fn(&Path) -> Option<Space> + Send + Sync + 'static) -> Self {
         let (look, claims, ends) = (Box::new(look), Mutex::default(), watch::Sender::new(()));
-        Self(Arc::new(Shared { percent, look, claims, ends }))
+        Self(Arc::new(RoomShared { percent, look, claims, ends }))
     }
 
     /// How full a disk may become, in percent.
@@ -95,19 +95,19 @@ impl Room {
 
     /// Reserves all of it or nothing; each item is on the disk of its path. A disk that cannot be seen from here is not
     /// judged. It blocks, shortly.
-    pub fn reserve(&self, items: Vec<(Option<PathBuf>, Left)>) -> Result<Vec<Hold>, Short> {
+    pub fn reserve(&self, items: Vec<(Option<PathBuf>, Unwritten)>) -> Result<Vec<Hold>, Short> {
         let mut claims = self.claims();
         // The disks are looked at last: what arrives meanwhile counts twice, and not never.
-        let needs: Vec<Amount> = items.iter().map(|(_, left)| left.now()).collect();
+        let needs: Vec<DiskAmount> = items.iter().map(|(_, left)| left.now()).collect();
         let reserved: Vec<u64> = claims.all.values().filter_map(|(device, _)| *device).collect();
-        let before: BTreeMap<u64, Amount> =
+        let before: BTreeMap<u64, DiskAmount> =
             reserved.into_iter().map(|device| (device, claims.reserved(device, None))).collect();
         let spaces: Vec<Option<Space>> =
             items.iter().map(|(path, _)| path.as_deref().and_then(|path| (self.0.look)(path))).collect();
-        let mut disks: BTreeMap<u64, (Space, Amount)> = BTreeMap::new();
+        let mut disks: BTreeMap<u64, (Space, DiskAmount)> = BTreeMap::new();
         for (space, need) in spaces.iter().zip(&needs) {
             if let Some(space) = space {
-                let disk = disks.entry(space.device).or_insert((*space, Amount::default()));
+                let disk = disks.entry(space.device).or_insert((*space, DiskAmount::default()));
                 disk.1 = disk.1.plus(*need);
             }
         }
@@ -115,7 +115,7 @@ impl Room {
             let others = before.get(&device).copied().unwrap_or_default();
             fit(space, self.0.percent, others, need)?;
         }
-        let claim = |((_, left), space): ((_, Left), Option<Space>)| {
+        let claim = |((_, left), space): ((_, Unwritten), Option<Space>)| {
             let id = claims.next;
             claims.next += 1;
             claims.all.insert(id, (space.map(|space| space.device), left));
@@ -137,7 +137,7 @@ impl Room {
             let (room, path) = (self.clone(), path.to_owned());
             let over = tokio::task::spawn_blocking(move || {
                 let space = (room.0.look)(&path)?;
-                fit(space, room.0.percent, Amount::default(), Amount { bytes: 1, inodes: 1 }).err()
+                fit(space, room.0.percent, DiskAmount::default(), DiskAmount { bytes: 1, inodes: 1 }).err()
             });
             if let Ok(Some(short)) = over.await {
                 return short;
@@ -173,49 +173,49 @@ pub struct Purse {
     hold: Arc<Hold>,
     /// On which disk.
     path: Option<PathBuf>,
-    estimate: Amount,
-    state: Arc<Mutex<State>>,
+    estimate: DiskAmount,
+    state: Arc<Mutex<PurseState>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PurseState {
     /// What of the estimate was not taken yet.
-    left: Amount,
+    left: DiskAmount,
     /// What was taken last, of which nobody knows whether it is on the disk yet.
-    step: Amount,
+    step: DiskAmount,
 }
 
 impl Purse {
     /// Takes from this reservation of the estimate, which is on the disk of this path.
-    pub fn new(hold: Hold, path: Option<PathBuf>, estimate: Amount) -> Self {
-        let state = State { left: estimate, step: Amount::default() };
+    pub fn new(hold: Hold, path: Option<PathBuf>, estimate: DiskAmount) -> Self {
+        let state = PurseState { left: estimate, step: DiskAmount::default() };
         Self { hold: Arc::new(hold), path, estimate, state: Arc::new(Mutex::new(state)) }
     }
 
     /// One that pays for everything.
     pub fn bottomless() -> Self {
-        Self::new(Hold { room: Room::new(100), id: 0 }, None, Amount::default())
+        Self::new(Hold { room: Room::new(100), id: 0 }, None, DiskAmount::default())
     }
 
     /// What was taken before is gone from the disk: all of it once more.
     pub fn begin_again(&self) {
-        *self.state() = State { left: self.estimate, step: Amount::default() };
+        *self.state() = PurseState { left: self.estimate, step: DiskAmount::default() };
         self.reserve(self.estimate);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PurseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reserve(&self, amount: Amount) {
+    fn reserve(&self, amount: DiskAmount) {
         if let Some((_, left)) = self.hold.room.claims().all.get_mut(&self.hold.id) {
-            *left = Left::Amount(amount);
+            *left = Unwritten::Amount(amount);
         }
     }
 
     /// Takes at least this much, and says how much. What was taken before of the same is on the disk by now. It blocks,
     /// shortly.
-    pub fn take(&self, need: Amount) -> Result<Amount, Short> {
+    pub fn take(&self, need: DiskAmount) -> Result<DiskAmount, Short> {
         let mut state = self.state();
         let whole = need.rounded_up(STEP);
         let step = if need.within(state.left) {
@@ -232,11 +232,11 @@ impl Purse {
     }
 
     /// Whether this much more may be written. What is reserved for it competes only with what is really on the disk.
-    fn fits(&self, step: Amount, beside_others: bool) -> Result<(), Short> {
+    fn fits(&self, step: DiskAmount, beside_others: bool) -> Result<(), Short> {
         let room = &self.hold.room;
         let claims = room.claims();
         let Some(device) = claims.all.get(&self.hold.id).and_then(|(device, _)| *device) else { return Ok(()) };
-        let others = if beside_others { claims.reserved(device, Some(self.hold.id)) } else { Amount::default() };
+        let others = if beside_others { claims.reserved(device, Some(self.hold.id)) } else { DiskAmount::default() };
         match self.path.as_deref().and_then(|path| (room.0.look)(path)) {
             Some(space) => fit(space, room.0.percent, others, step),
             None => Ok(()),

@@ -28,14 +28,14 @@ pub enum Runtime {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct There {
     /// By what the runtime knows it.
-    pub identity: Identity,
+    pub identity: ImageIdentity,
     /// Its bytes.
     pub size: u64,
 }
 
 /// By what a runtime knows an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Identity {
+pub enum ImageIdentity {
     /// What its name stands for: the digest of an index or a manifest.
     Digest(String),
     /// The runtime's id of it, the digest of its configuration as a rule: an image that was loaded from a file was never
@@ -47,16 +47,16 @@ impl There {
     /// The digest of its index or manifest, where the runtime knows it.
     pub fn digest(&self) -> Option<&str> {
         match &self.identity {
-            Identity::Digest(digest) => Some(digest),
-            Identity::ImageId(_) => None,
+            ImageIdentity::Digest(digest) => Some(digest),
+            ImageIdentity::ImageId(_) => None,
         }
     }
 
     /// An image as CRI lists it, under this full reference.
     pub fn listed(name: &str, image: &Listed) -> Self {
         let identity = match image.digest_in(repository(name)) {
-            Some(digest) => Identity::Digest(digest.to_owned()),
-            None => Identity::ImageId(image.id.clone()),
+            Some(digest) => ImageIdentity::Digest(digest.to_owned()),
+            None => ImageIdentity::ImageId(image.id.clone()),
         };
         Self { identity, size: image.size }
     }
@@ -75,10 +75,10 @@ pub enum Error {
 
 impl Error {
     /// What it means.
-    pub fn kind(&self) -> grpc::Kind {
+    pub fn kind(&self) -> grpc::RuntimeErrorKind {
         match self {
-            Self::Layout(error) if error.is_full() => grpc::Kind::NoSpace,
-            Self::Layout(_) => grpc::Kind::Other,
+            Self::Layout(error) if error.is_full() => grpc::RuntimeErrorKind::NoSpace,
+            Self::Layout(_) => grpc::RuntimeErrorKind::Other,
             Self::Runtime(error) => error.kind,
         }
     }
@@ -111,7 +111,8 @@ impl Runtime {
                 return Ok(listed.map_or(Stored::Missing, |image| Stored::Whole(There::listed(name, &image))));
             }
         };
-        Ok(found.map(|found| There { identity: Identity::Digest(found.root.digest().to_string()), size: found.size }))
+        Ok(found
+            .map(|found| There { identity: ImageIdentity::Digest(found.root.digest().to_string()), size: found.size }))
     }
 
     /// Whether it answers.
@@ -182,7 +183,7 @@ mod tests {
         for digests in [&[][..], &["h/other@sha256:b"]] {
             let loaded = There::listed("h/r:t", &image(digests));
             assert_eq!(loaded.digest(), None);
-            assert_eq!(loaded.identity, Identity::ImageId("sha256:c".into()));
+            assert_eq!(loaded.identity, ImageIdentity::ImageId("sha256:c".into()));
         }
     }
 

@@ -11,10 +11,10 @@
 //! ```no_run
 //! use std::fs::File;
 //! use std::path::Path;
-//! use stoker_runtime::unpack::{Compression, Layer, settle, unpack};
+//! use stoker_runtime::unpack::{LayerCompression, LayerToUnpack, settle, unpack};
 //!
-//! let compression = Compression::of("application/vnd.oci.image.layer.v1.tar+gzip").ok_or("no layer")?;
-//! let layer = Layer { compression, lowest: false, most: 10 << 30 };
+//! let compression = LayerCompression::of("application/vnd.oci.image.layer.v1.tar+gzip").ok_or("no layer")?;
+//! let layer = LayerToUnpack { compression, lowest: false, most: 10 << 30 };
 //! let stage = Path::new("/snapshots/7/fs");
 //! let unpacked = unpack(File::open("layer.tar.gz")?, layer, stage)?;
 //! println!("{} bytes with the digest {}", unpacked.size(), unpacked.diff_id());
@@ -27,7 +27,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use crate::room::{Amount, Short};
+use crate::room::{DiskAmount, Short};
 
 mod apply;
 mod attributes;
@@ -41,15 +41,15 @@ mod stream;
 mod tar;
 mod tree;
 
-pub use self::compression::Compression;
+pub use self::compression::LayerCompression;
 pub use self::error::Error;
 pub use self::settle::settle;
 
 /// What is known of a layer before it is unpacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layer {
+pub struct LayerToUnpack {
     /// How its media type says it is compressed.
-    pub compression: Compression,
+    pub compression: LayerCompression,
     /// Whether it is the first layer of its image: its whiteouts hide nothing and leave nothing.
     pub lowest: bool,
     /// The bytes of files that it may take on any disk, and 512 for each entry. Past it unpacking stops with
@@ -92,11 +92,11 @@ impl Unpacked {
 }
 
 /// Where unpacking takes what it writes from: at least as much as it asks for, or the reason why there is no more.
-pub type Take<'a> = dyn FnMut(Amount) -> Result<Amount, Short> + 'a;
+pub type Take<'a> = dyn FnMut(DiskAmount) -> Result<DiskAmount, Short> + 'a;
 
 /// Fills an empty directory with a layer, on a disk that is as large as it needs.
-pub fn unpack(stream: impl Read + Send, layer: Layer, into: &Path) -> Result<Unpacked, Error> {
-    unpack_within(stream, layer, into, &mut |_| Ok(Amount { bytes: u64::MAX, inodes: u64::MAX }))
+pub fn unpack(stream: impl Read + Send, layer: LayerToUnpack, into: &Path) -> Result<Unpacked, Error> {
+    unpack_within(stream, layer, into, &mut |_| Ok(DiskAmount { bytes: u64::MAX, inodes: u64::MAX }))
 }
 
 /// Fills an empty directory with a layer, reading its stream to the end. It takes what it writes in advance: bytes in whole
@@ -106,7 +106,7 @@ pub fn unpack(stream: impl Read + Send, layer: Layer, into: &Path) -> Result<Unp
 /// it waiting, so give it an end of its own. When it fails, the directory holds a part of the layer and has to go.
 pub fn unpack_within<'a>(
     stream: impl Read + Send,
-    layer: Layer,
+    layer: LayerToUnpack,
     into: &Path,
     purse: &'a mut Take<'a>,
 ) -> Result<Unpacked, Error> {

@@ -18,7 +18,7 @@ mod trial;
 pub use self::config::{Malformed, SecretKind};
 use self::pattern::Pattern;
 pub use self::provider::{ConfigError, Provided, Providers};
-pub use self::sealed::{Entry, NodeKey, NotAKey, NotOpened, PublicKey, TooLong};
+pub use self::sealed::{LoginEntry, NodeKey, NotAPublicKey, NotOpened, PublicKey, TooLong};
 pub use self::trial::Logins;
 
 /// More logins than this are not tried for one image, besides those that an order names: each costs a request, and some
@@ -29,7 +29,7 @@ pub const MOST_TRIED: usize = 20;
 #[derive(Clone, Default)]
 pub struct Keyring {
     /// Those that an order names, in its order; it names few of each namespace.
-    named: Vec<Entry>,
+    named: Vec<LoginEntry>,
     /// In the order in which they came.
     entries: Vec<(Pattern, Login)>,
     provided: Vec<(Pattern, Login)>,
@@ -49,7 +49,7 @@ impl Keyring {
 
     /// Adds a login that an order names. They are tried first, in the order in which they are added: it was made so that the
     /// logins of one namespace keep those of another from nothing.
-    pub fn name(&mut self, entry: Entry) {
+    pub fn name(&mut self, entry: LoginEntry) {
         self.named.push(entry);
     }
 
@@ -62,7 +62,7 @@ impl Keyring {
     /// the most specific pattern first and then in the order they came; nobody last.
     pub fn logins(&self, image: &Reference) -> Logins {
         let mut logins: Vec<Login> = Vec::new();
-        for Entry { login, .. } in self.named.iter().filter(|entry| entry.fits(image)) {
+        for LoginEntry { login, .. } in self.named.iter().filter(|entry| entry.fits(image)) {
             if !logins.contains(login) {
                 logins.push(login.clone());
             }
@@ -153,7 +153,10 @@ mod tests {
         let places = [("reg.io", "z"), ("reg.io/app", "a"), ("other.io", "elsewhere"), ("reg.io", "z")];
         for (place, user) in places {
             let text = format!(r#"{{"{place}": {{"username": "{user}", "password": "p"}}}}"#);
-            Entry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap().into_iter().for_each(|entry| ring.name(entry));
+            LoginEntry::read(SecretKind::DockerCfg, text.as_bytes())
+                .unwrap()
+                .into_iter()
+                .for_each(|entry| ring.name(entry));
         }
         assert_eq!(tried(&ring, "reg.io/app"), ["z", "a", "secret", "nobody"]);
     }

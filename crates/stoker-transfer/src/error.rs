@@ -1,7 +1,7 @@
 //! What can go wrong with bytes, in one place to ask what kind of trouble it is.
 //!
 //! Each module has its own errors; they all come together in [`Error`], which tells what sort of thing happened
-//! ([`Kind`]), whether another try makes sense, and when. It never holds a secret or a signed address.
+//! ([`TransferErrorKind`]), whether another try makes sense, and when. It never holds a secret or a signed address.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{reference, registry, spool};
 
 /// The sort of trouble, for code that has to decide; the text of an [`Error`] is for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum TransferErrorKind {
     /// The name of the image cannot be one.
     InvalidReference,
     /// The registry has no such image or blob.
@@ -54,9 +54,9 @@ pub enum Error {
 
 impl Error {
     /// What sort of trouble this is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TransferErrorKind {
         match self {
-            Self::Reference(_) => Kind::InvalidReference,
+            Self::Reference(_) => TransferErrorKind::InvalidReference,
             Self::Registry(error) => error.kind(),
             Self::Spool(error) => error.kind(),
         }

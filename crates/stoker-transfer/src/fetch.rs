@@ -7,28 +7,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex as Seat;
+use tokio::sync::Mutex as WriterLock;
 use tokio::time::sleep;
 
 use crate::Error;
-use crate::hosts::Need;
+use crate::hosts::HostNeed;
 use crate::reference::Reference;
-use crate::registry::{self, Party, Problem, Walk};
-use crate::spool::{self, Core, Inner, Source, Writer, on_disk};
+use crate::registry::{self, Party, RequestProblem, Walk};
+use crate::spool::{self, BlobSource, Core, SpoolInner, SpoolWriter, on_disk};
 
 mod pump;
 
-use self::pump::End;
+use self::pump::BodyEnd;
 
 /// How long we wait for a process that is just going down to let go of a file.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs a fetch to its end and publishes how it went.
-pub(crate) async fn drive(core: Arc<Core>, spool: Arc<Inner>, seat: Arc<Seat<()>>) {
+pub(crate) async fn drive(core: Arc<Core>, spool: Arc<SpoolInner>, lock: Arc<WriterLock<()>>) {
     // Should this be dropped or break in the middle, nobody may wait forever.
-    let ended = Ended(core);
-    let outcome = Fetch { core: &ended.0, spool: &spool }.run(seat).await.map_err(|error| match error {
+    let ended = FetchEnded(core);
+    let outcome = Fetch { core: &ended.0, spool: &spool }.run(lock).await.map_err(|error| match error {
         Error::Spool(problem) => ended.0.disk_failed(problem),
         other => other,
     });
@@ -39,9 +39,9 @@ pub(crate) async fn drive(core: Arc<Core>, spool: Arc<Inner>, seat: Arc<Seat<()>
     ended.0.state.send_modify(|state| state.outcome = Some(outcome));
 }
 
-struct Ended(Arc<Core>);
+struct FetchEnded(Arc<Core>);
 
-impl Drop for Ended {
+impl Drop for FetchEnded {
     fn drop(&mut self) {
         self.0.state.send_if_modified(|state| {
             let unknown = state.outcome.is_none();
@@ -55,13 +55,13 @@ impl Drop for Ended {
 
 struct Fetch<'a> {
     core: &'a Core,
-    spool: &'a Inner,
+    spool: &'a SpoolInner,
 }
 
 impl Fetch<'_> {
-    async fn run(&self, seat: Arc<Seat<()>>) -> Result<(), Error> {
+    async fn run(&self, lock: Arc<WriterLock<()>>) -> Result<(), Error> {
         let _turn = self.spool.turns.take(self.core.image().name()).await.ok_or(spool::Error::Stopped)?;
-        let mut writer = self.open(seat).await?;
+        let mut writer = self.open(lock).await?;
         let mut chances = Chances { inherited: writer.length() > 0, again: false };
         loop {
             let source = self.core.source().ok_or(spool::Error::Stopped)?;
@@ -76,9 +76,14 @@ impl Fetch<'_> {
 
     /// Fetches from one source, from whichever of its hosts gives something. Nothing is left to do, or the writer comes
     /// back with what came and why no more does.
-    async fn follow(&self, source: &Source, mut writer: Writer, chances: &mut Chances) -> Result<Left, Error> {
+    async fn follow(
+        &self,
+        source: &BlobSource,
+        mut writer: SpoolWriter,
+        chances: &mut Chances,
+    ) -> Result<LeftOff, Error> {
         let registry = self.spool.registry.watched(&self.core.pulse);
-        let mut walk = match registry.walk(&source.image, Need::Pull).await {
+        let mut walk = match registry.walk(&source.image, HostNeed::Pull).await {
             Ok(walk) => walk,
             Err(error) => return Ok(Some((writer, error))),
         };
@@ -88,14 +93,14 @@ impl Fetch<'_> {
             // Hashing and syncing what arrived is no silence of the host.
             self.core.pulse.rests();
             if writer.length() == self.core.descriptor.size() {
-                let Checked::Bad(bad, actual) = self.check(writer).await? else { return Ok(None) };
+                let BlobCheck::Bad(bad, actual) = self.check(writer).await? else { return Ok(None) };
                 writer = self.restart(bad).await?;
                 if std::mem::take(&mut chances.inherited) {
                     continue;
                 }
                 // A mirror gets no second chance, the registry itself one.
                 if !walk.discard() && std::mem::replace(&mut chances.again, true) {
-                    let problem = Problem::DigestMismatch { actual: format!("sha256:{actual}") };
+                    let problem = RequestProblem::DigestMismatch { actual: format!("sha256:{actual}") };
                     return Err(failed(self.core, &source.image, &from, problem).into());
                 }
                 tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
@@ -104,17 +109,19 @@ impl Fetch<'_> {
             let (back, end) = self.attempt(source, &walk, writer, &mut packing).await?;
             writer = back;
             let error = match end {
-                End::Whole(who) => {
+                BodyEnd::Whole(who) => {
                     from = who;
                     continue;
                 }
                 // The server's copy ends before ours does: one of the two is wrong, so begin anew, once.
-                End::Failed(error) if error.status() == Some(416) && before > 0 && walk.is_last() && !chances.again => {
+                BodyEnd::Failed(error)
+                    if error.status() == Some(416) && before > 0 && walk.is_last() && !chances.again =>
+                {
                     chances.again = true;
                     writer = self.restart(writer).await?;
                     continue;
                 }
-                End::Failed(error) => error,
+                BodyEnd::Failed(error) => error,
             };
             if writer.length() > before {
                 walk.progressed();
@@ -130,11 +137,11 @@ impl Fetch<'_> {
     /// all of it, and the bytes that the file has already are skipped.
     async fn attempt(
         &self,
-        source: &Source,
+        source: &BlobSource,
         walk: &Walk<'_>,
-        writer: Writer,
+        writer: SpoolWriter,
         packing: &mut Option<String>,
-    ) -> Result<(Writer, End), Error> {
+    ) -> Result<(SpoolWriter, BodyEnd), Error> {
         let registry = &self.spool.registry;
         let limited = self.core.paces().next().is_some();
         let blob = &self.core.descriptor;
@@ -145,17 +152,17 @@ impl Fetch<'_> {
                 *packing = body.packed.then(|| host.authority.clone());
                 pump::pump(self.core, &source.image, writer, body, registry.settings()).await
             }
-            Err(error) => Ok((writer, End::Failed(error))),
+            Err(error) => Ok((writer, BodyEnd::Failed(error))),
         }
     }
 
     /// Gets hold of the file, and hashes what an earlier fetch left in it.
-    async fn open(&self, seat: Arc<Seat<()>>) -> Result<Writer, Error> {
-        let mut guard = seat.lock_owned().await;
+    async fn open(&self, lock: Arc<WriterLock<()>>) -> Result<SpoolWriter, Error> {
+        let mut guard = lock.lock_owned().await;
         let mut tries = 0;
         let mut writer = loop {
             let (path, checkpoint) = (self.core.path.clone(), self.spool.settings.checkpoint);
-            match self.disk("open", move || Writer::open(&path, checkpoint, guard)).await? {
+            match self.disk("open", move || SpoolWriter::open(&path, checkpoint, guard)).await? {
                 Ok(writer) => break writer,
                 Err(_) if tries >= LOCK_TRIES => {
                     return Err(spool::Error::Busy { path: self.core.path.clone() }.into());
@@ -183,24 +190,24 @@ impl Fetch<'_> {
         }
     }
 
-    async fn check(&self, mut writer: Writer) -> Result<Checked, Error> {
+    async fn check(&self, mut writer: SpoolWriter) -> Result<BlobCheck, Error> {
         let expected = self.core.descriptor.digest().digest().to_owned();
         self.disk("sync", move || {
             let actual = writer.sha256();
             if actual == expected {
                 writer.sync()?;
-                return Ok(Checked::Good);
+                return Ok(BlobCheck::Good);
             }
-            Ok(Checked::Bad(writer, actual))
+            Ok(BlobCheck::Bad(writer, actual))
         })
         .await
     }
 
-    async fn restart(&self, mut writer: Writer) -> Result<Writer, Error> {
+    async fn restart(&self, mut writer: SpoolWriter) -> Result<SpoolWriter, Error> {
         // Published first: a follower that reads a truncated file must know why.
         self.core.state.send_modify(|state| {
             state.have = 0;
-            state.epoch += 1;
+            state.restarts += 1;
         });
         self.disk("truncate", move || writer.restart().map(|()| writer)).await
     }
@@ -215,7 +222,7 @@ impl Fetch<'_> {
 }
 
 /// An error about this blob of this image.
-fn failed(core: &Core, image: &Reference, who: &Party, problem: Problem) -> registry::Error {
+fn failed(core: &Core, image: &Reference, who: &Party, problem: RequestProblem) -> registry::Error {
     let what = core.what(image);
     registry::Error::Failed { who: Box::new(who.clone()), what, problem }
 }
@@ -229,9 +236,9 @@ struct Chances {
     again: bool,
 }
 
-type Left = Option<(Writer, registry::Error)>;
+type LeftOff = Option<(SpoolWriter, registry::Error)>;
 
-enum Checked {
+enum BlobCheck {
     Good,
-    Bad(Writer, String),
+    Bad(SpoolWriter, String),
 }

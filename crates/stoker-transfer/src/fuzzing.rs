@@ -9,7 +9,7 @@ use oci_spec::image::ImageConfiguration;
 
 use crate::credentials::{SecretKind, config};
 use crate::hosts::file;
-use crate::image::{self, Document, Image, Parsed};
+use crate::image::{self, Document, ParsedDocument, PlatformImage};
 use crate::platform::Platform;
 use crate::reference::{Address as _, Reference};
 use crate::registry::challenge::{self, Challenge};
@@ -26,8 +26,8 @@ pub fn manifest(bytes: &[u8]) {
     for served_as in [None, Some(MediaType::ImageIndex), Some(MediaType::ImageManifest)] {
         let Ok((media_type, parsed)) = image::parse(bytes, served_as.as_ref()) else { continue };
         match parsed {
-            Parsed::Index(index) => {
-                assert_eq!(image::shape(&media_type), Some(image::Shape::Index));
+            ParsedDocument::Index(index) => {
+                assert_eq!(image::shape(&media_type), Some(image::DocumentShape::Index));
                 assert!(index.manifests().len() <= 1000, "an index has at most 1000 entries");
                 for platform in ["linux/amd64/v3", "linux/arm64/v9", "linux/arm/v6", "windows/amd64"] {
                     let Ok(platform) = platform.parse::<Platform>() else { continue };
@@ -40,12 +40,12 @@ pub fn manifest(bytes: &[u8]) {
                     }
                 }
             }
-            Parsed::Manifest(manifest) => {
-                assert_eq!(image::shape(&media_type), Some(image::Shape::Manifest));
+            ParsedDocument::Manifest(manifest) => {
+                assert_eq!(image::shape(&media_type), Some(image::DocumentShape::Manifest));
                 let Ok(digest) = Digest::try_from(format!("sha256:{}", "0".repeat(64))) else { continue };
                 let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest);
                 let document = Document { descriptor, bytes: Bytes::copy_from_slice(bytes) };
-                let Ok(image) = Image::new(vec![document], *manifest) else { continue };
+                let Ok(image) = PlatformImage::new(vec![document], *manifest) else { continue };
                 let mut digests: Vec<String> = image.blobs().map(|blob| blob.digest().to_string()).collect();
                 let all = digests.len();
                 digests.sort();

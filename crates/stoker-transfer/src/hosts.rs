@@ -19,7 +19,7 @@ pub(crate) mod file;
 mod read;
 mod trust;
 
-use self::file::{Entry, File};
+use self::file::{HostEntry, HostsFile};
 pub(crate) use self::trust::{Pem, Trust};
 
 /// What is wrong with the settings of one registry.
@@ -45,7 +45,7 @@ pub enum Error {
 
 /// What somebody is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum HostNeed {
     /// Which digest a tag is.
     Resolve,
     /// Something that a digest names: who gives it cannot lie.
@@ -79,10 +79,10 @@ pub(crate) struct Can {
 impl Can {
     const ALL: Self = Self { resolve: true, pull: true };
 
-    fn meets(self, need: Need) -> bool {
+    fn meets(self, need: HostNeed) -> bool {
         match need {
-            Need::Resolve => self.resolve,
-            Need::Pull => self.pull,
+            HostNeed::Resolve => self.resolve,
+            HostNeed::Pull => self.pull,
         }
     }
 }
@@ -130,7 +130,7 @@ impl Hosts {
     }
 
     /// Whom to ask for this, the first one first; at least one.
-    pub(crate) async fn of(&self, image: &Reference, need: Need) -> Result<Vec<Host>, Error> {
+    pub(crate) async fn of(&self, image: &Reference, need: HostNeed) -> Result<Vec<Host>, Error> {
         let usual = || vec![Host::upstream(image, Trust::default(), HeaderMap::new())];
         let Some(first) = self.dirs.first() else { return Ok(usual()) };
         let (roots, reference) = (self.dirs.clone(), image.clone());
@@ -141,7 +141,7 @@ impl Hosts {
         let able: Vec<Host> = hosts.into_iter().filter(|host| host.can.meets(need)).collect();
         able.iter().filter(|host| host.trust.skip_verify).for_each(|host| self.warn(host));
         if able.is_empty() {
-            let need = if need == Need::Resolve { "resolve tags of" } else { "give images of" };
+            let need = if need == HostNeed::Resolve { "resolve tags of" } else { "give images of" };
             return Err(Error::Nobody { file, registry: image.registry().to_owned(), need });
         }
         Ok(able)
@@ -167,7 +167,7 @@ fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, 
         let trust = trust::of_directory(&dir)?;
         return Ok(Some((dir, vec![Host::upstream(image, trust, HeaderMap::new())])));
     }
-    let File { hosts, server } = file::parse(&path, &text)?;
+    let HostsFile { hosts, server } = file::parse(&path, &text)?;
     let mut all = Vec::new();
     for entry in hosts {
         all.push(host(&dir, &path, image, entry)?);
@@ -181,7 +181,7 @@ fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, 
     Ok(Some((path, all)))
 }
 
-fn host(dir: &Path, file: &Path, image: &Reference, entry: Entry) -> Result<Host, Error> {
+fn host(dir: &Path, file: &Path, image: &Reference, entry: HostEntry) -> Result<Host, Error> {
     let trust = trust::load(dir, file, &entry)?;
     let Some(url) = entry.url else { return Ok(Host::upstream(image, trust, entry.headers)) };
     let own = url.authority.eq_ignore_ascii_case(image.registry()) || url.authority == image.authority();

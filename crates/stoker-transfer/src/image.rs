@@ -33,7 +33,7 @@ pub struct Document {
 
 /// An image for one platform: its documents, and the blobs they name.
 #[derive(Debug, Clone)]
-pub struct Image {
+pub struct PlatformImage {
     /// What the digest that was asked for points to: an index or a manifest.
     pub root: Descriptor,
     /// The indexes on the way, if any, and the manifest as the last.
@@ -44,7 +44,7 @@ pub struct Image {
     pub layers: Vec<Descriptor>,
 }
 
-impl Image {
+impl PlatformImage {
     pub(crate) fn new(documents: Vec<Document>, manifest: ImageManifest) -> Result<Self, Bad> {
         let root = documents.first().ok_or_else(|| Bad::Content("it has no documents".into()))?.descriptor.clone();
         let (config, layers) = (manifest.config().clone(), manifest.layers().clone());
@@ -148,25 +148,25 @@ pub(crate) enum Bad {
 
 /// A document, read.
 #[derive(Debug)]
-pub(crate) enum Parsed {
+pub(crate) enum ParsedDocument {
     Index(Box<ImageIndex>),
     Manifest(Box<ImageManifest>),
 }
 
 /// The two sorts of documents that make an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum DocumentShape {
     Index,
     Manifest,
 }
 
 /// What a media type says that a document is; `None` where it is no part of an image.
-pub(crate) fn shape(media_type: &MediaType) -> Option<Shape> {
+pub(crate) fn shape(media_type: &MediaType) -> Option<DocumentShape> {
     match media_type {
-        MediaType::ImageIndex => Some(Shape::Index),
-        MediaType::ImageManifest => Some(Shape::Manifest),
-        MediaType::Other(other) if other == DOCKER_LIST => Some(Shape::Index),
-        MediaType::Other(other) if other == DOCKER_MANIFEST => Some(Shape::Manifest),
+        MediaType::ImageIndex => Some(DocumentShape::Index),
+        MediaType::ImageManifest => Some(DocumentShape::Manifest),
+        MediaType::Other(other) if other == DOCKER_LIST => Some(DocumentShape::Index),
+        MediaType::Other(other) if other == DOCKER_MANIFEST => Some(DocumentShape::Manifest),
         _ => None,
     }
 }
@@ -183,7 +183,7 @@ struct Outline {
 }
 
 /// Reads a document. What it says of itself comes before what the server says of it: only the former is under the digest.
-pub(crate) fn parse(bytes: &[u8], served_as: Option<&MediaType>) -> Result<(MediaType, Parsed), Bad> {
+pub(crate) fn parse(bytes: &[u8], served_as: Option<&MediaType>) -> Result<(MediaType, ParsedDocument), Bad> {
     let broken = |error: serde_json::Error| Bad::Content(format!("its manifest cannot be read ({error})"));
     let outline: Outline = serde_json::from_slice(bytes).map_err(broken)?;
     let index = outline.manifests.is_some();
@@ -205,16 +205,16 @@ pub(crate) fn parse(bytes: &[u8], served_as: Option<&MediaType>) -> Result<(Medi
         (None, _) => by_content,
     };
     match (shape(&media_type), index) {
-        (Some(Shape::Index), true) => {
+        (Some(DocumentShape::Index), true) => {
             let index: Box<ImageIndex> = serde_json::from_slice(bytes).map_err(broken)?;
             if index.manifests().len() > MOST_ENTRIES {
                 return Err(Bad::Bound(Bound::Entries(index.manifests().len())));
             }
-            Ok((media_type, Parsed::Index(index)))
+            Ok((media_type, ParsedDocument::Index(index)))
         }
-        (Some(Shape::Manifest), false) => {
+        (Some(DocumentShape::Manifest), false) => {
             let manifest = serde_json::from_slice(bytes).map_err(broken)?;
-            Ok((media_type, Parsed::Manifest(Box::new(manifest))))
+            Ok((media_type, ParsedDocument::Manifest(Box::new(manifest))))
         }
         _ => Err(Bad::Content("its manifest's type is not one of an image".into())),
     }

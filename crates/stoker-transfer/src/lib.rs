@@ -1,13 +1,13 @@
 //! Bytes: references, registries, resumable fetches, a small registry to serve them.
 //!
-//! An image [`Reference`] comes in; verified manifests ([`Image`]) and verified files (a [`Growing`]
+//! An image [`Reference`] comes in; verified manifests ([`PlatformImage`]) and verified files (a [`Growing`]
 //! blob's path) go out. A [`Registry`] speaks to registries, a [`Spool`] turns what it says into files
-//! that survive a cut connection and a restart, a [`Server`] offers an OCI layout to
+//! that survive a cut connection and a restart, a [`RegistryServer`] offers an OCI layout to
 //! others. Nothing here knows Kubernetes, and no secret or signed address reaches a log or an error.
 //!
 //! ```no_run
 //! # async fn pull() -> Result<(), Box<dyn std::error::Error>> {
-//! use stoker_transfer::{Platform, Reference, Registry, Settings, Source, Spool, SpoolSettings};
+//! use stoker_transfer::{BlobSource, Platform, Reference, Registry, Settings, Spool, SpoolSettings};
 //!
 //! let registry = Registry::new(Settings::default())?;
 //! let spool = Spool::open("spool".into(), registry.clone(), SpoolSettings::default())?;
@@ -15,7 +15,7 @@
 //! let root = registry.resolve(&reference, None).await?;
 //! let image = registry.image(&reference, root.digest(), &Platform::host(), None).await?;
 //! for blob in image.blobs() {
-//!     let file = spool.blob(Source::new(reference.clone(), None), blob.clone()).complete().await?;
+//!     let file = spool.blob(BlobSource::new(reference.clone(), None), blob.clone()).complete().await?;
 //!     println!("{} is in {}", blob.digest(), file.display());
 //! }
 //! # Ok(())
@@ -40,16 +40,16 @@ pub mod registry;
 pub mod serve;
 pub mod spool;
 
-pub use credentials::{Entry, Keyring, Logins, NodeKey, Providers, PublicKey, SecretKind};
-pub use error::{Error, Kind};
-pub use image::{Document, Image};
+pub use credentials::{Keyring, LoginEntry, Logins, NodeKey, Providers, PublicKey, SecretKind};
+pub use error::{Error, TransferErrorKind};
+pub use image::{Document, PlatformImage};
 pub use limit::Pace;
 pub use login::{Login, Secret};
 pub use oci_spec::image::{Descriptor, Digest, MediaType};
 pub use platform::Platform;
 pub use proxy::Proxy;
-pub use pulse::{Pulse, Trouble};
+pub use pulse::{Pulse, TransferTrouble};
 pub use reference::{Address, Reference};
 pub use registry::{Registry, Retry, Settings};
-pub use serve::{ServeSettings, Server};
-pub use spool::{Growing, Progress, Source, Spool, SpoolSettings};
+pub use serve::{RegistryServer, ServeSettings};
+pub use spool::{BlobSource, Growing, Progress, Spool, SpoolSettings};

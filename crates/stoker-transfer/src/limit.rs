@@ -21,13 +21,13 @@ const NANO: u128 = 1_000_000_000;
 pub struct Pace {
     /// The rate now; who waits looks at it again when it changes.
     rate: watch::Sender<Option<u64>>,
-    meter: Mutex<Meter>,
+    meter: Mutex<Counters>,
 }
 
 /// Two counters that run: what was allowed since the beginning, and what was asked for. Both in billionths of a byte,
 /// so that nothing is lost by rounding however short the steps are.
 #[derive(Debug)]
-struct Meter {
+struct Counters {
     at: Instant,
     allowed: u128,
     asked: u128,
@@ -49,7 +49,7 @@ impl Pace {
     }
 
     fn with(rate: Option<u64>) -> Self {
-        let meter = Meter { at: Instant::now(), allowed: 0, asked: 0 };
+        let meter = Counters { at: Instant::now(), allowed: 0, asked: 0 };
         Self { rate: watch::Sender::new(rate.map(|rate| rate.max(1))), meter: Mutex::new(meter) }
     }
 
@@ -113,7 +113,7 @@ impl Pace {
     }
 
     /// The meter, brought up to now with the rate that held until now.
-    fn with_meter<T>(&self, work: impl FnOnce(&mut Meter, Option<u64>) -> T) -> T {
+    fn with_meter<T>(&self, work: impl FnOnce(&mut Counters, Option<u64>) -> T) -> T {
         let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
         let rate = self.limit();
         let now = Instant::now();

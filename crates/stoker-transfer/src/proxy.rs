@@ -17,17 +17,17 @@ use self::exempt::Exempt;
 /// The proxies of this process; by default none.
 #[derive(Clone, Default)]
 pub struct Proxy {
-    rules: Option<Arc<Rules>>,
+    rules: Option<Arc<ProxyRules>>,
 }
 
-struct Rules {
-    http: Option<Server>,
-    https: Option<Server>,
+struct ProxyRules {
+    http: Option<ProxyServer>,
+    https: Option<ProxyServer>,
     exempt: Vec<Exempt>,
 }
 
 #[derive(Clone)]
-enum Server {
+enum ProxyServer {
     Known(Intercept),
     /// The variable's name; its value may hold a password.
     Unusable(&'static str),
@@ -64,7 +64,7 @@ impl Proxy {
         let exempt = first(["NO_PROXY", "no_proxy"]).map(|list| exempt::parse(&list)).unwrap_or_default();
         let http = http.map(|value| server("HTTP_PROXY", &value));
         let https = https.map(|value| server("HTTPS_PROXY", &value));
-        Self { rules: Some(Arc::new(Rules { http, https, exempt })) }
+        Self { rules: Some(Arc::new(ProxyRules { http, https, exempt })) }
     }
 
     pub(crate) fn way(&self, to: &Uri) -> Way {
@@ -78,28 +78,28 @@ impl Proxy {
             return Way::Direct;
         }
         match server {
-            Server::Known(proxy) => Way::Through(proxy.uri().clone(), proxy.basic_auth().cloned()),
-            Server::Unusable(variable) => Way::Nowhere(variable),
+            ProxyServer::Known(proxy) => Way::Through(proxy.uri().clone(), proxy.basic_auth().cloned()),
+            ProxyServer::Unusable(variable) => Way::Nowhere(variable),
         }
     }
 }
 
-fn server(variable: &'static str, value: &str) -> Server {
+fn server(variable: &'static str, value: &str) -> ProxyServer {
     let anything = Uri::from_static("https://example.com");
     let found = Matcher::builder().all(value.trim().to_owned()).build().intercept(&anything);
     match found.filter(|proxy| matches!(proxy.uri().scheme_str(), Some("http" | "https"))) {
-        Some(proxy) => Server::Known(proxy),
-        None => Server::Unusable(variable),
+        Some(proxy) => ProxyServer::Known(proxy),
+        None => ProxyServer::Unusable(variable),
     }
 }
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(rules) = &self.rules else { return f.write_str("Proxy(none)") };
-        let place = |server: &Option<Server>| match server {
+        let place = |server: &Option<ProxyServer>| match server {
             None => "none".to_owned(),
-            Some(Server::Known(proxy)) => proxy.uri().to_string(),
-            Some(Server::Unusable(variable)) => format!("{variable} is unusable"),
+            Some(ProxyServer::Known(proxy)) => proxy.uri().to_string(),
+            Some(ProxyServer::Unusable(variable)) => format!("{variable} is unusable"),
         };
         write!(f, "Proxy(http: {}, https: {})", place(&rules.http), place(&rules.https))
     }

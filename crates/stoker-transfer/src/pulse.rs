@@ -1,7 +1,7 @@
 //! The current trouble of a transfer that is still running.
 //!
 //! The transfer records which host it waits for, when bytes arrived and which error it retries after. A reader of the
-//! [`Pulse`] gets the current [`Trouble`], or none while bytes flow. Retries and time-outs do not depend on it.
+//! [`Pulse`] gets the current [`TransferTrouble`], or none while bytes flow. Retries and time-outs do not depend on it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::Kind;
+use crate::error::TransferErrorKind;
 use crate::registry;
 
 /// A shorter silence than this is not reported.
@@ -18,11 +18,11 @@ const QUIET: Duration = Duration::from_secs(5);
 /// The state of one transfer. Clones share it: the transfer writes it, others read it.
 #[derive(Debug, Clone, Default)]
 pub struct Pulse {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<PulseState>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PulseState {
     /// The host that the transfer waits for, and when that host sent its last byte.
     awaited: Option<(String, Instant)>,
     /// The last error, until new bytes arrive.
@@ -33,42 +33,42 @@ struct State {
 struct Failed {
     /// When the last new byte arrived; before the first one, when the first request was sent.
     since: Instant,
-    kind: Kind,
+    kind: TransferErrorKind,
     text: String,
 }
 
 /// Why a running transfer makes no progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct TransferTrouble {
     /// The time since the last new byte.
     pub lasts: Duration,
-    /// The kind of trouble; [`Kind::Stalled`] for a host that is silent.
-    pub kind: Kind,
+    /// The kind of trouble; [`TransferErrorKind::Stalled`] for a host that is silent.
+    pub kind: TransferErrorKind,
     /// A short text that names the host and what it did.
     pub text: String,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for TransferTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.kind == Kind::Stalled { "stalled" } else { "retrying for" };
+        let what = if self.kind == TransferErrorKind::Stalled { "stalled" } else { "retrying for" };
         write!(f, "{what} {} s: {}", self.lasts.as_secs(), self.text)
     }
 }
 
 impl Pulse {
     /// The current trouble, if any.
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn trouble(&self) -> Option<TransferTrouble> {
         let state = self.state();
         let silent = state.awaited.as_ref().filter(|(_, since)| since.elapsed() >= QUIET);
         let since = state.failed.as_ref().map(|failed| failed.since);
         match (silent, &state.failed) {
-            (Some((host, silent)), _) => Some(Trouble {
+            (Some((host, silent)), _) => Some(TransferTrouble {
                 lasts: since.unwrap_or(*silent).elapsed(),
-                kind: Kind::Stalled,
+                kind: TransferErrorKind::Stalled,
                 text: format!("{host} sends nothing"),
             }),
             (None, Some(failed)) => {
-                Some(Trouble { lasts: failed.since.elapsed(), kind: failed.kind, text: failed.text.clone() })
+                Some(TransferTrouble { lasts: failed.since.elapsed(), kind: failed.kind, text: failed.text.clone() })
             }
             (None, None) => None,
         }
@@ -106,11 +106,11 @@ impl Pulse {
 
     /// The transfer has ended.
     pub(crate) fn ended(&self) {
-        *self.state() = State::default();
+        *self.state() = PulseState::default();
     }
 
     /// No writer leaves the state half-written, so a poisoned lock can be used.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PulseState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     fn broken(status: u16) -> registry::Error {
-        let problem = registry::Problem::Server { status, retry_after: None, said: None };
+        let problem = registry::RequestProblem::Server { status, retry_after: None, said: None };
         registry::Error::Failed { who: registry::Party::new("cdn.test", "cdn.test"), what: "w".into(), problem }
     }
 

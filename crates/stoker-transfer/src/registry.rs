@@ -34,17 +34,17 @@ mod token;
 mod walk;
 
 pub(crate) use self::blob::BlobBody;
-pub(crate) use self::body::{Broken, Piece};
-pub use self::error::{Error, Problem};
+pub(crate) use self::body::{BodyPiece, Broken};
+pub use self::error::{Error, RequestProblem};
 pub(crate) use self::http::may_lead_to;
-use self::http::{Answer, Ask, Failure, Http, Why};
+use self::http::{Http, HttpAnswer, HttpFailure, HttpProblem, HttpRequest};
 pub use self::party::Party;
-pub use self::refusal::Refusal;
+pub use self::refusal::LoginRefusal;
 pub(crate) use self::retry::Backoff;
 pub use self::retry::Retry;
 pub(crate) use self::silence::passed;
 pub(crate) use self::token::encode;
-use self::token::{Asker, Denied, Key, Tokens};
+use self::token::{Asker, Denied, ProofKey, Tokens};
 pub(crate) use self::walk::Walk;
 
 /// How to speak to registries.
@@ -84,13 +84,13 @@ impl Default for Settings {
 /// A client of any number of registries. Clones share connections and tokens.
 #[derive(Debug, Clone)]
 pub struct Registry {
-    inner: Arc<Inner>,
+    inner: Arc<RegistryInner>,
     /// Where requests record their trouble.
     pulse: Pulse,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct RegistryInner {
     http: Http,
     tokens: Tokens,
     hosts: Hosts,
@@ -99,7 +99,7 @@ struct Inner {
 
 /// One thing to ask of an image's registry.
 #[derive(Debug)]
-struct Question<'a> {
+struct RegistryQuestion<'a> {
     image: &'a Reference,
     login: Option<&'a Login>,
     method: Method,
@@ -118,7 +118,7 @@ impl Registry {
     pub fn new(settings: Settings) -> Result<Self, crate::Error> {
         let http = Http::new(&settings)?;
         let hosts = Hosts::new(settings.hosts.clone());
-        let inner = Inner { http, tokens: Tokens::default(), hosts, settings };
+        let inner = RegistryInner { http, tokens: Tokens::default(), hosts, settings };
         Ok(Self { inner: Arc::new(inner), pulse: Pulse::default() })
     }
 
@@ -134,26 +134,27 @@ impl Registry {
 
     /// Asks a host. Asks again with new credentials after a 401, and once more for a fresh redirect if the redirect target
     /// refuses the signed address.
-    async fn ask(&self, question: &Question<'_>, host: &Host) -> Result<Answer, Error> {
+    async fn ask(&self, question: &RegistryQuestion<'_>, host: &Host) -> Result<HttpAnswer, Error> {
         let repository = question.image.repository();
         let address = host.address(repository, &question.path);
         let uri: Uri = address.parse().map_err(|_| question.invalid(host, "its name is no address"))?;
-        let slot = self.inner.tokens.slot(Key {
+        let slot = self.inner.tokens.slot(ProofKey {
             place: host.place(),
             repository: repository.to_owned(),
             login: question.login.map(Login::fingerprint),
         });
-        let mut ask = Ask {
+        let mut ask = HttpRequest {
             accept: question.accept,
             from: question.from,
             authorization: slot.current().await,
             headers: host.headers.clone(),
             small: question.small,
-            ..Ask::new(question.method.clone(), uri.clone(), host.trust.clone())
+            ..HttpRequest::new(question.method.clone(), uri.clone(), host.trust.clone())
         };
         let http = &self.inner.http;
-        let send =
-            async |ask: &Ask| http.send(ask.clone()).await.map_err(|failure| self.failed(question, host, failure));
+        let send = async |ask: &HttpRequest| {
+            http.send(ask.clone()).await.map_err(|failure| self.failed(question, host, failure))
+        };
         let mut answer = send(&ask).await?;
         let (mut renewed, mut refreshed) = (0, false);
         loop {
@@ -176,7 +177,7 @@ impl Registry {
                         .map_err(|denied| self.denied(question, host, denied))?;
                     // A password that was good and is no longer: to say it once more does not help.
                     if ask.authorization.replace(header.clone()) == Some(header) {
-                        let problem = Problem::Unauthorized { why: Refusal::Login, said: None };
+                        let problem = RequestProblem::Unauthorized { why: LoginRefusal::Login, said: None };
                         return Err(question.error(question.who(host), problem));
                     }
                 }
@@ -194,11 +195,11 @@ impl Registry {
     /// Turns a status that is an error into the error that it means.
     async fn check(
         &self,
-        question: &Question<'_>,
+        question: &RegistryQuestion<'_>,
         host: &Host,
-        mut answer: Answer,
+        mut answer: HttpAnswer,
         authorization: Option<&HeaderValue>,
-    ) -> Result<Answer, Error> {
+    ) -> Result<HttpAnswer, Error> {
         let status = answer.status.as_u16();
         if matches!(status, 200 | 206) {
             return Ok(answer);
@@ -208,69 +209,69 @@ impl Registry {
         let secrets = login::secrets(question.login, authorization);
         let said = self.inner.http.explanation(&mut answer, &secrets).await;
         let problem = match status {
-            401 if !who.is_redirect_target() => Problem::Unauthorized { why: Refusal::Login, said },
-            403 if !who.is_redirect_target() => Problem::Unauthorized { why: Refusal::Forbidden, said },
-            404 => Problem::NotFound { said },
-            429 => Problem::RateLimited { retry_after, said },
-            status => Problem::Server { status, retry_after, said },
+            401 if !who.is_redirect_target() => RequestProblem::Unauthorized { why: LoginRefusal::Login, said },
+            403 if !who.is_redirect_target() => RequestProblem::Unauthorized { why: LoginRefusal::Forbidden, said },
+            404 => RequestProblem::NotFound { said },
+            429 => RequestProblem::RateLimited { retry_after, said },
+            status => RequestProblem::Server { status, retry_after, said },
         };
         Err(question.error(who, problem))
     }
 
-    fn failed(&self, question: &Question<'_>, host: &Host, failure: Failure) -> Error {
+    fn failed(&self, question: &RegistryQuestion<'_>, host: &Host, failure: HttpFailure) -> Error {
         let who = question.who(host).redirected(failure.elsewhere);
         self.explain(question, who, failure.why, Bound::Manifest)
     }
 
-    fn denied(&self, question: &Question<'_>, host: &Host, denied: Denied) -> Error {
+    fn denied(&self, question: &RegistryQuestion<'_>, host: &Host, denied: Denied) -> Error {
         let who = question.who(host);
         match denied {
-            Denied::Registry(why) => question.error(who, Problem::Unauthorized { why, said: None }),
+            Denied::Registry(why) => question.error(who, RequestProblem::Unauthorized { why, said: None }),
             Denied::TokenServer { host, why, said } => {
-                question.error(who.token_server(Some(host)), Problem::Unauthorized { why, said })
+                question.error(who.token_server(Some(host)), RequestProblem::Unauthorized { why, said })
             }
             Denied::Failure(host, failure) => {
                 let who = who.token_server(failure.elsewhere.or(Some(host)));
                 self.explain(question, who, failure.why, |_| Bound::Token)
             }
             Denied::Status { host, status: 429, retry_after, said } => {
-                question.error(who.token_server(Some(host)), Problem::RateLimited { retry_after, said })
+                question.error(who.token_server(Some(host)), RequestProblem::RateLimited { retry_after, said })
             }
             Denied::Status { host, status, retry_after, said } => {
-                question.error(who.token_server(Some(host)), Problem::Server { status, retry_after, said })
+                question.error(who.token_server(Some(host)), RequestProblem::Server { status, retry_after, said })
             }
         }
     }
 
     fn explain(
         &self,
-        question: &Question<'_>,
+        question: &RegistryQuestion<'_>,
         who: Box<Party>,
-        why: Why,
+        why: HttpProblem,
         bound: impl Fn(Option<u64>) -> Bound,
     ) -> Error {
         let problem = match why {
-            Why::Unreachable(cause) => Problem::Unreachable { cause },
-            Why::Stalled => Problem::Stalled { after: self.inner.settings.stall_timeout },
-            Why::Refused(why) => Problem::InvalidContent { why },
-            Why::TooLarge(length) => Problem::TooLarge(bound(length)),
-            Why::Settings(unusable) => return unusable.for_image(&question.what),
+            HttpProblem::Unreachable(cause) => RequestProblem::Unreachable { cause },
+            HttpProblem::Stalled => RequestProblem::Stalled { after: self.inner.settings.stall_timeout },
+            HttpProblem::Refused(why) => RequestProblem::InvalidContent { why },
+            HttpProblem::TooLarge(length) => RequestProblem::TooLarge(bound(length)),
+            HttpProblem::Settings(unusable) => return unusable.for_image(&question.what),
         };
         question.error(who, problem)
     }
 }
 
-impl Question<'_> {
+impl RegistryQuestion<'_> {
     /// The host that is asked, for error messages.
     fn who(&self, host: &Host) -> Box<Party> {
         Party::new(self.image.registry(), &host.authority)
     }
 
-    fn error(&self, who: Box<Party>, problem: Problem) -> Error {
+    fn error(&self, who: Box<Party>, problem: RequestProblem) -> Error {
         Error::Failed { who, what: self.what.clone(), problem }
     }
 
     fn invalid(&self, host: &Host, why: impl Into<String>) -> Error {
-        self.error(self.who(host), Problem::InvalidContent { why: why.into() })
+        self.error(self.who(host), RequestProblem::InvalidContent { why: why.into() })
     }
 }

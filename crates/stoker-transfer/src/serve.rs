@@ -21,7 +21,7 @@ mod answer;
 mod layout;
 mod range;
 
-use self::layout::Layout;
+use self::layout::ServedLayout;
 
 /// Why a server cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -61,28 +61,28 @@ pub struct ServeSettings {
 
 /// A registry that is bound to its address; [`run`](Self::run) serves it.
 #[derive(Debug)]
-pub struct Server {
+pub struct RegistryServer {
     listener: TcpListener,
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ServeShared>,
 }
 
 /// What all requests share.
 #[derive(Debug)]
-struct Shared {
-    layout: Layout,
+struct ServeShared {
+    layout: ServedLayout,
     pace: Option<Pace>,
     sent: Arc<AtomicU64>,
     stop: CancellationToken,
 }
 
-impl Server {
+impl RegistryServer {
     /// Takes the address (port 0: any) and looks at the layout. Nothing is answered before [`run`](Self::run).
     pub async fn bind(addr: SocketAddr, layout_dir: PathBuf, settings: ServeSettings) -> Result<Self, Error> {
-        let layout = Layout::open(layout_dir).await?;
+        let layout = ServedLayout::open(layout_dir).await?;
         let listener = TcpListener::bind(addr).await.map_err(|source| Error::Listen { addr, source })?;
         let addr = listener.local_addr().map_err(|source| Error::Listen { addr, source })?;
-        let shared = Shared {
+        let shared = ServeShared {
             layout,
             pace: settings.bytes_per_second.map(Pace::new),
             sent: Arc::default(),
@@ -115,11 +115,11 @@ impl Server {
     }
 }
 
-async fn handle(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn handle(State(shared): State<Arc<ServeShared>>, request: Request) -> Response {
     answer::answer(shared, request).await
 }
 
-impl Shared {
+impl ServeShared {
     /// Waits for its turn and counts; `false` when the server stops meanwhile.
     async fn pass(&self, bytes: usize) -> bool {
         let turn = async {

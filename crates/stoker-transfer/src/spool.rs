@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use oci_spec::image::{Descriptor, Digest};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Mutex as Seat;
+use tokio::sync::Mutex as WriterLock;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::fetch;
@@ -32,8 +32,8 @@ mod writer;
 pub use self::error::Error;
 pub(crate) use self::growing::{Core, Handle};
 pub use self::growing::{Growing, Progress};
-use self::turns::Turns;
-pub(crate) use self::writer::Writer;
+use self::turns::SpoolTurns;
+pub(crate) use self::writer::SpoolWriter;
 
 /// How much a spool does at once.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl Default for SpoolSettings {
 
 /// Where a blob can be had: the image that names it, and who we are to its registry.
 #[derive(Debug, Clone)]
-pub struct Source {
+pub struct BlobSource {
     /// The image; its registry and repository are asked.
     pub image: Reference,
     /// The login for it; `None` is anonymous.
@@ -62,7 +62,7 @@ pub struct Source {
     pub pace: Option<Arc<Pace>>,
 }
 
-impl Source {
+impl BlobSource {
     /// A source from its two parts, as fast as the spool may.
     pub fn new(image: Reference, login: Option<Login>) -> Self {
         Self { image, login, pace: None }
@@ -82,31 +82,31 @@ impl Source {
 /// A directory of growing blobs, and the registry client that fills it. Clones are the same spool.
 #[derive(Debug, Clone)]
 pub struct Spool {
-    inner: Arc<Inner>,
+    inner: Arc<SpoolInner>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct SpoolInner {
     dir: PathBuf,
     pub(crate) registry: Registry,
     pub(crate) settings: SpoolSettings,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) turns: Arc<SpoolTurns>,
     /// Of everything that comes into the spool.
     pub(crate) pace: Arc<Pace>,
-    blobs: Mutex<HashMap<Key, Entry>>,
+    blobs: Mutex<HashMap<BlobKey, SpoolEntry>>,
 }
 
 /// A blob that is fetched. The length is part of its name here: a manifest that lies about it must not touch the file of one that
 /// does not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct BlobKey {
     digest: Digest,
     size: u64,
     /// A mark of the registry, where another one is being asked for the same blob: a registry slows nobody's images but its own.
     beside: Option<String>,
 }
 
-impl Key {
+impl BlobKey {
     fn file(&self) -> String {
         let (digest, size) = (self.digest.digest(), self.size);
         match &self.beside {
@@ -123,11 +123,11 @@ impl Key {
     }
 }
 
-/// What we know of a blob: its fetch, if anyone still holds it, and the seat of its one writer.
+/// What we know of a blob: its fetch, if anyone still holds it, and the lock of its one writer.
 #[derive(Debug, Default)]
-struct Entry {
+struct SpoolEntry {
     handle: Weak<Handle>,
-    seat: Arc<Seat<()>>,
+    lock: Arc<WriterLock<()>>,
 }
 
 impl Spool {
@@ -135,9 +135,9 @@ impl Spool {
     /// user of this process can read in it afterwards: images of other people's registries are in it.
     pub fn open(dir: PathBuf, registry: Registry, settings: SpoolSettings) -> Result<Self, crate::Error> {
         private::directory(&dir)?;
-        let turns = Turns::new(settings.concurrency);
+        let turns = SpoolTurns::new(settings.concurrency);
         let pace = Arc::new(Pace::unlimited());
-        let inner = Inner { dir, registry, settings, turns, pace, blobs: Mutex::default() };
+        let inner = SpoolInner { dir, registry, settings, turns, pace, blobs: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -160,11 +160,11 @@ impl Spool {
     ///
     /// All handles of one digest from one registry share one fetch. It goes on while there is a handle (or a follower) and stops with the
     /// last one; the part that is there stays. Where the first caller's source fails, those of later callers are tried.
-    pub fn blob(&self, source: Source, descriptor: Descriptor) -> Growing {
+    pub fn blob(&self, source: BlobSource, descriptor: Descriptor) -> Growing {
         let mut blobs = self.inner.blobs.lock().unwrap_or_else(PoisonError::into_inner);
-        // Seats nobody sits on and nobody waits for would pile up otherwise.
-        blobs.retain(|_, entry| entry.handle.strong_count() > 0 || Arc::strong_count(&entry.seat) > 1);
-        let mut key = Key { digest: descriptor.digest().clone(), size: descriptor.size(), beside: None };
+        // Locks that nobody holds and nobody waits for would pile up otherwise.
+        blobs.retain(|_, entry| entry.handle.strong_count() > 0 || Arc::strong_count(&entry.lock) > 1);
+        let mut key = BlobKey { digest: descriptor.digest().clone(), size: descriptor.size(), beside: None };
         let running =
             blobs.get(&key).and_then(|entry| entry.handle.upgrade()).filter(|handle| handle.core.is_running());
         if running.is_some_and(|handle| handle.core.registry() != source.image.registry()) {
@@ -179,8 +179,8 @@ impl Spool {
             return Growing::new(handle);
         }
         let core = Arc::new(Core::new(path, descriptor, source, self.inner.pace.clone()));
-        let seat = entry.seat.clone();
-        let task = tokio::spawn(fetch::drive(core.clone(), self.inner.clone(), seat));
+        let lock = entry.lock.clone();
+        let task = tokio::spawn(fetch::drive(core.clone(), self.inner.clone(), lock));
         let handle = Arc::new(Handle { core, _task: AbortOnDropHandle::new(task) });
         entry.handle = Arc::downgrade(&handle);
         Growing::new(handle)
@@ -189,9 +189,9 @@ impl Spool {
     /// Removes a blob's file, whole or not, because nobody needs it here any more. One that is being fetched stays.
     pub async fn release(&self, digest: &Digest) -> Result<(), crate::Error> {
         for file in self.files().await?.into_iter().filter(|file| file.digest == *digest) {
-            let Some(seat) = self.inner.free_seat(file.key) else { continue };
+            let Some(lock) = self.inner.free_lock(file.key) else { continue };
             // A writer that was told to stop may still have a write in hand.
-            let _guard = seat.lock().await;
+            let _guard = lock.lock().await;
             let path = file.path;
             on_disk(move || match std::fs::remove_file(&path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::disk(&path, "remove", &e)),
@@ -203,52 +203,52 @@ impl Spool {
     }
 
     /// The blobs that have a file here, whole or not: what counts for the disk, and may be released.
-    pub async fn held(&self) -> Result<Vec<Held>, crate::Error> {
+    pub async fn held(&self) -> Result<Vec<SpooledBlob>, crate::Error> {
         Ok(self.files().await?)
     }
 
-    async fn files(&self) -> Result<Vec<Held>, Error> {
+    async fn files(&self) -> Result<Vec<SpooledBlob>, Error> {
         let dir = self.inner.dir.clone();
         on_disk(move || list(&dir)).await?
     }
 }
 
-impl Inner {
-    /// The seat of a blob that nobody fetches, and whose finished fetch, if any, is forgotten with this.
-    fn free_seat(&self, key: Key) -> Option<Arc<Seat<()>>> {
+impl SpoolInner {
+    /// The lock of a blob that nobody fetches, and whose finished fetch, if any, is forgotten with this.
+    fn free_lock(&self, key: BlobKey) -> Option<Arc<WriterLock<()>>> {
         let mut blobs = self.blobs.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = blobs.entry(key).or_default();
         if entry.handle.upgrade().is_some_and(|handle| handle.core.is_running()) {
             return None;
         }
         entry.handle = Weak::new();
-        Some(entry.seat.clone())
+        Some(entry.lock.clone())
     }
 }
 
 /// A file of the spool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct SpooledBlob {
     /// The blob.
     pub digest: Digest,
     /// What the file has.
     pub bytes: u64,
     /// When it was last written to.
     pub modified: SystemTime,
-    key: Key,
+    key: BlobKey,
     path: PathBuf,
 }
 
-fn list(dir: &Path) -> Result<Vec<Held>, Error> {
+fn list(dir: &Path) -> Result<Vec<SpooledBlob>, Error> {
     let failed = |e: std::io::Error| Error::disk(dir, "list", &e);
     let mut held = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let name = entry.file_name();
         // A file may go while we look: it counts no more.
-        if let (Some(key), Ok(meta)) = (name.to_str().and_then(Key::of_file), entry.metadata()) {
+        if let (Some(key), Ok(meta)) = (name.to_str().and_then(BlobKey::of_file), entry.metadata()) {
             let modified = meta.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-            held.push(Held { digest: key.digest.clone(), bytes: meta.len(), modified, key, path: entry.path() });
+            held.push(SpooledBlob { digest: key.digest.clone(), bytes: meta.len(), modified, key, path: entry.path() });
         }
     }
     Ok(held)

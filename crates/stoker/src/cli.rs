@@ -9,7 +9,7 @@ use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use stoker_api::labels::{self, LabelSelector};
 use stoker_api::{Amount, Span};
 use stoker_core::Reference;
-use stoker_runtime::{Otherwise, Wish};
+use stoker_runtime::{Otherwise, RuntimeWish};
 
 pub(crate) use values::WrongInput;
 
@@ -33,14 +33,14 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
     #[command(flatten)]
-    pub(crate) cluster: Cluster,
+    pub(crate) cluster: ClusterArgs,
     #[command(flatten)]
-    pub(crate) logs: Logs,
+    pub(crate) logs: LogArgs,
 }
 
 /// Which cluster a command talks to.
 #[derive(Args)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterArgs {
     /// The kubeconfig to use [default: $KUBECONFIG, then ~/.kube/config, then the pod's own]
     #[arg(long, global = true, value_name = "FILE", help_heading = "Cluster")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -52,7 +52,7 @@ pub(crate) struct Cluster {
     pub(crate) namespace: Option<String>,
 }
 
-impl Cluster {
+impl ClusterArgs {
     /// For commands that run or install Stoker: they mean another namespace, and say so.
     fn with_home() -> Vec<Arg> {
         Self::with_namespace(&format!("The namespace of Stoker's own objects [default: {}]", stoker_api::NAMESPACE))
@@ -77,12 +77,12 @@ impl Cluster {
     }
 }
 
-/// All options of [`Cluster`].
+/// All options of [`ClusterArgs`].
 const CLUSTER: [&str; 3] = ["kubeconfig", "context", "namespace"];
 
 /// What is said on standard error.
 #[derive(Args)]
-pub(crate) struct Logs {
+pub(crate) struct LogArgs {
     /// How logs are written
     #[arg(long, global = true, value_enum, default_value_t, env = "STOKER_LOG_FORMAT", help_heading = "Logs")]
     pub(crate) log_format: LogFormat,
@@ -103,20 +103,20 @@ pub(crate) enum LogFormat {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    Demo(Demo),
-    Up(Up),
-    Pull(Pull),
-    Get(Get),
-    Why(Why),
-    Delete(Delete),
-    Controller(Controller),
-    Agent(Agent),
-    Install(Install),
-    Uninstall(Uninstall),
-    Crds(Crds),
-    Verify(Verify),
+    Demo(DemoArgs),
+    Up(UpArgs),
+    Pull(PullArgs),
+    Get(GetArgs),
+    Why(WhyArgs),
+    Delete(DeleteArgs),
+    Controller(ControllerArgs),
+    Agent(AgentArgs),
+    Install(InstallArgs),
+    Uninstall(UninstallArgs),
+    Crds(CrdsArgs),
+    Verify(VerifyArgs),
     /// Print a completion script for a shell, e.g. `source <(stoker completions bash)`
-    #[command(args = Cluster::without(&CLUSTER))]
+    #[command(args = ClusterArgs::without(&CLUSTER))]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -136,10 +136,10 @@ impl Command {
 /// See the whole system work on this machine: a registry, three nodes, one Preheat, verified
 #[derive(Args)]
 #[command(
-    args = Cluster::without(&CLUSTER),
+    args = ClusterArgs::without(&CLUSTER),
     after_help = "Needs nothing but this binary. Prints what every node received and re-hashes every byte of it."
 )]
-pub(crate) struct Demo {
+pub(crate) struct DemoArgs {
     /// Leave it running at the end and print how to reach it
     #[arg(long)]
     pub(crate) keep: bool,
@@ -150,11 +150,11 @@ pub(crate) struct Demo {
 
 /// Run the whole system on this machine, without Kubernetes: API, controller, nodes
 #[derive(Args)]
-#[command(args = Cluster::without(&CLUSTER))]
+#[command(args = ClusterArgs::without(&CLUSTER))]
 #[command(after_help = "Each node's images are an OCI image layout: DIR/nodes/NAME/images.\n\
     The kubeconfig is DIR/kubeconfig; kubectl and every stoker command work with it.\n\n\
     Example:\n  stoker up --data ./stoker --nodes 3")]
-pub(crate) struct Up {
+pub(crate) struct UpArgs {
     /// Where everything is kept
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,
@@ -176,8 +176,8 @@ pub(crate) struct Up {
 pub(crate) struct NodeArgs {
     /// Where images go: containerd, cri (any runtime, by its own pull), layout (an OCI image layout on disk), or auto:
     /// what answers on this machine [default: layout for `up`, auto for `agent`]
-    #[arg(long, value_name = "RUNTIME", help_heading = "Node", value_parser = str::parse::<Wish>)]
-    pub(crate) runtime: Option<Wish>,
+    #[arg(long, value_name = "RUNTIME", help_heading = "Node", value_parser = str::parse::<RuntimeWish>)]
+    pub(crate) runtime: Option<RuntimeWish>,
     /// What `auto` means where nothing answers; not for people to say
     #[arg(skip)]
     pub(crate) otherwise: Otherwise,
@@ -220,7 +220,7 @@ pub(crate) struct NodeArgs {
     stoker pull web:v42 cart:v7 -l pool=edge --parallelism 20 --timeout 30m\n  \
     stoker pull web:v42 --node shop-17 --name web --no-wait\n  \
     stoker pull registry.example/shop/web:v42 --secret regcred")]
-pub(crate) struct Pull {
+pub(crate) struct PullArgs {
     /// registry/repository:tag or registry/repository@sha256:…
     #[arg(required = true, value_name = "IMAGE", value_parser = values::image)]
     pub(crate) images: Vec<String>,
@@ -260,7 +260,7 @@ pub(crate) struct Pull {
 #[derive(Args)]
 #[command(after_help = "NAME is a Preheat; kind/name another project's job, e.g. imagepulljob/base.\n\n\
     Examples:\n  stoker get\n  stoker get web\n  stoker get nodes\n  stoker get imagepulljob/base -o yaml")]
-pub(crate) struct Get {
+pub(crate) struct GetArgs {
     /// A job, or `nodes`; without it all jobs
     #[arg(value_name = "NAME", value_parser = values::job)]
     pub(crate) name: Option<String>,
@@ -293,7 +293,7 @@ pub(crate) enum Output {
 #[derive(Args)]
 #[command(after_help = "Computed from the cluster's objects with the controller's own rules, not stored.\n\n\
     Examples:\n  stoker why web\n  stoker why web shop-17\n  stoker why imagepulljob/base")]
-pub(crate) struct Why {
+pub(crate) struct WhyArgs {
     /// A Preheat, or kind/name
     #[arg(value_parser = values::job)]
     pub(crate) name: String,
@@ -306,7 +306,7 @@ pub(crate) struct Why {
 #[derive(Args)]
 #[command(after_help = "Every one is tried; the exit code is 0 only if all were deleted.\n\n\
     Examples:\n  stoker delete web\n  stoker delete web cart imagepulljob/base")]
-pub(crate) struct Delete {
+pub(crate) struct DeleteArgs {
     /// A Preheat, or kind/name
     #[arg(required = true, value_name = "NAME", value_parser = values::job)]
     pub(crate) names: Vec<String>,
@@ -314,11 +314,11 @@ pub(crate) struct Delete {
 
 /// Run the controller against a cluster
 #[derive(Args)]
-#[command(args = Cluster::with_home())]
+#[command(args = ClusterArgs::with_home())]
 #[command(
     after_help = "In a cluster `stoker install` has it run as a Deployment. Several may run: one leads, others stand by."
 )]
-pub(crate) struct Controller {
+pub(crate) struct ControllerArgs {
     /// Never ask more writes a second than this of the API server
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_writes_per_second: u32,
@@ -336,10 +336,10 @@ pub(crate) struct Controller {
 
 /// Run the agent of one node against a cluster
 #[derive(Args)]
-#[command(args = Cluster::with_home())]
+#[command(args = ClusterArgs::with_home())]
 #[command(after_help = "In a cluster `stoker install` has it run on every node as a DaemonSet.\n\n\
     Example:\n  stoker agent --node shop-17 --data /var/lib/stoker")]
-pub(crate) struct Agent {
+pub(crate) struct AgentArgs {
     /// The name of the Node that this agent serves
     #[arg(long, env = "NODE_NAME", value_name = "NAME", value_parser = values::name)]
     pub(crate) node: String,
@@ -359,7 +359,7 @@ pub(crate) struct Agent {
 /// Print everything that a cluster needs to run Stoker, for `kubectl apply -f -`
 #[derive(Args)]
 #[command(
-    args = Cluster::with_home(),
+    args = ClusterArgs::with_home(),
     after_help = "Writes nothing to the cluster. Its version is checked, and that nothing of somebody else would be\n\
     replaced: CRDs, a namespace that was there before. One that cannot be checked is refused.\n\
     --offline looks at none, and prints the Namespace even if there is one of somebody else: it would be\n\
@@ -372,7 +372,7 @@ pub(crate) struct Agent {
     --runtime-root /var/lib/rancher/k3s/agent/containerd \\\n      \
     --runtime-config /var/lib/rancher/k3s/agent/etc/containerd | kubectl apply -f -"
 )]
-pub(crate) struct Install {
+pub(crate) struct InstallArgs {
     /// The image of controller and agents, as `cargo xtask image` makes it; the default is nowhere
     #[arg(long, value_name = "REFERENCE", default_value = install::NO_IMAGE)]
     pub(crate) image: Reference,
@@ -437,11 +437,11 @@ pub(crate) struct HostArgs {
 
 /// Remove everything that `stoker install` made from a cluster; images stay on nodes
 #[derive(Args)]
-#[command(args = Cluster::with_namespace("Only if Stoker is in this namespace and no other [default: wherever it is]"))]
+#[command(args = ClusterArgs::with_namespace("Only if Stoker is in this namespace and no other [default: wherever it is]"))]
 #[command(after_help = "What is Stoker's is found by its labels, in whatever namespace it was installed.\n\
     A namespace that was there before Stoker stays.\n\
     Refused while there are jobs, or objects of others in Stoker's own namespace, unless --yes is given.")]
-pub(crate) struct Uninstall {
+pub(crate) struct UninstallArgs {
     /// Even if jobs, and whatever else is in Stoker's namespace, are deleted with it
     #[arg(long, short)]
     pub(crate) yes: bool,
@@ -452,9 +452,9 @@ pub(crate) struct Uninstall {
 
 /// Print the CustomResourceDefinitions of Stoker's own kinds, and nothing else that a cluster needs
 #[derive(Args)]
-#[command(args = Cluster::without(&CLUSTER))]
+#[command(args = ClusterArgs::without(&CLUSTER))]
 #[command(after_help = "`stoker install` prints these and everything else.")]
-pub(crate) struct Crds {
+pub(crate) struct CrdsArgs {
     /// Those of these other projects as well, e.g. kruise; never where that project itself is installed [default: none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
     pub(crate) dialects: Vec<String>,
@@ -462,13 +462,13 @@ pub(crate) struct Crds {
 
 /// Hash every stored image again, and say what is damaged or missing
 #[derive(Args)]
-#[command(args = Cluster::without(&CLUSTER))]
+#[command(args = ClusterArgs::without(&CLUSTER))]
 #[command(
     after_help = "Changes nothing, and may be used while Stoker runs. It looks at OCI image layouts, not at images in containerd.\n\
     Exit codes: 0 everything is right, 1 something is damaged or missing, 2 wrong usage.\n\n\
     Example:\n  stoker verify --data ./stoker"
 )]
-pub(crate) struct Verify {
+pub(crate) struct VerifyArgs {
     /// The --data directory of `stoker up` or of `stoker agent --runtime layout`, or an OCI image layout
     #[arg(long, value_name = "DIR")]
     pub(crate) data: PathBuf,

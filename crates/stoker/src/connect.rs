@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::cli::{Cluster, WrongInput};
+use crate::cli::{ClusterArgs, WrongInput};
 
 /// A client of the cluster, and the namespace that commands mean.
 pub(crate) struct Connection {
@@ -16,7 +16,7 @@ pub(crate) struct Connection {
 }
 
 /// Whether a cluster was named, and not only found where one usually is.
-pub(crate) fn is_named(cluster: &Cluster) -> bool {
+pub(crate) fn is_named(cluster: &ClusterArgs) -> bool {
     cluster.kubeconfig.is_some() || cluster.context.is_some() || of_environment().is_some()
 }
 
@@ -25,7 +25,7 @@ fn of_environment() -> Option<OsString> {
 }
 
 /// Reads the kubeconfig; does not yet speak to the API server. One that was named and cannot be used is wrong input.
-pub(crate) async fn connect(cluster: &Cluster) -> anyhow::Result<Connection> {
+pub(crate) async fn connect(cluster: &ClusterArgs) -> anyhow::Result<Connection> {
     let connection = read(cluster).await;
     connection.map_err(|problem| match is_named(cluster) {
         true => WrongInput(format!("{problem:#}")).into(),
@@ -33,7 +33,7 @@ pub(crate) async fn connect(cluster: &Cluster) -> anyhow::Result<Connection> {
     })
 }
 
-async fn read(cluster: &Cluster) -> anyhow::Result<Connection> {
+async fn read(cluster: &ClusterArgs) -> anyhow::Result<Connection> {
     let options = KubeConfigOptions { context: cluster.context.clone(), cluster: None, user: None };
     let config = match &cluster.kubeconfig {
         Some(file) => {

@@ -6,13 +6,13 @@ use anyhow::bail;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, DynamicObject, Preconditions};
 
-use crate::cli::{Cluster, Delete};
+use crate::cli::{ClusterArgs, DeleteArgs};
 use crate::connect::{Connection, connect};
 use crate::jobs;
 use crate::out::{errln, outln};
 
 /// Deletes every job that the user named; one that cannot be deleted does not save the others.
-pub(crate) async fn run(cluster: &Cluster, args: Delete) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(cluster: &ClusterArgs, args: DeleteArgs) -> anyhow::Result<ExitCode> {
     let connection = connect(cluster).await?;
     let mut code = ExitCode::SUCCESS;
     for name in &args.names {
@@ -29,11 +29,11 @@ async fn delete(connection: &Connection, name: &str) -> anyhow::Result<()> {
     let api = jobs::api(&connection.client, job.kind, Some(&connection.namespace)).await;
     let (kind, name) = (job.kind.kind.name, job.object.name_any());
     match only(&api, &job.object, DeleteParams::background()).await.map_err(jobs::explain)? {
-        Deleted::Gone | Deleted::Going => {
+        Deletion::Gone | Deletion::Going => {
             outln!("{kind} {name} deleted: its pulls stop, images that are on nodes stay");
             Ok(())
         }
-        Deleted::Replaced => {
+        Deletion::Replaced => {
             bail!(
                 "somebody has deleted this {kind} and made another {name}, which stays; look at it, and delete it if it may go"
             )
@@ -43,7 +43,7 @@ async fn delete(connection: &Connection, name: &str) -> anyhow::Result<()> {
 
 /// What became of an object that was to be deleted.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Deleted {
+pub(crate) enum Deletion {
     /// It is being deleted.
     Going,
     /// It was gone already.
@@ -57,16 +57,16 @@ pub(crate) async fn only(
     api: &Api<DynamicObject>,
     seen: &DynamicObject,
     params: DeleteParams,
-) -> Result<Deleted, kube::Error> {
+) -> Result<Deletion, kube::Error> {
     let (name, uid) = (seen.name_any(), seen.uid());
     let preconditions = uid.clone().map(|uid| Preconditions { uid: Some(uid), resource_version: None });
     match api.delete(&name, &DeleteParams { preconditions, ..params }).await {
-        Ok(_) => Ok(Deleted::Going),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Deleted::Gone),
+        Ok(_) => Ok(Deletion::Going),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Deletion::Gone),
         // Others may have written it at the same time, or it is another one.
         Err(kube::Error::Api(status)) if status.code == 409 => match api.get_opt(&name).await? {
-            None => Ok(Deleted::Gone),
-            Some(now) if now.uid() != uid => Ok(Deleted::Replaced),
+            None => Ok(Deletion::Gone),
+            Some(now) if now.uid() != uid => Ok(Deletion::Replaced),
             Some(_) => Err(kube::Error::Api(status)),
         },
         Err(problem) => Err(problem),
@@ -90,10 +90,10 @@ mod tests {
         let make = async || api.create(&PostParams::default(), &object).await.unwrap();
         let delete = async |seen: &DynamicObject| only(&api, seen, DeleteParams::foreground()).await.unwrap();
         let old = make().await;
-        assert_eq!(delete(&old).await, Deleted::Going);
-        assert_eq!(delete(&old).await, Deleted::Gone);
+        assert_eq!(delete(&old).await, Deletion::Going);
+        assert_eq!(delete(&old).await, Deletion::Gone);
         let new = make().await;
-        assert_eq!(delete(&old).await, Deleted::Replaced);
+        assert_eq!(delete(&old).await, Deletion::Replaced);
         assert_eq!(api.get("web").await.unwrap().uid(), new.uid());
     }
 }

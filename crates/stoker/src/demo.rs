@@ -12,15 +12,15 @@ use kube::api::{Api, PostParams};
 use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec};
 use stoker_core::human;
 use stoker_runtime::{Layout, Runtime};
-use stoker_transfer::{Platform, ServeSettings, Server};
+use stoker_transfer::{Platform, RegistryServer, ServeSettings};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::Demo;
+use crate::cli::DemoArgs;
 use crate::cli::NodeArgs;
-use crate::follow::{End, follow};
+use crate::follow::{JobEnd, follow};
 use crate::out::{errln, outln};
 use crate::screen::Screen;
-use crate::system::{Options, System};
+use crate::system::{RunningSystem, SystemOptions};
 use crate::{clock, table, up};
 
 /// Slow enough to watch, fast enough to wait for.
@@ -30,7 +30,7 @@ const REGISTRY_BYTES_PER_SECOND: u64 = 40 << 20;
 const INTERRUPTED: u8 = 130;
 
 /// Runs the demo; exit code 0 only if every byte on every node was verified.
-pub(crate) async fn run(args: Demo) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let data = data_directory(args.data.as_ref())?;
     outln!("Data directory: {}", data.display());
     outln!("Making three sample images …");
@@ -68,11 +68,11 @@ async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result
         return Ok(INTERRUPTED.into());
     };
     let settings = ServeSettings { bytes_per_second: Some(REGISTRY_BYTES_PER_SECOND) };
-    let server = Server::bind(([127, 0, 0, 1], 0).into(), data.join("registry"), settings).await?;
+    let server = RegistryServer::bind(([127, 0, 0, 1], 0).into(), data.join("registry"), settings).await?;
     let (registry, sent) = (server.addr(), server.sent());
     let serving = tokio::spawn(server.run(stop.child_token()));
     let listen = ([127, 0, 0, 1], 0).into();
-    let options = Options {
+    let options = SystemOptions {
         data: data.into(),
         nodes: 3,
         listen,
@@ -81,7 +81,7 @@ async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result
         clock: clock::system(),
         node: NodeArgs::layout(),
     };
-    let mut system = System::start(options).await?;
+    let mut system = RunningSystem::start(options).await?;
     outln!("Registry at {registry}, API at https://{}, nodes node-1 … node-3, two of them at one time:\n", system.addr);
     let images: Vec<String> = names.iter().map(|name| format!("{registry}/{name}")).collect();
     let client = system.client.clone();
@@ -134,7 +134,7 @@ fn preheat(images: &[String]) -> Preheat {
 }
 
 /// The table of results; true if every node has every image.
-fn show(end: &End) -> bool {
+fn show(end: &JobEnd) -> bool {
     let rows: Vec<Vec<String>> = end
         .rows
         .iter()
@@ -161,7 +161,7 @@ fn show(end: &End) -> bool {
 }
 
 /// Re-hashes every blob on every node.
-async fn prove(system: &System) -> anyhow::Result<bool> {
+async fn prove(system: &RunningSystem) -> anyhow::Result<bool> {
     let mut good = true;
     for (name, runtime) in &system.nodes {
         let Runtime::Layout(store) = runtime else { continue };

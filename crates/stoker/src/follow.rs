@@ -29,17 +29,17 @@ const HINT: Duration = Duration::from_secs(10);
 
 /// One image on one node.
 #[derive(Clone)]
-pub(crate) struct Row {
+pub(crate) struct ReportRow {
     pub(crate) node: String,
     pub(crate) image: String,
     pub(crate) report: Report,
 }
 
 /// How it ended.
-pub(crate) struct End {
+pub(crate) struct JobEnd {
     pub(crate) summary: Summary,
     pub(crate) object: DynamicObject,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<ReportRow>,
 }
 
 /// Shows progress until the Preheat has ended.
@@ -49,7 +49,7 @@ pub(crate) async fn follow(
     name: &str,
     clock: &Clock,
     screen: &mut Screen,
-) -> anyhow::Result<End> {
+) -> anyhow::Result<JobEnd> {
     let preheats: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Preheat>(&()));
     let nodes: Api<NodeObject> = Api::all(client.clone());
@@ -78,7 +78,7 @@ pub(crate) async fn follow(
                         }
                         let rows = rows(&job, &reports, clock);
                         screen.show(&summary, &rows);
-                        return Ok(End { summary, object, rows });
+                        return Ok(JobEnd { summary, object, rows });
                     }
                     if watch_nodes.is_none() && (1..=NODES_IN_DETAIL).contains(&summary.desired) {
                         let all = watcher::Config::default();
@@ -117,7 +117,7 @@ fn take(node: NodeObject, reports: &mut BTreeMap<String, BTreeMap<Key, Report>>)
 }
 
 /// The reports that count for this job, by node and in the order of its images.
-fn rows(job: &Job, reports: &BTreeMap<String, BTreeMap<Key, Report>>, clock: &Clock) -> Vec<Row> {
+fn rows(job: &Job, reports: &BTreeMap<String, BTreeMap<Key, Report>>, clock: &Clock) -> Vec<ReportRow> {
     let since = job.since(clock());
     let mut rows = Vec::new();
     for (node, reports) in reports {
@@ -125,7 +125,7 @@ fn rows(job: &Job, reports: &BTreeMap<String, BTreeMap<Key, Report>>, clock: &Cl
             let Ok(key) = image.reference.as_ref().map(|reference| reference.key()) else { continue };
             let counts = |key: Key| reports.get(&key).filter(|report| report.asked >= since);
             if let Some(report) = counts(key).or_else(|| counts(key.question())) {
-                rows.push(Row { node: node.clone(), image: image.written.clone(), report: report.clone() });
+                rows.push(ReportRow { node: node.clone(), image: image.written.clone(), report: report.clone() });
             }
         }
     }

@@ -17,14 +17,14 @@ use stoker_controller::snapshot;
 use stoker_core::world::State;
 use stoker_core::{Phase, human, text};
 
-use crate::cli::{Cluster, Get, Output, WrongInput};
+use crate::cli::{ClusterArgs, GetArgs, Output, WrongInput};
 use crate::connect::{Connection, connect};
-use crate::jobs::{self, Job};
+use crate::jobs::{self, JobObject};
 use crate::out::{errln, out, outln};
 use crate::{clock, table, why};
 
 /// Prints what the user asked for.
-pub(crate) async fn run(cluster: &Cluster, args: Get) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(cluster: &ClusterArgs, args: GetArgs) -> anyhow::Result<ExitCode> {
     let of_nodes = matches!(args.name.as_deref(), Some("nodes" | "node"));
     if of_nodes && args.watch {
         bail!(WrongInput("nodes cannot be watched here; use `kubectl get nodepreheats -w`".into()));
@@ -70,7 +70,7 @@ fn print_value(value: &Value, output: Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn header(args: &Get) -> Vec<&'static str> {
+fn header(args: &GetArgs) -> Vec<&'static str> {
     let mut header = vec!["NAME", "PHASE", "NODES", "DONE", "PULLING", "FAILED", "AGE"];
     if args.all_namespaces {
         header.insert(0, "NAMESPACE");
@@ -81,7 +81,7 @@ fn header(args: &Get) -> Vec<&'static str> {
     header
 }
 
-fn job_row(kind: &JobKind, object: &DynamicObject, args: &Get, now: Timestamp) -> Vec<String> {
+fn job_row(kind: &JobKind, object: &DynamicObject, args: &GetArgs, now: Timestamp) -> Vec<String> {
     let summary = (kind.summary)(object);
     let phase = if summary.phase.is_empty() { "-".into() } else { summary.phase };
     let age = table::age(object.metadata.creation_timestamp.as_ref().map(|time| time.0), now);
@@ -97,14 +97,14 @@ fn job_row(kind: &JobKind, object: &DynamicObject, args: &Get, now: Timestamp) -
     row
 }
 
-fn job_table(jobs: &[Job], args: &Get) -> String {
+fn job_table(jobs: &[JobObject], args: &GetArgs) -> String {
     let now = clock::system()();
     let rows: Vec<Vec<String>> = jobs.iter().map(|job| job_row(job.kind, &job.object, args, now)).collect();
     table::render(&header(args), &rows)
 }
 
 /// One job: what it says of itself, then node by node.
-async fn one_job(client: &Client, job: &Job, output: Output) -> anyhow::Result<()> {
+async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Result<()> {
     let summary = (job.kind.summary)(&job.object);
     outln!("{} {}: {}", job.kind.kind.name, job.object.name_any(), summary.message);
     summary.warnings.iter().for_each(|warning| outln!("warning: {warning}"));
@@ -211,7 +211,7 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
 }
 
 /// Prints a line for every change, until Ctrl-C.
-async fn watch(connection: &Connection, name: Option<&str>, args: &Get) -> anyhow::Result<ExitCode> {
+async fn watch(connection: &Connection, name: Option<&str>, args: &GetArgs) -> anyhow::Result<ExitCode> {
     let namespace = (!args.all_namespaces).then_some(connection.namespace.as_str());
     let mut all = SelectAll::new();
     let (kinds, config): (Vec<&'static JobKind>, _) = match name {

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use kube::config::Kubeconfig;
 
-use crate::cli::{Cluster, Crds, Install, WrongInput};
+use crate::cli::{ClusterArgs, CrdsArgs, InstallArgs, WrongInput};
 use crate::connect::{connect, is_named};
 use crate::out::{errln, outln};
 
@@ -31,7 +31,7 @@ pub(crate) use uninstall::run as uninstall;
 pub(crate) const NO_IMAGE: &str = concat!("stoker.invalid/stoker:v", env!("CARGO_PKG_VERSION"));
 
 /// Prints the manifests.
-pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(cluster: &ClusterArgs, args: InstallArgs) -> anyhow::Result<ExitCode> {
     let namespace = cluster.namespace.as_deref().unwrap_or(stoker_api::NAMESPACE);
     if args.host.agent_metrics.port() == args.host.agent_probes.port() {
         return Err(WrongInput("--agent-metrics and --agent-probes need two ports".into()).into());
@@ -64,7 +64,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Install) -> anyhow::Result<Exit
 
 /// Checks the cluster, where there is one. One that `kubectl apply` would reach and that cannot be seen from here is a problem:
 /// its namespace may be somebody's, and would be ours by what is printed.
-async fn look(cluster: &Cluster, namespace: &str, args: &Install) -> anyhow::Result<check::Seen> {
+async fn look(cluster: &ClusterArgs, namespace: &str, args: &InstallArgs) -> anyhow::Result<check::ClusterFacts> {
     let client = match connect(cluster).await {
         Ok(connection) => connection.client,
         Err(problem) if is_named(cluster) => return Err(problem),
@@ -75,7 +75,7 @@ async fn look(cluster: &Cluster, namespace: &str, args: &Install) -> anyhow::Res
         Err(_) => {
             let note = "no cluster was looked at, because there is no usable kubeconfig here; it must be";
             let notes = vec![format!("{note} {}, without a namespace {namespace} of somebody else", check::NEEDS)];
-            return Ok(check::Seen { notes, ..check::Seen::default() });
+            return Ok(check::ClusterFacts { notes, ..check::ClusterFacts::default() });
         }
     };
     Ok(check::cluster(&client, namespace, &manifests::definitions(&args.dialects)).await?)
@@ -87,7 +87,7 @@ fn has_context() -> bool {
 }
 
 /// `stoker crds`: our own, and those of the dialects that were asked for.
-pub(crate) fn crds(args: &Crds) -> anyhow::Result<ExitCode> {
+pub(crate) fn crds(args: &CrdsArgs) -> anyhow::Result<ExitCode> {
     for (name, crd) in manifests::files(&args.dialects) {
         outln!("---\n# {name}.yaml\n{}", serde_saphyr::to_string(&crd)?.trim_end());
     }

@@ -13,12 +13,12 @@ use crate::connect::Connection;
 use crate::errln;
 
 /// A job of any kind.
-pub(crate) struct Job {
+pub(crate) struct JobObject {
     pub(crate) kind: &'static JobKind,
     pub(crate) object: DynamicObject,
 }
 
-impl Job {
+impl JobObject {
     pub(crate) fn id(&self) -> JobId {
         self.kind.job_id_of(&self.object)
     }
@@ -79,7 +79,7 @@ async fn served(client: &Client, kind: &JobKind) -> ApiResource {
 }
 
 /// The job that the user named, or what there is instead.
-pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<Job> {
+pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<JobObject> {
     let (kind, name) = parse(said)?;
     let Connection { client, namespace } = connection;
     let jobs = api(client, kind, Some(namespace)).await;
@@ -90,7 +90,7 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
     };
     if let Some(mut object) = found {
         complete(kind, &mut object);
-        return Ok(Job { kind, object });
+        return Ok(JobObject { kind, object });
     }
     let others = jobs.list(&ListParams::default()).await.map_err(|problem| match is_missing(&problem) {
         true => not_installed(kind),
@@ -105,7 +105,7 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
 }
 
 /// All jobs of a namespace or of all, by kind and name. Of other projects' kinds those that the user may see.
-pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<Job>> {
+pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<JobObject>> {
     let mut jobs = Vec::new();
     for kind in job_kinds() {
         let objects = match api(client, kind, namespace).await.list(&ListParams::default()).await {
@@ -120,7 +120,7 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Re
         };
         jobs.extend(objects.items.into_iter().map(|mut object| {
             complete(kind, &mut object);
-            Job { kind, object }
+            JobObject { kind, object }
         }));
     }
     Ok(jobs)

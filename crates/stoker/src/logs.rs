@@ -9,11 +9,11 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
-use crate::cli::{LogFormat, Logs};
+use crate::cli::{LogArgs, LogFormat};
 use crate::out;
 
 /// Starts logging. That the filter can be read was checked with the rest of the command line.
-pub(crate) fn start(logs: &Logs, default: &str) {
+pub(crate) fn start(logs: &LogArgs, default: &str) {
     let filter = EnvFilter::new(logs.log.as_deref().unwrap_or(default));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);

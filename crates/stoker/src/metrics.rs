@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 
 /// What strangers may take.
 #[derive(Debug, Clone, Copy)]
-struct Limits {
+struct RequestLimits {
     /// Connections at one time; others wait in the listener's queue.
     connections: usize,
     /// A connection is one request, and over after this.
     patience: Duration,
 }
 
-impl Default for Limits {
+impl Default for RequestLimits {
     fn default() -> Self {
         Self { connections: 16, patience: Duration::from_secs(10) }
     }
@@ -91,21 +91,21 @@ impl For {
 }
 
 /// What requests share.
-struct Shared {
+struct MetricsShared {
     numbers: Numbers,
     registry: Registry,
 }
 
 /// Bound to its address; [`run`](Self::run) serves it.
-pub(crate) struct Server {
+pub(crate) struct MetricsServer {
     purpose: For,
     listener: TcpListener,
     addr: SocketAddr,
     router: Router,
-    limits: Limits,
+    limits: RequestLimits,
 }
 
-impl Server {
+impl MetricsServer {
     /// Takes the address (port 0: any), where one is given. Who has it may be about to go: a pod that is replaced on its node
     /// ends while the next one begins.
     pub(crate) async fn bind(
@@ -135,7 +135,7 @@ impl Server {
         })?;
         let addr = listener.local_addr()?;
         let router = router(purpose, numbers.clone());
-        Ok(Some(Self { purpose, listener, addr, router, limits: Limits::default() }))
+        Ok(Some(Self { purpose, listener, addr, router, limits: RequestLimits::default() }))
     }
 
     /// Both servers, those whose addresses are given. They wait for their addresses at the same time.
@@ -165,7 +165,7 @@ impl Server {
     /// Serves until cancelled; what is under way then is cut.
     pub(crate) async fn run(self, cancel: CancellationToken) {
         let service = TowerToHyperService::new(self.router);
-        let Limits { connections, patience } = self.limits;
+        let RequestLimits { connections, patience } = self.limits;
         // Those that are being closed count until they are gone.
         let (slots, waits) = match self.purpose {
             For::Metrics => (connections, true),
@@ -197,12 +197,12 @@ fn router(purpose: For, numbers: Numbers) -> Router {
         For::Probes => Router::new(),
     };
     router
-        .route("/healthz", get(async |State(shared): State<Arc<Shared>>| answer(shared.numbers.healthy())))
-        .route("/readyz", get(async |State(shared): State<Arc<Shared>>| answer(shared.numbers.ready())))
-        .with_state(Arc::new(Shared { numbers, registry }))
+        .route("/healthz", get(async |State(shared): State<Arc<MetricsShared>>| answer(shared.numbers.healthy())))
+        .route("/readyz", get(async |State(shared): State<Arc<MetricsShared>>| answer(shared.numbers.ready())))
+        .with_state(Arc::new(MetricsShared { numbers, registry }))
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> impl IntoResponse {
+async fn metrics(State(shared): State<Arc<MetricsShared>>) -> impl IntoResponse {
     let mut text = String::new();
     // Writing to a String does not fail.
     let _ = encode(&mut text, &shared.registry);
@@ -256,7 +256,7 @@ mod tests {
         assert!(said.starts_with("the controller is not ready: "), "{said}");
         assert_eq!(answer(Numbers { controller: None, ..numbers.clone() }.ready()).1, "no agent has started yet\n");
 
-        let bind = async |purpose, addr| Server::bind(purpose, addr, &numbers).await;
+        let bind = async |purpose, addr| MetricsServer::bind(purpose, addr, &numbers).await;
         let first = bind(For::Metrics, Some(([127, 0, 0, 1], 0).into())).await.unwrap().unwrap();
         for (purpose, option) in [(For::Metrics, "--metrics"), (For::Probes, "--probes")] {
             let second = bind(purpose, Some(first.addr())).await.err().unwrap();
@@ -271,14 +271,14 @@ mod tests {
         let ((), third) = tokio::join!(freed, bind(For::Probes, Some(addr)));
         assert_eq!(third.unwrap().unwrap().addr(), addr, "it was freed in time");
         assert!(bind(For::Metrics, None).await.unwrap().is_none());
-        assert!(Server::bind_both(None, None, &numbers).await.unwrap().is_empty());
+        assert!(MetricsServer::bind_both(None, None, &numbers).await.unwrap().is_empty());
     }
 
     /// A server with these limits, and how it is ended.
-    async fn serve(purpose: For, limits: Limits) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
-        let server = Server::bind(purpose, Some(([127, 0, 0, 1], 0).into()), &both()).await.unwrap().unwrap();
+    async fn serve(purpose: For, limits: RequestLimits) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+        let server = MetricsServer::bind(purpose, Some(([127, 0, 0, 1], 0).into()), &both()).await.unwrap().unwrap();
         let (addr, cancel) = (server.addr(), CancellationToken::new());
-        let running = tokio::spawn(Server { limits, ..server }.run(cancel.clone()));
+        let running = tokio::spawn(MetricsServer { limits, ..server }.run(cancel.clone()));
         (addr, cancel, running)
     }
 
@@ -297,7 +297,7 @@ mod tests {
     #[tokio::test]
     async fn more_connections_than_slots_wait_and_have_their_turn() {
         let (addr, cancel, running) =
-            serve(For::Metrics, Limits { connections: 2, patience: Duration::from_secs(3600) }).await;
+            serve(For::Metrics, RequestLimits { connections: 2, patience: Duration::from_secs(3600) }).await;
         let mut silent = Vec::new();
         for _ in 0..2 {
             silent.push(TcpStream::connect(addr).await.unwrap());
@@ -321,7 +321,7 @@ mod tests {
     /// Whoever holds every connection of a port, that of metrics or their own: probes are answered.
     #[tokio::test]
     async fn probes_are_answered_whoever_holds_connections() {
-        let limits = Limits { connections: 4, patience: Duration::from_secs(3600) };
+        let limits = RequestLimits { connections: 4, patience: Duration::from_secs(3600) };
         let (addr, cancel, running) = serve(For::Probes, limits).await;
         let mut silent = Vec::new();
         for _ in 0..40 {
@@ -340,7 +340,7 @@ mod tests {
     #[tokio::test]
     async fn who_says_nothing_or_not_all_is_cut_and_the_slot_is_free_again() {
         let (addr, cancel, running) =
-            serve(For::Metrics, Limits { connections: 1, patience: Duration::from_millis(20) }).await;
+            serve(For::Metrics, RequestLimits { connections: 1, patience: Duration::from_millis(20) }).await;
         for said in ["", "GET /metrics HTTP/1.1\r\nHost: he", "POST /metrics HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf"]
         {
             let mut stream = TcpStream::connect(addr).await.unwrap();

@@ -8,7 +8,7 @@ use stoker_agent::Limits;
 use stoker_api::Span;
 use stoker_core::Clock;
 use stoker_runtime::choose::Error;
-use stoker_runtime::{Choice, Containerd, Otherwise, Runtime, Wish, choose, containerd};
+use stoker_runtime::{Choice, Containerd, Otherwise, Runtime, RuntimeWish, choose, containerd};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::{Platform, Proxy, Registry, Settings, Spool, SpoolSettings};
 
@@ -16,14 +16,14 @@ use crate::cli::{NodeArgs, WrongInput};
 
 impl NodeArgs {
     /// The runtime that was asked for.
-    pub(crate) fn wish(&self) -> Wish {
+    pub(crate) fn wish(&self) -> RuntimeWish {
         self.runtime.unwrap_or_default()
     }
 
     /// Everything as it is without arguments, into a layout.
     pub(crate) fn layout() -> Self {
         Self {
-            runtime: Some(Wish::Layout),
+            runtime: Some(RuntimeWish::Layout),
             otherwise: Otherwise::Layout,
             runtime_endpoint: None,
             max_pulls: 3,

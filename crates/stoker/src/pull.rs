@@ -10,9 +10,9 @@ use stoker_api::Span;
 use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec, SecretRef};
 use stoker_core::human;
 
-use crate::cli::{Cluster, Pull, WrongInput};
+use crate::cli::{ClusterArgs, PullArgs, WrongInput};
 use crate::connect::connect;
-use crate::follow::{End, failures, follow};
+use crate::follow::{JobEnd, failures, follow};
 use crate::out::{errln, outln};
 use crate::screen::Screen;
 use crate::{clock, jobs};
@@ -21,7 +21,7 @@ use crate::{clock, jobs};
 const TTL: Span = Span(std::time::Duration::from_secs(3600));
 
 /// Makes the Preheat, and follows it unless told otherwise.
-pub(crate) async fn run(cluster: &Cluster, args: Pull) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(cluster: &ClusterArgs, args: PullArgs) -> anyhow::Result<ExitCode> {
     let connection = connect(cluster).await?;
     check_nodes(&connection.client, &args.nodes).await?;
     let preheats: Api<Preheat> = Api::namespaced(connection.client.clone(), &connection.namespace);
@@ -60,7 +60,7 @@ async fn check_nodes(client: &Client, names: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn preheat(args: &Pull) -> Preheat {
+fn preheat(args: &PullArgs) -> Preheat {
     let mut secrets: Vec<SecretRef> = Vec::new();
     for name in &args.secrets {
         if !secrets.iter().any(|known| known.name == *name) {
@@ -108,8 +108,8 @@ fn refused(problem: kube::Error, name: Option<&str>) -> anyhow::Error {
 }
 
 /// What came of it, for people, and the exit code.
-fn conclude(end: &End) -> anyhow::Result<ExitCode> {
-    let End { summary, object, rows } = end;
+fn conclude(end: &JobEnd) -> anyhow::Result<ExitCode> {
+    let JobEnd { summary, object, rows } = end;
     let name = object.name_any();
     summary.warnings.iter().for_each(|warning| errln!("warning: {warning}"));
     if summary.failed > 0 {

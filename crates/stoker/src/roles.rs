@@ -7,20 +7,20 @@ use stoker_transfer::Platform;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{Agent, Cluster, Controller};
+use crate::cli::{AgentArgs, ClusterArgs, ControllerArgs};
 use crate::connect::connect;
-use crate::metrics::{Numbers, Server};
+use crate::metrics::{MetricsServer, Numbers};
 use crate::{clock, node, up};
 
 /// `stoker controller`.
-pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::Result<ExitCode> {
+pub(crate) async fn controller(cluster: &ClusterArgs, args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let limits = stoker_controller::Limits { writes_per_second: args.max_writes_per_second, ..Default::default() };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let identity = format!("{}-{}", host.trim(), std::process::id());
     let metrics = stoker_controller::Metrics::new();
     let numbers = Numbers { controller: Some(metrics.clone()), agents: None };
-    let servers = Server::bind_both(args.metrics, args.probes, &numbers).await?;
+    let servers = MetricsServer::bind_both(args.metrics, args.probes, &numbers).await?;
     let (namespace, clock) = (home(cluster), clock::system());
     let trust_one_witness = args.digest_witnesses == 1;
     let settings =
@@ -30,24 +30,24 @@ pub(crate) async fn controller(cluster: &Cluster, args: Controller) -> anyhow::R
 }
 
 /// `stoker agent`.
-pub(crate) async fn agent(cluster: &Cluster, args: Agent) -> anyhow::Result<ExitCode> {
+pub(crate) async fn agent(cluster: &ClusterArgs, args: AgentArgs) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let (platform, clock) = (Platform::host(), clock::system());
     let settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
     let numbers = Numbers { controller: None, agents: Some(settings.metrics.clone()) };
-    let servers = Server::bind_both(args.metrics, args.probes, &numbers).await?;
+    let servers = MetricsServer::bind_both(args.metrics, args.probes, &numbers).await?;
     let cancel = CancellationToken::new();
     until_stopped(stoker_agent::run(settings, cancel.clone()), servers, cancel.clone()).await
 }
 
 /// Where Stoker's own objects are; not that of the context, which is for jobs.
-fn home(cluster: &Cluster) -> String {
+fn home(cluster: &ClusterArgs) -> String {
     cluster.namespace.clone().unwrap_or_else(|| stoker_api::NAMESPACE.into())
 }
 
 async fn until_stopped<E>(
     role: impl Future<Output = Result<(), E>>,
-    servers: Vec<Server>,
+    servers: Vec<MetricsServer>,
     cancel: CancellationToken,
 ) -> anyhow::Result<ExitCode>
 where

@@ -10,7 +10,7 @@ use stoker_core::Phase;
 use stoker_core::{human, text};
 use tokio::time::Instant;
 
-use crate::follow::Row;
+use crate::follow::ReportRow;
 use crate::out::errln;
 
 /// Where progress is drawn.
@@ -31,7 +31,7 @@ impl Screen {
     }
 
     /// Draws the present state.
-    pub(crate) fn show(&mut self, summary: &Summary, rows: &[Row]) {
+    pub(crate) fn show(&mut self, summary: &Summary, rows: &[ReportRow]) {
         match self {
             Screen::Bars(bars) => bars.show(summary, rows),
             Screen::Lines(lines) => lines.show(summary, rows),
@@ -55,7 +55,7 @@ pub(crate) struct Bars {
 }
 
 impl Bars {
-    fn show(&mut self, summary: &Summary, rows: &[Row]) {
+    fn show(&mut self, summary: &Summary, rows: &[ReportRow]) {
         for row in rows {
             let key = (row.node.clone(), row.image.clone());
             let bar = match self.bars.get(&key) {
@@ -88,7 +88,7 @@ fn style() -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━━ ")
 }
 
-fn word(row: &Row) -> String {
+fn word(row: &ReportRow) -> String {
     let report = &row.report;
     match (report.phase, report.reason) {
         (Phase::Succeeded, _) if report.bytes.upstream == 0 => "was there".into(),
@@ -111,7 +111,7 @@ pub(crate) struct Lines {
 impl Lines {
     const PAUSE: Duration = Duration::from_secs(2);
 
-    fn show(&mut self, summary: &Summary, rows: &[Row]) {
+    fn show(&mut self, summary: &Summary, rows: &[ReportRow]) {
         for row in rows {
             let word = word(row);
             let key = (row.node.clone(), row.image.clone());

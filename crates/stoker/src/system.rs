@@ -24,7 +24,7 @@ use crate::metrics::{self, Numbers};
 use crate::node;
 
 /// What to run.
-pub(crate) struct Options {
+pub(crate) struct SystemOptions {
     pub(crate) data: PathBuf,
     pub(crate) nodes: u16,
     pub(crate) listen: SocketAddr,
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 /// The running system.
-pub(crate) struct System {
+pub(crate) struct RunningSystem {
     /// In process, without a socket.
     pub(crate) client: Client,
     pub(crate) addr: SocketAddr,
@@ -53,10 +53,10 @@ pub(crate) struct System {
     _lock: File,
 }
 
-impl System {
+impl RunningSystem {
     /// Starts everything; ready when it returns.
-    pub(crate) async fn start(options: Options) -> anyhow::Result<Self> {
-        let Options { data, nodes, listen, metrics, platform, clock, node } = options;
+    pub(crate) async fn start(options: SystemOptions) -> anyhow::Result<Self> {
+        let SystemOptions { data, nodes, listen, metrics, platform, clock, node } = options;
         std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
         let data = std::path::absolute(&data)?;
         let lock = lock(&data)?;
@@ -66,13 +66,13 @@ impl System {
         let api = tokio::task::spawn_blocking(move || embedded::Api::new(settings)).await??;
         let (counts, agent_counts) = (stoker_controller::Metrics::new(), stoker_agent::Metrics::new());
         let numbers = Numbers { controller: Some(counts.clone()), agents: Some(agent_counts.clone()) };
-        let metrics = metrics::Server::bind(metrics::For::Metrics, metrics, &numbers).await?;
+        let metrics = metrics::MetricsServer::bind(metrics::For::Metrics, metrics, &numbers).await?;
         let server = embedded::Server::bind_kept(api.clone(), listen, &data.join("identity")).await?;
         let client = api.client("default");
-        let mut system = System {
+        let mut system = RunningSystem {
             client: client.clone(),
             addr: server.addr(),
-            metrics: metrics.as_ref().map(metrics::Server::addr),
+            metrics: metrics.as_ref().map(metrics::MetricsServer::addr),
             kubeconfig: data.join("kubeconfig"),
             nodes: Vec::new(),
             cancel: CancellationToken::new(),

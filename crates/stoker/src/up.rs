@@ -3,24 +3,24 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use stoker_runtime::{Otherwise, Wish};
+use stoker_runtime::{Otherwise, RuntimeWish};
 use stoker_transfer::Platform;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{Up, WrongInput};
+use crate::cli::{UpArgs, WrongInput};
 use crate::out::{errln, out};
-use crate::system::{Options, System};
+use crate::system::{RunningSystem, SystemOptions};
 
 /// Runs until Ctrl-C or SIGTERM.
-pub(crate) async fn run(mut args: Up) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(mut args: UpArgs) -> anyhow::Result<ExitCode> {
     // The embedded default needs nothing on the machine.
-    args.node.runtime.get_or_insert(Wish::Layout);
+    args.node.runtime.get_or_insert(RuntimeWish::Layout);
     args.node.otherwise = Otherwise::Layout;
-    if args.nodes > 1 && args.node.wish() != Wish::Layout {
+    if args.nodes > 1 && args.node.wish() != RuntimeWish::Layout {
         let wish = args.node.wish();
         bail!(WrongInput(format!("--runtime {wish} is this machine's own, which is one node; leave --nodes out")));
     }
-    let options = Options {
+    let options = SystemOptions {
         data: args.data,
         nodes: args.nodes,
         listen: args.listen,
@@ -29,7 +29,7 @@ pub(crate) async fn run(mut args: Up) -> anyhow::Result<ExitCode> {
         clock: crate::clock::system(),
         node: args.node,
     };
-    let mut system = System::start(options).await?;
+    let mut system = RunningSystem::start(options).await?;
     out!("{}", greeting(&system));
     system.run_until(stopped()).await??;
     errln!("stopping");
@@ -47,7 +47,7 @@ pub(crate) async fn stopped() -> std::io::Result<()> {
 }
 
 /// How to reach it, with the first commands to try.
-pub(crate) fn greeting(system: &System) -> String {
+pub(crate) fn greeting(system: &RunningSystem) -> String {
     let kubeconfig = system.kubeconfig.display();
     let nodes = match system.nodes.as_slice() {
         [(only, _)] => only.clone(),

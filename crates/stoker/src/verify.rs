@@ -11,27 +11,27 @@ use stoker_core::human;
 use stoker_runtime::Layout;
 use stoker_runtime::layout::Verified;
 
-use crate::cli::Verify;
+use crate::cli::VerifyArgs;
 use crate::out::{errln, out};
 
 /// The exit code of clap for arguments that make no sense.
 const WRONG_USAGE: u8 = 2;
 
 /// A layout, and whose it is.
-struct Store {
+struct NodeLayout {
     layout: Layout,
     /// The node of `stoker up` whose images these are.
     node: Option<String>,
 }
 
-impl Store {
+impl NodeLayout {
     fn label(&self) -> String {
         self.node.clone().unwrap_or_else(|| self.layout.dir().display().to_string())
     }
 }
 
 /// Exit code 0 if everything is right, 1 if not, 2 if there is nothing to look at.
-pub(crate) async fn run(args: Verify) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: VerifyArgs) -> anyhow::Result<ExitCode> {
     let stores = find(&args.data)?;
     if stores.is_empty() {
         errln!(
@@ -66,10 +66,10 @@ pub(crate) async fn run(args: Verify) -> anyhow::Result<ExitCode> {
 }
 
 /// The layouts of a directory: itself, that of an agent, or those of all nodes of `stoker up`.
-fn find(data: &Path) -> anyhow::Result<Vec<Store>> {
+fn find(data: &Path) -> anyhow::Result<Vec<NodeLayout>> {
     let layout = |dir: PathBuf| Layout::existing(dir).ok();
     if let Some(layout) = layout(data.to_owned()).or_else(|| layout(data.join("images"))) {
-        return Ok(vec![Store { layout, node: None }]);
+        return Ok(vec![NodeLayout { layout, node: None }]);
     }
     let mut names: Vec<String> = match std::fs::read_dir(data.join("nodes")) {
         Ok(nodes) => nodes
@@ -81,7 +81,7 @@ fn find(data: &Path) -> anyhow::Result<Vec<Store>> {
     names.sort_by_key(|name| (name.len(), name.clone()));
     let store = |name: String| {
         let layout = layout(data.join("nodes").join(&name).join("images"))?;
-        Some(Store { layout, node: Some(name) })
+        Some(NodeLayout { layout, node: Some(name) })
     };
     Ok(names.into_iter().filter_map(store).collect())
 }
@@ -97,7 +97,7 @@ fn bar(label: &str) -> ProgressBar {
 }
 
 /// What was found, and what to do about it.
-fn told(store: &Store, verified: &Verified) -> String {
+fn told(store: &NodeLayout, verified: &Verified) -> String {
     let Verified { blobs, bytes, images, damaged, missing } = verified;
     let mut text = format!("{}: {images} images, {blobs} blobs, {}: ", store.label(), human::bytes(*bytes));
     if verified.is_good() {

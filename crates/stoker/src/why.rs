@@ -11,14 +11,14 @@ use stoker_core::human;
 use stoker_core::world::State;
 use stoker_core::{JobId, Reason, Report, WAITING_FOR_ROOM, Waiting, World};
 
-use crate::cli::{Cluster, Why};
+use crate::cli::{ClusterArgs, WhyArgs};
 use crate::connect::connect;
-use crate::jobs::Job;
+use crate::jobs::JobObject;
 use crate::out::{out, outln};
 use crate::{clock, jobs, table};
 
 /// One node of a job, for people.
-pub(crate) struct Row {
+pub(crate) struct NodeRow {
     pub(crate) node: String,
     pub(crate) state: State,
     pub(crate) images: Vec<ImageRow>,
@@ -31,7 +31,7 @@ pub(crate) struct ImageRow {
 }
 
 /// The nodes of a job as the next plan sees them. What that plan would hand out the controller has not done yet.
-pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<Row> {
+pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<NodeRow> {
     let plan = world.plan(now);
     let pending = |node: &str| {
         plan.orders.iter().any(|write| {
@@ -48,18 +48,18 @@ pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<Row> {
             State::Pulling if pending(&view.node) => State::Waiting(Waiting::Pending),
             state => state,
         };
-        Row { node: view.node.to_string(), state, images }
+        NodeRow { node: view.node.to_string(), state, images }
     });
     views.collect()
 }
 
 /// The same, and of an ended job also the failures that its own status describes, where reports of nodes are not kept.
-pub(crate) fn all_rows(world: &mut World, job: &Job, summary: &Summary, now: Timestamp) -> Vec<Row> {
+pub(crate) fn all_rows(world: &mut World, job: &JobObject, summary: &Summary, now: Timestamp) -> Vec<NodeRow> {
     let mut rows = rows(world, &job.id(), now);
     if summary.ended {
         let known: BTreeSet<String> = rows.iter().map(|row| row.node.clone()).collect();
         let others = summary.failures.iter().filter(|failed| !known.contains(&*failed.node));
-        rows.extend(others.map(|failed| Row {
+        rows.extend(others.map(|failed| NodeRow {
             node: failed.node.to_string(),
             state: State::Failed(failed.reason, failed.message.clone()),
             images: Vec::new(),
@@ -70,7 +70,7 @@ pub(crate) fn all_rows(world: &mut World, job: &Job, summary: &Summary, now: Tim
 }
 
 /// A state in a sentence.
-pub(crate) fn sentence(row: &Row, now: Timestamp) -> String {
+pub(crate) fn sentence(row: &NodeRow, now: Timestamp) -> String {
     match &row.state {
         State::Succeeded => "has every image".into(),
         State::Waiting(waiting) => format!("{}: {waiting}", waiting.reason()),
@@ -124,7 +124,7 @@ pub(crate) fn word(state: &State) -> &'static str {
 }
 
 /// Prints a sentence for each node that is not done, or for the one that was named.
-pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<ExitCode> {
     let connection = connect(cluster).await?;
     let job = jobs::find(&connection, &args.name).await?;
     let summary = (job.kind.summary)(&job.object);
@@ -133,7 +133,8 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
     let mut world = snapshot.world;
     let now = clock::system()();
     let rows = all_rows(&mut world, &job, &summary, now);
-    let asked: Vec<&Row> = rows.iter().filter(|row| args.node.as_ref().is_none_or(|node| *node == row.node)).collect();
+    let asked: Vec<&NodeRow> =
+        rows.iter().filter(|row| args.node.as_ref().is_none_or(|node| *node == row.node)).collect();
     if let Some(node) = &args.node
         && asked.is_empty()
     {
@@ -151,7 +152,7 @@ pub(crate) async fn run(cluster: &Cluster, args: Why) -> anyhow::Result<ExitCode
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let open: Vec<&Row> =
+    let open: Vec<&NodeRow> =
         asked.into_iter().filter(|row| args.node.is_some() || row.state != State::Succeeded).collect();
     if open.is_empty() {
         let message = if summary.message.is_empty() { "nothing is known yet".into() } else { summary.message };

@@ -7,16 +7,16 @@ fn names(all: &[&str]) -> BTreeSet<String> {
     all.iter().map(|name| name.to_string()).collect()
 }
 
-fn pull(blobs: &[&str], left: Option<(i64, u64)>) -> Pull {
-    Pull { blobs: names(blobs), left: left.map(|(since, bytes)| Left { since: at(since), bytes }) }
+fn pull(blobs: &[&str], left: Option<(i64, u64)>) -> PullNote {
+    PullNote { blobs: names(blobs), left: left.map(|(since, bytes)| LeftBehind { since: at(since), bytes }) }
 }
 
-fn file(digest: &str, bytes: u64, written: i64) -> File {
-    File { digest: digest.into(), bytes, written: at(written) }
+fn file(digest: &str, bytes: u64, written: i64) -> LeftFile {
+    LeftFile { digest: digest.into(), bytes, written: at(written) }
 }
 
 /// What is kept, forgotten and released at this second, of an hour and 100 bytes.
-fn decide(open: &[&str], done: &[&str], pulls: &[(&str, Pull)], files: &[File], now: i64) -> Plan {
+fn decide(open: &[&str], done: &[&str], pulls: &[(&str, PullNote)], files: &[LeftFile], now: i64) -> SweepPlan {
     let orders = Keep { open: names(open), done: names(done) };
     let pulls = pulls.iter().map(|(name, pull)| (name.to_string(), pull.clone())).collect();
     plan(&orders, &pulls, files, Bounds { age: HOUR, bytes: 100 }, at(now))
@@ -26,7 +26,7 @@ fn decide(open: &[&str], done: &[&str], pulls: &[(&str, Pull)], files: &[File], 
 fn what_orders_want_stays_however_old_and_large_it_is() {
     let files = [file("a", 1 << 40, 0)];
     let plan = decide(&["one"], &[], &[("one", pull(&["a"], None))], &files, 1_000_000);
-    assert_eq!(plan, Plan { keep: names(&["one"]), ..Plan::default() });
+    assert_eq!(plan, SweepPlan { keep: names(&["one"]), ..SweepPlan::default() });
 }
 
 #[test]
@@ -35,7 +35,11 @@ fn what_was_taken_back_stays_for_its_time() {
     let pulls = [("one", pull(&["a"], None)), ("two", pull(&["b", "c"], Some((1_000, 50))))];
     let plan = decide(&[], &[], &pulls, &files, 2_000);
     assert_eq!(plan.keep, names(&["one", "two"]));
-    assert_eq!(plan.leave, BTreeMap::from([("one".into(), Left { since: at(2_000), bytes: 10 })]), "it begins now");
+    assert_eq!(
+        plan.leave,
+        BTreeMap::from([("one".into(), LeftBehind { since: at(2_000), bytes: 10 })]),
+        "it begins now"
+    );
     assert_eq!((plan.forget, plan.release), (names(&[]), names(&[])));
     assert_eq!(plan.next, Some(at(1_000 + 3_600)));
 

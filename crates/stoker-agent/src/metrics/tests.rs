@@ -16,7 +16,7 @@ fn samples(metrics: &Metrics) -> Vec<String> {
     samples
 }
 
-fn failed(reason: Reason) -> Result<Done, Failure> {
+fn failed(reason: Reason) -> Result<Success, Failure> {
     Err(Failure { reason, message: "r/i:1 is not there".into(), retryable: true, pause: None })
 }
 
@@ -25,7 +25,7 @@ fn counters_stay_and_levels_go_with_their_agent() {
     let metrics = Metrics::new();
     assert_eq!(samples(&metrics), Vec::<String>::new());
     let (one, two) = (metrics.join(), metrics.join());
-    one.attempt(&Ok(Done::from("sha256:a".to_string())));
+    one.attempt(&Ok(Success::from("sha256:a".to_string())));
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::Unresolved));
@@ -77,7 +77,7 @@ async fn one_that_hangs_or_is_not_registered_speaks_for_all() {
     let metrics = Metrics::new();
     assert_eq!(metrics.ready(), Err("no agent has started yet".into()));
     let (one, two) = (metrics.join(), metrics.join());
-    let turn = |share: &Share| share.turn(true, &BTreeMap::new(), &BTreeMap::new());
+    let turn = |share: &AgentCounts| share.turn(true, &BTreeMap::new(), &BTreeMap::new());
     turn(&one);
     let sentence = "1 of 2 agents are registered and have seen their NodePreheat";
     assert_eq!(metrics.ready(), Err(sentence.into()));

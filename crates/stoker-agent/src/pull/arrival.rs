@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use stoker_core::step::Failure;
-use stoker_runtime::room::Left;
+use stoker_runtime::room::Unwritten;
 use stoker_transfer::{Descriptor, Digest, Progress};
 
-use super::Tools;
+use super::PullTools;
 use super::failure::transfer_failure;
 
 /// One blob. Clones are the same.
@@ -35,22 +35,22 @@ impl Arrival {
     }
 
     /// What the spool will still write of it.
-    pub(super) fn unfetched(&self) -> Left {
+    pub(super) fn unfetched(&self) -> Unwritten {
         let this = self.clone();
-        Left::Counted(Box::new(move || {
+        Unwritten::Counted(Box::new(move || {
             let have = this.fetch.get().map_or(0, Progress::have);
             this.size.saturating_sub(have.max(this.spooled))
         }))
     }
 
     /// What the runtime will still write of it.
-    pub(super) fn untaken(&self) -> Left {
+    pub(super) fn untaken(&self) -> Unwritten {
         let this = self.clone();
-        Left::Counted(Box::new(move || this.size.saturating_sub(this.taken.load(Ordering::Relaxed))))
+        Unwritten::Counted(Box::new(move || this.size.saturating_sub(this.taken.load(Ordering::Relaxed))))
     }
 }
 
-impl Tools {
+impl PullTools {
     /// What the spool has of each blob.
     pub(super) async fn spooled(&self) -> Result<HashMap<Digest, u64>, Failure> {
         let held = self.spool.held().await.map_err(transfer_failure)?;

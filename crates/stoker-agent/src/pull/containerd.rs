@@ -8,45 +8,46 @@ use futures::{FutureExt as _, StreamExt as _, TryFutureExt as _, TryStreamExt as
 use stoker_core::Reason;
 use stoker_core::step::Failure;
 use stoker_runtime::Containerd;
-use stoker_runtime::containerd::{Blob, Layer, Session, Trouble, Wanted};
-use stoker_runtime::grpc::Kind as RuntimeKind;
-use stoker_runtime::room::{Amount, Hold, Purse};
-use stoker_transfer::{Descriptor, Image};
+use stoker_runtime::containerd::{LayerSource, LayerState, LayerTrouble, Session, WantedImage};
+use stoker_runtime::grpc::RuntimeErrorKind;
+use stoker_runtime::room::{DiskAmount, Hold, Purse};
+use stoker_transfer::{Descriptor, PlatformImage};
 
 use super::arrival::Arrival;
 use super::failure::{keeps_changing, restarts, runtime_failure, transfer_failure};
-use super::{ANEW, Origin, Tools, by_digest};
-use crate::guard::{self, Need, Reserved, unpacked};
+use super::{ANEW, Origin, PullTools, by_digest};
+use crate::guard::{self, DiskNeed, Reserved, unpacked};
 use crate::meter::Meter;
 
 /// What one layer has reserved, until it is in its place.
-struct Share {
+struct LayerShare {
     arrival: Arrival,
     /// Whether its blob has to come.
     comes: bool,
     /// What it takes unpacked, about, if that has to be done.
-    unpacked: Option<Amount>,
+    unpacked: Option<DiskAmount>,
     purse: Purse,
     /// For the blob, in the spool and in containerd.
     _holds: Vec<Hold>,
 }
 
-impl Share {
-    fn needs(&self) -> impl Iterator<Item = Need> {
-        let blob = self.comes.then(|| [Need::Spool(self.arrival.unfetched()), Need::Images(self.arrival.untaken())]);
-        blob.into_iter().flatten().chain(self.unpacked.map(Need::Unpacked))
+impl LayerShare {
+    fn needs(&self) -> impl Iterator<Item = DiskNeed> {
+        let blob =
+            self.comes.then(|| [DiskNeed::Spool(self.arrival.unfetched()), DiskNeed::Images(self.arrival.untaken())]);
+        blob.into_iter().flatten().chain(self.unpacked.map(DiskNeed::Unpacked))
     }
 }
 
 /// The most that an image's configuration may have.
 const MOST_CONFIG: u64 = 8 * 1024 * 1024;
 
-impl Tools {
+impl PullTools {
     pub(super) async fn put_in_containerd(
         &self,
         containerd: &Containerd,
         from: &Origin,
-        image: &Image,
+        image: &PlatformImage,
         meter: &Meter,
     ) -> Result<(), Failure> {
         let config = self.config(containerd, from, image, meter).await?;
@@ -54,7 +55,8 @@ impl Tools {
         let (session, shares) = loop {
             let wanted = wanted(from, image, config.clone());
             let session = containerd.begin(wanted, (self.clock)()).await.map_err(runtime_failure)?;
-            let missing = || image.layers.iter().zip(session.layers()).filter(|(_, state)| **state == Layer::Missing);
+            let missing =
+                || image.layers.iter().zip(session.layers()).filter(|(_, state)| **state == LayerState::Missing);
             let mut seen = HashSet::new();
             let lacks = missing().filter(|(layer, _)| seen.insert(layer.digest())).map(|(layer, _)| layer.size());
             let lacks = lacks.fold(0, u64::saturating_add);
@@ -81,23 +83,23 @@ impl Tools {
         &self,
         session: &Session,
         from: &Origin,
-        image: &Image,
+        image: &PlatformImage,
         meter: &Meter,
-    ) -> Result<Option<Vec<Share>>, Failure> {
+    ) -> Result<Option<Vec<LayerShare>>, Failure> {
         let spooled = self.spooled().await?;
         let mut seen = HashSet::new();
-        let mut shares: Vec<Share> = Vec::new();
+        let mut shares: Vec<LayerShare> = Vec::new();
         for (index, (layer, state)) in image.layers.iter().zip(session.layers()).enumerate() {
             let arrival = Arrival::new(layer, spooled.get(layer.digest()).copied());
             // What an earlier attempt left on the disk is not needed once more.
             arrival.taken.store(session.begun(index), Ordering::Relaxed);
             // A layer that is there twice comes once, and is unpacked twice.
-            let comes = *state == Layer::Missing && seen.insert(layer.digest());
-            let unpacks = *state != Layer::Unpacked;
+            let comes = *state == LayerState::Missing && seen.insert(layer.digest());
+            let unpacks = *state != LayerState::Unpacked;
             let unpacked = unpacks.then(|| unpacked(layer.media_type().as_ref(), layer.size()));
-            shares.push(Share { arrival, comes, unpacked, purse: Purse::bottomless(), _holds: Vec::new() });
+            shares.push(LayerShare { arrival, comes, unpacked, purse: Purse::bottomless(), _holds: Vec::new() });
         }
-        let needs = || shares.iter().flat_map(Share::needs).collect();
+        let needs = || shares.iter().flat_map(LayerShare::needs).collect();
         let Some(reserved) = self.guard.admit(from.reference.name(), needs, meter).await? else { return Ok(None) };
         let mut reserved = reserved.into_iter();
         for share in &mut shares {
@@ -116,7 +118,7 @@ impl Tools {
         &self,
         containerd: &Containerd,
         from: &Origin,
-        image: &Image,
+        image: &PlatformImage,
         meter: &Meter,
     ) -> Result<Bytes, Failure> {
         let config = &image.config;
@@ -154,12 +156,12 @@ impl Tools {
         index: usize,
         from: &Origin,
         layer: Descriptor,
-        share: Share,
+        share: LayerShare,
         meter: &Meter,
     ) -> Result<(), Failure> {
         let failure = |trouble| failure(from.reference.name(), trouble);
         if !session.lacks(index).await.map_err(runtime_failure)? {
-            let nothing: Option<Blob<'_, stoker_transfer::Error>> = None;
+            let nothing: Option<LayerSource<'_, stoker_transfer::Error>> = None;
             return session.layer(index, nothing, &share.purse).await.map_err(failure);
         }
         let hand = self.uses.take(layer.digest());
@@ -170,13 +172,13 @@ impl Tools {
         loop {
             let (open, slow) = (|from: u64| growing.follow(from), || growing.throttled());
             let complete = growing.complete().map_ok(|_| ()).boxed();
-            let blob = Blob { open: &open, complete, slow: &slow, taken: &share.arrival.taken };
+            let blob = LayerSource { open: &open, complete, slow: &slow, taken: &share.arrival.taken };
             match session.layer(index, Some(blob), &share.purse).await {
                 Ok(()) => break,
                 // The blob begins anew; so do we.
-                Err(Trouble::Source(problem)) if restarts(&problem) && tries < ANEW => {}
+                Err(LayerTrouble::Source(problem)) if restarts(&problem) && tries < ANEW => {}
                 // containerd hashes what it is given. Where that is not what the spool had checked, another fetch helps.
-                Err(Trouble::Runtime(problem)) if problem.kind == RuntimeKind::Corrupt => {
+                Err(LayerTrouble::Runtime(problem)) if problem.kind == RuntimeErrorKind::Corrupt => {
                     if !growing.is_damaged().await.map_err(transfer_failure)? {
                         return Err(runtime_failure(problem));
                     }
@@ -198,13 +200,13 @@ impl Tools {
     }
 }
 
-fn wanted(from: &Origin, image: &Image, config: Bytes) -> Wanted {
+fn wanted(from: &Origin, image: &PlatformImage, config: Bytes) -> WantedImage {
     let reference = &from.reference;
     let mut names = vec![by_digest(reference, image.root.digest().as_ref())];
     if reference.digest().is_none() {
         names.insert(0, reference.name().to_owned());
     }
-    Wanted {
+    WantedImage {
         pull: reference.key().to_string(),
         names,
         source: (reference.registry().to_owned(), reference.repository().to_owned()),
@@ -219,12 +221,12 @@ fn wanted(from: &Origin, image: &Image, config: Bytes) -> Wanted {
     }
 }
 
-fn failure(image: &str, trouble: Trouble<stoker_transfer::Error>) -> Failure {
+fn failure(image: &str, trouble: LayerTrouble<stoker_transfer::Error>) -> Failure {
     match trouble {
-        Trouble::Source(problem) => transfer_failure(problem),
-        Trouble::Runtime(problem) if problem.kind == RuntimeKind::NoRoom => {
+        LayerTrouble::Source(problem) => transfer_failure(problem),
+        LayerTrouble::Runtime(problem) if problem.kind == RuntimeErrorKind::NoRoom => {
             guard::failure(format!("{image} is larger than it seemed: {problem}"))
         }
-        Trouble::Runtime(problem) => runtime_failure(problem),
+        LayerTrouble::Runtime(problem) => runtime_failure(problem),
     }
 }

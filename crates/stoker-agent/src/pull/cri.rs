@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use stoker_core::step::Failure;
 use stoker_core::{Order, Reason};
-use stoker_runtime::cri::{Auth, Sandbox};
-use stoker_runtime::grpc::Kind;
-use stoker_runtime::room::{Amount, Left};
-use stoker_runtime::{Cri, Identity, There};
+use stoker_runtime::cri::{PodSandbox, RegistryAuth};
+use stoker_runtime::grpc::RuntimeErrorKind;
+use stoker_runtime::room::{DiskAmount, Unwritten};
+use stoker_runtime::{Cri, ImageIdentity, There};
 use stoker_transfer::{Digest, Login};
 
 use super::failure::{runtime_failure, transfer_failure};
-use super::{Done, Origin, Tools, enough, name_in_store};
-use crate::guard::{Need, unpacked};
+use super::{Origin, PullTools, Success, enough, name_in_store};
+use crate::guard::{DiskNeed, unpacked};
 use crate::meter::Meter;
 
 /// How much longer than an attempt the runtime may take, should nobody stop it.
 const LONGER: Duration = Duration::from_secs(10);
 
-impl Tools {
+impl PullTools {
     pub(super) async fn by_cri(
         &self,
         cri: &Cri,
@@ -27,7 +27,7 @@ impl Tools {
         from: &Origin,
         there: Option<There>,
         meter: &Meter,
-    ) -> Result<Done, Failure> {
+    ) -> Result<Success, Failure> {
         // A registry that only the runtime can reach (by a mirror of its own) is no reason not to try.
         let wanted = match self.digest(order, from, meter).await {
             Ok(digest) => Some(digest),
@@ -50,7 +50,7 @@ impl Tools {
             Some(wanted) => {
                 match self.registry.image_with(&from.reference, wanted, &self.platform, &from.logins).await {
                     // The runtime would believe the sizes.
-                    Err(problem) if problem.kind() == stoker_transfer::Kind::TooLarge => {
+                    Err(problem) if problem.kind() == stoker_transfer::TransferErrorKind::TooLarge => {
                         return Err(transfer_failure(problem));
                     }
                     image => image.ok(),
@@ -64,8 +64,8 @@ impl Tools {
             // Which of its layers are there already, CRI does not say: they all count.
             let needs = || {
                 let unpacked = image.layers.iter().map(|layer| unpacked(layer.media_type().as_ref(), layer.size()));
-                let packed = Left::Amount(Amount { bytes: image.total_size(), inodes: 0 });
-                unpacked.map(Need::Unpacked).chain([Need::Images(packed)]).collect()
+                let packed = Unwritten::Amount(DiskAmount { bytes: image.total_size(), inodes: 0 });
+                unpacked.map(DiskNeed::Unpacked).chain([DiskNeed::Images(packed)]).collect()
             };
             while reserved.is_none() {
                 reserved = self.guard.admit(from.reference.name(), needs, meter).await?;
@@ -101,12 +101,12 @@ impl Tools {
                 });
             }
             None => match There::listed(&name, &listed).identity {
-                Identity::Digest(digest) => {
+                ImageIdentity::Digest(digest) => {
                     meter.learned(stoker_core::Pin::new(order.asked, digest.clone()));
                     digest.into()
                 }
                 // No other node could pull by it.
-                Identity::ImageId(id) => Done::without_digest(&order.image, id),
+                ImageIdentity::ImageId(id) => Success::without_digest(&order.image, id),
             },
         };
         meter.whole(listed.size);
@@ -117,7 +117,7 @@ impl Tools {
     async fn pull_as_anyone(&self, cri: &Cri, order: &Order, from: &Origin, name: &str) -> Result<(), Failure> {
         let told = &order.terms.pull.sandbox;
         let sandbox = (*told != Default::default())
-            .then(|| Sandbox { labels: told.labels.clone(), annotations: told.annotations.clone() });
+            .then(|| PodSandbox { labels: told.labels.clone(), annotations: told.annotations.clone() });
         // The attempt as a whole ends before that, and says more about it.
         let limit = order.terms.pull.timeout.saturating_add(LONGER);
         let mut refusal = None;
@@ -125,7 +125,7 @@ impl Tools {
             let auth = login.map(auth);
             match cri.pull(name, auth.as_ref(), sandbox.as_ref(), limit).await {
                 Ok(_) => return Ok(()),
-                Err(problem) if matches!(problem.kind, Kind::Unauthorized | Kind::NotFound) => {
+                Err(problem) if matches!(problem.kind, RuntimeErrorKind::Unauthorized | RuntimeErrorKind::NotFound) => {
                     refusal.get_or_insert(problem);
                 }
                 Err(problem) => return Err(runtime_failure(problem)),
@@ -135,6 +135,10 @@ impl Tools {
     }
 }
 
-fn auth(login: &Login) -> Auth {
-    Auth { username: login.username.clone(), password: login.password.expose().to_owned(), ..Default::default() }
+fn auth(login: &Login) -> RegistryAuth {
+    RegistryAuth {
+        username: login.username.clone(),
+        password: login.password.expose().to_owned(),
+        ..Default::default()
+    }
 }

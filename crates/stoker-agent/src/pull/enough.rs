@@ -3,16 +3,16 @@
 //! Were there two rules, a look could find an image that the attempt it starts does not accept, and so for ever.
 
 use stoker_core::{Order, Policy};
-use stoker_runtime::{Identity, There};
+use stoker_runtime::{ImageIdentity, There};
 
-use super::Done;
+use super::Success;
 
 /// The digest that an order carries.
 pub(crate) fn pinned(order: &Order) -> Option<&str> {
     order.pin().map(|pin| pin.digest.as_str())
 }
 
-impl Done {
+impl Success {
     /// Of an image that the runtime knows by its own id alone.
     pub(super) fn without_digest(image: &str, id: String) -> Self {
         let note = format!(
@@ -25,12 +25,12 @@ impl Done {
 
 /// What to say of the order if what is there is enough for it: any image under this name for IfNotPresent, as it is for
 /// the kubelet; the wanted digest for Always.
-pub(crate) fn enough(order: &Order, wanted: Option<&str>, there: &There) -> Option<Done> {
+pub(crate) fn enough(order: &Order, wanted: Option<&str>, there: &There) -> Option<Success> {
     match (&there.identity, order.terms.pull.policy) {
-        (Identity::Digest(digest), Policy::IfNotPresent) => Some(digest.clone().into()),
-        (Identity::Digest(digest), Policy::Always) => (wanted == Some(digest)).then(|| digest.clone().into()),
-        (Identity::ImageId(id), Policy::IfNotPresent) => Some(Done::without_digest(&order.image, id.clone())),
-        (Identity::ImageId(_), Policy::Always) => None,
+        (ImageIdentity::Digest(digest), Policy::IfNotPresent) => Some(digest.clone().into()),
+        (ImageIdentity::Digest(digest), Policy::Always) => (wanted == Some(digest)).then(|| digest.clone().into()),
+        (ImageIdentity::ImageId(id), Policy::IfNotPresent) => Some(Success::without_digest(&order.image, id.clone())),
+        (ImageIdentity::ImageId(_), Policy::Always) => None,
     }
 }
 
@@ -41,8 +41,8 @@ mod tests {
 
     #[test]
     fn any_image_is_enough_for_if_not_present_and_the_wanted_digest_for_always() {
-        let (ours, other) = (Identity::Digest("sha256:a".into()), Identity::Digest("sha256:b".into()));
-        let loaded = Identity::ImageId("sha256:c".into());
+        let (ours, other) = (ImageIdentity::Digest("sha256:a".into()), ImageIdentity::Digest("sha256:b".into()));
+        let loaded = ImageIdentity::ImageId("sha256:c".into());
         let (unpinned, pinned) = (None, Some("sha256:a"));
         for (policy, wanted, there, expected) in [
             (Policy::IfNotPresent, unpinned, &ours, Some("sha256:a")),

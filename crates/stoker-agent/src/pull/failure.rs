@@ -2,26 +2,26 @@
 
 use stoker_core::Reason;
 use stoker_core::step::Failure;
-use stoker_runtime::grpc::Kind as RuntimeKind;
-use stoker_transfer::{Digest, Kind};
+use stoker_runtime::grpc::RuntimeErrorKind;
+use stoker_transfer::{Digest, TransferErrorKind};
 
 /// An error of the image store.
 pub(super) fn runtime_failure(problem: impl Into<stoker_runtime::Error>) -> Failure {
     let problem = problem.into();
     let (reason, retryable) = match problem.kind() {
-        RuntimeKind::NotFound => (Reason::NotFound, true),
-        RuntimeKind::Unauthorized => (Reason::Unauthorized, false),
-        RuntimeKind::NoSpace => (Reason::NoSpace, true),
-        RuntimeKind::NoRoom => (Reason::Disk, true),
-        RuntimeKind::Unavailable | RuntimeKind::Starting => (Reason::RuntimeUnavailable, true),
-        RuntimeKind::Timeout => (Reason::Timeout, true),
-        RuntimeKind::RateLimited => (Reason::RateLimited, true),
-        RuntimeKind::Unreachable => (Reason::Unreachable, true),
-        RuntimeKind::Registry => (Reason::RegistryError, true),
-        RuntimeKind::Corrupt => (Reason::DigestMismatch, true),
-        RuntimeKind::PlatformMissing => (Reason::PlatformMissing, false),
-        RuntimeKind::Exists | RuntimeKind::Held | RuntimeKind::Other => (Reason::StoreError, true),
-        RuntimeKind::Unsupported => (Reason::StoreError, false),
+        RuntimeErrorKind::NotFound => (Reason::NotFound, true),
+        RuntimeErrorKind::Unauthorized => (Reason::Unauthorized, false),
+        RuntimeErrorKind::NoSpace => (Reason::NoSpace, true),
+        RuntimeErrorKind::NoRoom => (Reason::Disk, true),
+        RuntimeErrorKind::Unavailable | RuntimeErrorKind::Starting => (Reason::RuntimeUnavailable, true),
+        RuntimeErrorKind::Timeout => (Reason::Timeout, true),
+        RuntimeErrorKind::RateLimited => (Reason::RateLimited, true),
+        RuntimeErrorKind::Unreachable => (Reason::Unreachable, true),
+        RuntimeErrorKind::Registry => (Reason::RegistryError, true),
+        RuntimeErrorKind::Corrupt => (Reason::DigestMismatch, true),
+        RuntimeErrorKind::PlatformMissing => (Reason::PlatformMissing, false),
+        RuntimeErrorKind::Exists | RuntimeErrorKind::Held | RuntimeErrorKind::Other => (Reason::StoreError, true),
+        RuntimeErrorKind::Unsupported => (Reason::StoreError, false),
     };
     Failure { reason, message: problem.to_string(), retryable, pause: None }
 }
@@ -45,21 +45,21 @@ pub(super) fn keeps_changing(image: &str, blob: &Digest, times: u32) -> Failure 
 }
 
 /// The public word for trouble on the way from the registry.
-pub(crate) fn transfer_reason(kind: Kind) -> Reason {
+pub(crate) fn transfer_reason(kind: TransferErrorKind) -> Reason {
     match kind {
-        Kind::InvalidReference => Reason::InvalidReference,
-        Kind::NotFound => Reason::NotFound,
-        Kind::Unauthorized => Reason::Unauthorized,
-        Kind::RateLimited => Reason::RateLimited,
-        Kind::Unreachable => Reason::Unreachable,
-        Kind::Stalled => Reason::Stalled,
-        Kind::DigestMismatch => Reason::DigestMismatch,
-        Kind::TooLarge => Reason::TooLarge,
-        Kind::InvalidContent => Reason::InvalidContent,
-        Kind::PlatformMissing => Reason::PlatformMissing,
-        Kind::Server => Reason::RegistryError,
-        Kind::NoSpace => Reason::NoSpace,
-        Kind::Disk => Reason::StoreError,
+        TransferErrorKind::InvalidReference => Reason::InvalidReference,
+        TransferErrorKind::NotFound => Reason::NotFound,
+        TransferErrorKind::Unauthorized => Reason::Unauthorized,
+        TransferErrorKind::RateLimited => Reason::RateLimited,
+        TransferErrorKind::Unreachable => Reason::Unreachable,
+        TransferErrorKind::Stalled => Reason::Stalled,
+        TransferErrorKind::DigestMismatch => Reason::DigestMismatch,
+        TransferErrorKind::TooLarge => Reason::TooLarge,
+        TransferErrorKind::InvalidContent => Reason::InvalidContent,
+        TransferErrorKind::PlatformMissing => Reason::PlatformMissing,
+        TransferErrorKind::Server => Reason::RegistryError,
+        TransferErrorKind::NoSpace => Reason::NoSpace,
+        TransferErrorKind::Disk => Reason::StoreError,
     }
 }
 

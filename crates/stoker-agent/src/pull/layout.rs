@@ -3,24 +3,24 @@
 use futures::{StreamExt as _, TryStreamExt as _};
 use stoker_core::Order;
 use stoker_core::step::Failure;
-use stoker_runtime::room::{Amount, Left};
+use stoker_runtime::room::{DiskAmount, Unwritten};
 use stoker_runtime::{Care, Layout, Stored};
-use stoker_transfer::{Descriptor, Image};
+use stoker_transfer::{Descriptor, PlatformImage};
 
 use super::arrival::Arrival;
 use super::failure::{keeps_changing, restarts, runtime_failure, transfer_failure};
-use super::{ANEW, Origin, Tools};
-use crate::guard::Need;
+use super::{ANEW, Origin, PullTools};
+use crate::guard::DiskNeed;
 use crate::meter::Meter;
 
-impl Tools {
+impl PullTools {
     /// Gives a note for the report where something that was there turned out damaged.
     pub(super) async fn put_in_layout(
         &self,
         store: &Layout,
         order: &Order,
         from: &Origin,
-        image: &Image,
+        image: &PlatformImage,
         meter: &Meter,
     ) -> Result<Option<String>, Failure> {
         let (mut missing, mut damaged): (Vec<Descriptor>, Vec<String>) = (Vec::new(), Vec::new());
@@ -47,9 +47,9 @@ impl Tools {
             let arrivals: Vec<Arrival> =
                 missing.iter().map(|blob| Arrival::new(blob, spooled.get(blob.digest()).copied())).collect();
             let needs = || {
-                let copies = missing.iter().filter(|_| apart).map(|blob| Amount { bytes: blob.size(), inodes: 1 });
-                let copies = copies.map(|copy| Need::Images(Left::Amount(copy)));
-                arrivals.iter().map(|arrival| Need::Spool(arrival.unfetched())).chain(copies).collect()
+                let copies = missing.iter().filter(|_| apart).map(|blob| DiskAmount { bytes: blob.size(), inodes: 1 });
+                let copies = copies.map(|copy| DiskNeed::Images(Unwritten::Amount(copy)));
+                arrivals.iter().map(|arrival| DiskNeed::Spool(arrival.unfetched())).chain(copies).collect()
             };
             if let Some(reserved) = self.guard.admit(&order.image, needs, meter).await? {
                 break (arrivals, reserved);

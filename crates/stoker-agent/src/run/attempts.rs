@@ -14,12 +14,12 @@ use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
 use crate::leftovers::Leftovers;
 use crate::meter::Meter;
-use crate::metrics::Share;
-use crate::pull::{Done, Tools};
-use crate::pulls::Left;
+use crate::metrics::AgentCounts;
+use crate::pull::{PullTools, Success};
+use crate::pulls::LeftBehind;
 use crate::starts::Starts;
 use crate::sweep::Keep;
-use crate::truth::{self, Seen};
+use crate::truth::{self, Sightings};
 use upkeep::Upkeep;
 
 mod begin;
@@ -40,15 +40,15 @@ struct RunningAttempt {
 
 pub(super) struct Attempts {
     node: String,
-    tools: Tools,
+    tools: PullTools,
     able: Able,
-    counts: Arc<Share>,
+    counts: Arc<AgentCounts>,
     /// So that a fleet does not try again all at once.
     salt: u64,
     tasks: BTreeMap<Key, Task>,
     running: BTreeMap<Key, RunningAttempt>,
     /// Those that run, and those that were stopped and are still ending.
-    spawned: JoinSet<Result<Done, Failure>>,
+    spawned: JoinSet<Result<Success, Failure>>,
     /// How long attempts that gave their places to others had been at work.
     worked: BTreeMap<Key, Duration>,
     /// What was begun and has not ended.
@@ -61,12 +61,12 @@ pub(super) struct Attempts {
 }
 
 /// The end of a task that was spawned for an attempt.
-type Ended = Result<(Id, Result<Done, Failure>), JoinError>;
+type AttemptEnd = Result<(Id, Result<Success, Failure>), JoinError>;
 
 /// What the loop has to tell this part, once it can show it the orders.
 pub(super) enum Happened {
-    Ended(Ended),
-    Seen(Seen),
+    Ended(AttemptEnd),
+    Seen(Sightings),
     /// Nothing but that the loop should turn.
     News,
 }
@@ -83,8 +83,8 @@ impl Attempts {
     pub(super) fn new(
         node: String,
         orders_at_once: usize,
-        tools: Tools,
-        counts: Arc<Share>,
+        tools: PullTools,
+        counts: Arc<AgentCounts>,
         EarlierLife { tasks, starts, spooled }: EarlierLife,
     ) -> Self {
         Self {
@@ -220,7 +220,7 @@ impl Attempts {
                     tracing::info!(node = self.node, order = %key, "the order was taken back, its pull stops");
                 }
                 let task = self.tasks.remove(&key)?;
-                let left = Left { since: now, bytes: task.report.bytes.upstream };
+                let left = LeftBehind { since: now, bytes: task.report.bytes.upstream };
                 self.leftovers().pulls.leave(&key.to_string(), left);
                 return (task.state == TaskState::Ended).then_some((key, task.report));
             }

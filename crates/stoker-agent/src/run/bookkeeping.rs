@@ -16,14 +16,14 @@ use crate::logins::Sealed;
 use crate::starts::Starts;
 
 /// Uid and generation of a NodePreheat.
-type Source = (String, i64);
+type ObjectVersion = (String, i64);
 
 pub(super) struct Bookkeeping {
     path: PathBuf,
     /// What the file has.
     written: Ledger,
     /// The object that the orders are from.
-    source: Source,
+    source: ObjectVersion,
     orders: BTreeMap<Key, Order>,
     /// The logins that the orders name, for the attempts that open them.
     sealed: Sender<Sealed>,
@@ -112,7 +112,7 @@ impl Bookkeeping {
     }
 }
 
-fn source(object: &NodeObject) -> Source {
+fn source(object: &NodeObject) -> ObjectVersion {
     (object.uid().unwrap_or_default(), object.metadata.generation.unwrap_or_default())
 }
 

@@ -11,19 +11,19 @@ use stoker_core::model::{Key, Order, Report, after};
 use stoker_core::step::Task;
 use tokio::task::JoinSet;
 
-use crate::metrics::Share;
-use crate::refused::Told;
-use crate::report::{Kept, Said};
+use crate::metrics::AgentCounts;
+use crate::refused::WriteOutcome;
+use crate::report::{Acknowledged, KeptReports};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 pub(super) struct Reporting {
     node: String,
-    counts: Arc<Share>,
-    said: Said,
+    counts: Arc<AgentCounts>,
+    said: Acknowledged,
     /// Reports that stay although their orders are gone.
-    kept: Kept,
+    kept: KeptReports,
     /// Whether the object was read, with what an earlier life of this agent had said there.
     adopted: bool,
     /// Whether the API server knows what agent this is.
@@ -32,16 +32,16 @@ pub(super) struct Reporting {
     quiet_until: Option<Timestamp>,
     pause: Duration,
     /// One at most. A task, so that it goes on while the loop waits for the disk.
-    writing: JoinSet<Told>,
+    writing: JoinSet<WriteOutcome>,
 }
 
 impl Reporting {
-    pub(super) fn new(node: String, counts: Arc<Share>) -> Self {
+    pub(super) fn new(node: String, counts: Arc<AgentCounts>) -> Self {
         Self {
             node,
             counts,
-            said: Said::default(),
-            kept: Kept::default(),
+            said: Acknowledged::default(),
+            kept: KeptReports::default(),
             adopted: false,
             introduced: false,
             quiet_until: None,
@@ -65,20 +65,20 @@ impl Reporting {
         for (key, report) in reports.iter().filter(|(key, report)| !orders.contains_key(key) && report.ended()) {
             self.kept.keep(*key, report);
         }
-        self.said = Said { reports };
+        self.said = Acknowledged { reports };
         self.adopted = true;
     }
 
     /// The object was listed anew, and is read as for the first time: an API server that was restored from a backup has lost what
     /// was said to it since. `introduced` is whether it knows this agent.
     pub(super) fn relist(&mut self, introduced: bool) {
-        (self.adopted, self.kept) = (false, Kept::default());
+        (self.adopted, self.kept) = (false, KeptReports::default());
         self.introduced &= introduced;
     }
 
     /// The object is gone: a write that is under way is for nobody, and a new object knows nothing.
     pub(super) fn forget(&mut self) {
-        (self.said, self.kept) = (Said::default(), Kept::default());
+        (self.said, self.kept) = (Acknowledged::default(), KeptReports::default());
         (self.adopted, self.introduced) = (false, false);
         self.writing = JoinSet::new();
     }
@@ -121,17 +121,17 @@ impl Reporting {
     }
 
     /// Begins a write.
-    pub(super) fn begin(&mut self, write: impl Future<Output = Told> + Send + 'static) {
+    pub(super) fn begin(&mut self, write: impl Future<Output = WriteOutcome> + Send + 'static) {
         self.writing.spawn(write);
     }
 
     /// The end of the write that is under way; none where there is none.
-    pub(super) async fn ended(&mut self) -> Option<Told> {
-        Some(self.writing.join_next().await?.unwrap_or_else(Told::broke_off))
+    pub(super) async fn ended(&mut self) -> Option<WriteOutcome> {
+        Some(self.writing.join_next().await?.unwrap_or_else(WriteOutcome::broke_off))
     }
 
     /// A write has ended.
-    pub(super) fn written(&mut self, Told { said, problem }: Told, now: Timestamp) {
+    pub(super) fn written(&mut self, WriteOutcome { said, problem }: WriteOutcome, now: Timestamp) {
         self.counts.wrote(problem.is_none());
         self.said.acknowledge(&said);
         self.introduced |= said.agent.is_some();

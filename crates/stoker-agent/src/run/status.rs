@@ -9,11 +9,11 @@ use stoker_api::native::{AgentInfo, Disk, NodeObject};
 use stoker_runtime::Runtime;
 
 use super::PATIENCE;
-use crate::refused::{self, Told, Trouble};
+use crate::refused::{self, WriteOutcome, WriteTrouble};
 use crate::settings::Settings;
 
 #[derive(Clone)]
-pub(super) struct Status {
+pub(super) struct StatusWriter {
     api: Api<NodeObject>,
     node: String,
     runtime: Runtime,
@@ -24,7 +24,7 @@ pub(super) struct Status {
     pub(super) key: String,
 }
 
-impl Status {
+impl StatusWriter {
     pub(super) fn new(settings: &Settings, features: BTreeSet<String>, key: String) -> Self {
         Self {
             api: Api::all(settings.client.clone()),
@@ -50,20 +50,20 @@ impl Status {
     }
 
     /// Writes what is to be said, and how full the disk is.
-    pub(super) async fn write(self, mut saying: Saying) -> Told {
+    pub(super) async fn write(self, mut saying: Saying) -> WriteOutcome {
         let space = self.runtime.space().await.ok().flatten();
         saying.disk = space.map(|space| Disk::new(space.total, space.free));
         refused::tell(saying, |part| self.patch(part)).await
     }
 
-    async fn patch(&self, saying: Saying) -> Result<(), Trouble> {
+    async fn patch(&self, saying: Saying) -> Result<(), WriteTrouble> {
         let Write::Status(_, patch) = from_core::saying(&self.node, &saying) else {
             return std::future::pending().await;
         };
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         match tokio::time::timeout(PATIENCE, self.api.patch_status(&self.node, &params, &patch)).await {
-            Ok(result) => result.map(|_| ()).map_err(|problem| Trouble::of(&problem)),
-            Err(_) => Err(Trouble::Passing(format!("no answer after {} s", PATIENCE.as_secs()))),
+            Ok(result) => result.map(|_| ()).map_err(|problem| WriteTrouble::of(&problem)),
+            Err(_) => Err(WriteTrouble::Passing(format!("no answer after {} s", PATIENCE.as_secs()))),
         }
     }
 }

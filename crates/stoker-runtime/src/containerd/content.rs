@@ -14,9 +14,9 @@ use oci_spec::image::{Descriptor, MediaType};
 use tokio::sync::mpsc;
 
 use super::lease::Lease;
-use super::session::Trouble;
-use super::{Inner, Labels, source};
-use crate::grpc::{Error, Kind};
+use super::session::LayerTrouble;
+use super::{ContainerdInner, ObjectLabels, source};
+use crate::grpc::{Error, RuntimeErrorKind};
 use crate::wire::containerd::services::content::v1 as wire;
 use wire::WriteAction;
 use wire::content_client::ContentClient;
@@ -32,13 +32,13 @@ const MOST: i64 = 8 * 1024 * 1024;
 pub(crate) type Open<'a, E> = dyn Fn(u64) -> BoxStream<'static, Result<Bytes, E>> + Send + Sync + 'a;
 
 /// Whether a source is held back now.
-pub(crate) type Slow<'a> = dyn Fn() -> bool + Send + Sync + 'a;
+pub(crate) type HeldBack<'a> = dyn Fn() -> bool + Send + Sync + 'a;
 
 /// Where the bytes of a blob come from.
 pub(super) struct Feed<'a, E> {
     pub(super) open: &'a Open<'a, E>,
     /// Whether somebody holds the bytes back now.
-    pub(super) slow: &'a Slow<'a>,
+    pub(super) slow: &'a HeldBack<'a>,
     /// Ends when all of them are there; gone once it was waited for.
     pub(super) complete: Option<BoxFuture<'a, Result<(), E>>>,
     /// How many of them containerd has.
@@ -46,7 +46,7 @@ pub(super) struct Feed<'a, E> {
 }
 
 /// How a write ended without an error.
-enum End {
+enum IngestEnd {
     Committed,
     /// The content is there, or is being written by somebody else.
     Exists,
@@ -57,7 +57,7 @@ enum End {
     Slow,
 }
 
-impl Inner {
+impl ContainerdInner {
     fn content(&self) -> ContentClient<tonic::transport::Channel> {
         ContentClient::new(self.channel.clone())
     }
@@ -65,7 +65,7 @@ impl Inner {
     pub(super) async fn info(&self, digest: &str) -> Result<Option<wire::Info>, Error> {
         match self.content().info(self.ask(wire::InfoRequest { digest: digest.into() })).await {
             Ok(answer) => Ok(answer.into_inner().info),
-            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(None),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::NotFound => Ok(None),
             Err(status) => Err(self.failed(format!("look for {digest}"), &status)),
         }
     }
@@ -77,7 +77,7 @@ impl Inner {
                 let offset = answer.into_inner().status.map_or(0, |status| status.offset);
                 Ok(u64::try_from(offset).unwrap_or(0))
             }
-            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(0),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::NotFound => Ok(0),
             Err(status) => Err(self.failed(format!("look how far {} is", blob.digest()), &status)),
         }
     }
@@ -92,7 +92,7 @@ impl Inner {
         let request = self.ask(wire::ReadContentRequest { digest: digest.into(), offset: 0, size: 0 });
         let mut parts = match self.content().read(request).await {
             Ok(parts) => parts.into_inner(),
-            Err(status) if Kind::of(&status) == Kind::NotFound => return Ok(None),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::NotFound => return Ok(None),
             Err(status) => return Err(self.failed(action(), &status)),
         };
         let mut bytes = BytesMut::new();
@@ -106,7 +106,7 @@ impl Inner {
     }
 
     /// Adds labels to a content that is there.
-    pub(super) async fn label(&self, digest: &str, labels: Labels) -> Result<(), Error> {
+    pub(super) async fn label(&self, digest: &str, labels: ObjectLabels) -> Result<(), Error> {
         let paths = labels.keys().map(|key| format!("labels.{key}")).collect();
         let info = Some(wire::Info { digest: digest.into(), size: 0, labels });
         let request = self.ask(wire::UpdateRequest { info, update_mask: Some(wire::FieldMask { paths }) });
@@ -116,15 +116,15 @@ impl Inner {
 
     /// Says of a layer what it unpacks to, where its blob is still there.
     pub(super) async fn label_unpacked(&self, digest: &str, diff_id: &str) -> Result<(), Error> {
-        let labels = Labels::from([("containerd.io/uncompressed".into(), diff_id.into())]);
+        let labels = ObjectLabels::from([("containerd.io/uncompressed".into(), diff_id.into())]);
         match self.label(digest, labels).await {
-            Err(error) if error.kind == Kind::NotFound => Ok(()),
+            Err(error) if error.kind == RuntimeErrorKind::NotFound => Ok(()),
             labelled => labelled,
         }
     }
 
     /// Holds a content that is there already, with these labels added; says whether it is there.
-    pub(super) async fn keep(&self, lease: &Lease, blob: &Descriptor, labels: &Labels) -> Result<bool, Error> {
+    pub(super) async fn keep(&self, lease: &Lease, blob: &Descriptor, labels: &ObjectLabels) -> Result<bool, Error> {
         let digest = blob.digest().to_string();
         if !self.hold(lease, "content", &digest).await? {
             return Ok(false);
@@ -143,7 +143,7 @@ impl Inner {
         lease: &Lease,
         document: &Descriptor,
         bytes: &Bytes,
-        labels: &Labels,
+        labels: &ObjectLabels,
     ) -> Result<(), Error> {
         let open = |from: u64| -> BoxStream<'static, Result<Bytes, std::convert::Infallible>> {
             let rest = bytes.slice(usize::try_from(from).unwrap_or(0).min(bytes.len())..);
@@ -153,8 +153,8 @@ impl Inner {
         let mut feed = Feed { open: &open, slow: &|| false, complete: None, taken: &taken };
         match self.import(lease, document, labels, &mut feed).await {
             Ok(()) => Ok(()),
-            Err(Trouble::Runtime(error)) => Err(error),
-            Err(Trouble::Source(never)) => match never {},
+            Err(LayerTrouble::Runtime(error)) => Err(error),
+            Err(LayerTrouble::Source(never)) => match never {},
         }
     }
 
@@ -164,15 +164,15 @@ impl Inner {
         &self,
         lease: &Lease,
         blob: &Descriptor,
-        labels: &Labels,
+        labels: &ObjectLabels,
         feed: &mut Feed<'_, E>,
-    ) -> Result<(), Trouble<E>> {
+    ) -> Result<(), LayerTrouble<E>> {
         let mut begun_anew = false;
         loop {
             if (feed.slow)()
                 && let Some(complete) = feed.complete.take()
             {
-                complete.await.map_err(Trouble::Source)?;
+                complete.await.map_err(LayerTrouble::Source)?;
             }
             if self.keep(lease, blob, labels).await? {
                 feed.taken.store(blob.size(), Ordering::Relaxed);
@@ -181,17 +181,17 @@ impl Inner {
             // One that is complete is as fast as it can be.
             let slow = if feed.complete.is_some() { feed.slow } else { &|| false };
             match self.write(lease, blob, labels, (feed.open, feed.taken), slow).await {
-                Ok(End::Committed) => return Ok(()),
-                Ok(End::Exists | End::Slow) => {}
+                Ok(IngestEnd::Committed) => return Ok(()),
+                Ok(IngestEnd::Exists | IngestEnd::Slow) => {}
                 // Nothing is held while we wait for the source to say more.
-                Ok(End::Silent(at)) => {
+                Ok(IngestEnd::Silent(at)) => {
                     if let Some(Err(problem)) = (feed.open)(at).next().await {
-                        return Err(Trouble::Source(problem));
+                        return Err(LayerTrouble::Source(problem));
                     }
                 }
-                Ok(End::Held) => tokio::time::sleep(HELD).await,
+                Ok(IngestEnd::Held) => tokio::time::sleep(HELD).await,
                 // What was there before our bytes was wrong: everything once more.
-                Err(Trouble::Runtime(error)) if error.kind == Kind::Corrupt && !begun_anew => {
+                Err(LayerTrouble::Runtime(error)) if error.kind == RuntimeErrorKind::Corrupt && !begun_anew => {
                     begun_anew = true;
                     self.abort(blob).await?;
                 }
@@ -203,7 +203,7 @@ impl Inner {
     async fn abort(&self, blob: &Descriptor) -> Result<(), Error> {
         let request = self.ask(wire::AbortRequest { r#ref: unfinished(blob) });
         match self.content().abort(request).await {
-            Err(status) if Kind::of(&status) != Kind::NotFound => {
+            Err(status) if RuntimeErrorKind::of(&status) != RuntimeErrorKind::NotFound => {
                 Err(self.failed(format!("forget its half of {}", blob.digest()), &status))
             }
             _ => Ok(()),
@@ -215,10 +215,10 @@ impl Inner {
         &self,
         lease: &Lease,
         blob: &Descriptor,
-        labels: &Labels,
+        labels: &ObjectLabels,
         (open, taken): (&Open<'_, E>, &AtomicU64),
-        slow: &Slow<'_>,
-    ) -> Result<End, Trouble<E>> {
+        slow: &HeldBack<'_>,
+    ) -> Result<IngestEnd, LayerTrouble<E>> {
         let total = i64::try_from(blob.size()).unwrap_or(i64::MAX);
         let message = |action: WriteAction, offset: i64, data: Bytes| wire::WriteContentRequest {
             action: action.into(),
@@ -227,12 +227,12 @@ impl Inner {
             expected: blob.digest().to_string(),
             offset,
             data,
-            labels: if action == WriteAction::Commit { labels.clone() } else { Labels::new() },
+            labels: if action == WriteAction::Commit { labels.clone() } else { ObjectLabels::new() },
         };
-        let ended = |status: tonic::Status| match Kind::of(&status) {
-            Kind::Exists => Ok(End::Exists),
-            Kind::Held => Ok(End::Held),
-            _ => Err(Trouble::Runtime(self.failed(format!("take {} in", blob.digest()), &status))),
+        let ended = |status: tonic::Status| match RuntimeErrorKind::of(&status) {
+            RuntimeErrorKind::Exists => Ok(IngestEnd::Exists),
+            RuntimeErrorKind::Held => Ok(IngestEnd::Held),
+            _ => Err(LayerTrouble::Runtime(self.failed(format!("take {} in", blob.digest()), &status))),
         };
         let (to, messages) = mpsc::channel(2);
         let _ = to.send(message(WriteAction::Stat, 0, Bytes::new())).await;
@@ -245,7 +245,7 @@ impl Inner {
         };
         let mut at = match answers.message().await {
             Ok(Some(stat)) => stat.offset,
-            Ok(None) => return Ok(End::Held),
+            Ok(None) => return Ok(IngestEnd::Held),
             Err(status) => return ended(status),
         };
         let count = |at: i64| taken.store(u64::try_from(at).unwrap_or(0), Ordering::Relaxed);
@@ -254,10 +254,10 @@ impl Inner {
         let feed = async {
             while at < total {
                 if slow() {
-                    return Ok(Some(End::Slow));
+                    return Ok(Some(IngestEnd::Slow));
                 }
                 match tokio::time::timeout(SILENCE, chunks.next()).await {
-                    Err(_) => return Ok(Some(End::Silent(u64::try_from(at).unwrap_or(0)))),
+                    Err(_) => return Ok(Some(IngestEnd::Silent(u64::try_from(at).unwrap_or(0)))),
                     Ok(Some(Err(problem))) => return Err(problem),
                     Ok(None) => break,
                     Ok(Some(Ok(data))) => {
@@ -278,10 +278,10 @@ impl Inner {
             while let Some(answer) = answers.message().await? {
                 if answer.action() == WriteAction::Commit {
                     count(total);
-                    return Ok(End::Committed);
+                    return Ok(IngestEnd::Committed);
                 }
             }
-            Ok(End::Held)
+            Ok(IngestEnd::Held)
         };
         tokio::pin!(feed, answered);
         let fed = tokio::select! {
@@ -292,7 +292,7 @@ impl Inner {
             Ok(None) => answered.await.or_else(ended),
             // Dropping the stream lets go of the name.
             Ok(Some(end)) => Ok(end),
-            Err(problem) => Err(Trouble::Source(problem)),
+            Err(problem) => Err(LayerTrouble::Source(problem)),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::stream::BoxStream;
 use futures::{FutureExt as _, StreamExt as _};
 
-use super::{Containerd, Inner};
+use super::{Containerd, ContainerdInner};
 use crate::wire::containerd::services::events::v1 as wire;
 use wire::events_client::EventsClient;
 
@@ -47,7 +47,7 @@ impl Containerd {
     }
 }
 
-impl Inner {
+impl ContainerdInner {
     async fn subscribe(
         &self,
     ) -> Result<tonic::Streaming<crate::wire::containerd::types::Envelope>, crate::grpc::Error> {

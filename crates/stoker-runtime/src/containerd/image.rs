@@ -3,9 +3,9 @@
 use oci_spec::image::{Descriptor, Digest, ImageConfiguration, ImageIndex, ImageManifest, MediaType};
 
 use super::chain::chain_ids;
-use super::{Containerd, Inner, Labels};
-use crate::Found;
-use crate::grpc::{Error, Kind};
+use super::{Containerd, ContainerdInner, ObjectLabels};
+use crate::StoredImage;
+use crate::grpc::{Error, RuntimeErrorKind};
 use crate::wire::containerd::services::images::v1 as wire;
 use crate::wire::containerd::types;
 use wire::images_client::ImagesClient;
@@ -16,7 +16,7 @@ const MOST_ENTRIES: usize = 1000;
 impl Containerd {
     /// The image recorded under this full reference, if a container could start from it at once: manifest and
     /// configuration are there, and the last layer is unpacked. One that is recorded and not unpacked is not there.
-    pub async fn find(&self, name: &str) -> Result<Option<Found>, Error> {
+    pub async fn find(&self, name: &str) -> Result<Option<StoredImage>, Error> {
         let Some(target) = self.inner.record(name).await? else { return Ok(None) };
         let Ok(digest) = target.digest.parse::<Digest>() else { return Ok(None) };
         let root = Descriptor::new(
@@ -25,7 +25,7 @@ impl Containerd {
             digest,
         );
         let size = self.inner.ready(&root).await?;
-        Ok(size.map(|size| Found { root, size }))
+        Ok(size.map(|size| StoredImage { root, size }))
     }
 
     /// The names of all records.
@@ -37,12 +37,12 @@ impl Containerd {
     }
 }
 
-impl Inner {
+impl ContainerdInner {
     async fn record(&self, name: &str) -> Result<Option<types::Descriptor>, Error> {
         let request = self.ask(wire::GetImageRequest { name: name.into() });
         match ImagesClient::new(self.channel.clone()).get(request).await {
             Ok(answer) => Ok(answer.into_inner().image.and_then(|image| image.target)),
-            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(None),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::NotFound => Ok(None),
             Err(status) => Err(self.failed(format!("look for {name}"), &status)),
         }
     }
@@ -81,15 +81,15 @@ impl Inner {
             media_type: root.media_type().to_string(),
             digest: root.digest().to_string(),
             size: i64::try_from(root.size()).unwrap_or(i64::MAX),
-            annotations: Labels::new(),
+            annotations: ObjectLabels::new(),
         };
         // With this label CRI takes it as one of its own.
-        let labels = Labels::from([("io.cri-containerd.image".into(), "managed".into())]);
+        let labels = ObjectLabels::from([("io.cri-containerd.image".into(), "managed".into())]);
         let image = Some(wire::Image { name: name.into(), labels, target: Some(target) });
         let mut client = ImagesClient::new(self.channel.clone());
         match client.create(self.ask(wire::CreateImageRequest { image: image.clone() })).await {
             Ok(_) => return Ok(()),
-            Err(status) if Kind::of(&status) == Kind::Exists => {}
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::Exists => {}
             Err(status) => return Err(self.failed(format!("record {name}"), &status)),
         }
         // Other labels are other people's.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tonic::metadata::AsciiMetadataValue;
 
-use super::{Containerd, Inner, Labels};
-use crate::grpc::{Error, Kind};
+use super::{Containerd, ContainerdInner, ObjectLabels};
+use crate::grpc::{Error, RuntimeErrorKind};
 use crate::wire::containerd::services::leases::v1 as wire;
 use wire::leases_client::LeasesClient;
 
@@ -33,7 +33,7 @@ pub(crate) struct Lease {
 
 /// The pulls that have a lease in hand, so that none is swept away under one that goes on with it.
 #[derive(Debug, Default)]
-pub(super) struct Pulls {
+pub(super) struct LeasedPulls {
     /// Held while leases are looked up or swept.
     turn: tokio::sync::Mutex<()>,
     active: Arc<Mutex<BTreeSet<String>>>,
@@ -56,7 +56,7 @@ pub(super) struct Active {
     active: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Pulls {
+impl LeasedPulls {
     fn take(&self, pull: &str) -> Active {
         self.active.lock().unwrap_or_else(PoisonError::into_inner).insert(pull.into());
         Active { pull: pull.into(), active: self.active.clone() }
@@ -73,7 +73,7 @@ impl Drop for Active {
     }
 }
 
-impl Inner {
+impl ContainerdInner {
     /// Takes the lease of a pull in hand, or makes it.
     pub(super) async fn take_lease(&self, pull: &str, now: Timestamp) -> Result<Taken, Error> {
         let _turn = self.pulls.turn.lock().await;
@@ -91,18 +91,19 @@ impl Inner {
             None => self.new_lease(pull, now).await?,
         };
         let header = AsciiMetadataValue::try_from(&id);
-        let header = header.map_err(|_| self.broken("make a lease", "its name cannot be sent", Kind::Other))?;
+        let header =
+            header.map_err(|_| self.broken("make a lease", "its name cannot be sent", RuntimeErrorKind::Other))?;
         Ok(Taken { lease: Lease { id, header }, resumed, old, active })
     }
 
     async fn new_lease(&self, pull: &str, now: Timestamp) -> Result<String, Error> {
         let id = format!("stoker-{pull}-{}", now.as_millisecond());
         let expires = Timestamp::from_second((now + LIFE).as_second()).unwrap_or(now);
-        let labels = Labels::from([(PULL.into(), pull.into()), (EXPIRES.into(), expires.to_string())]);
+        let labels = ObjectLabels::from([(PULL.into(), pull.into()), (EXPIRES.into(), expires.to_string())]);
         let request = self.ask(wire::CreateRequest { id: id.clone(), labels });
         match LeasesClient::new(self.channel.clone()).create(request).await {
             Ok(_) => Ok(id),
-            Err(status) if Kind::of(&status) == Kind::Exists => Ok(id),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::Exists => Ok(id),
             Err(status) => Err(self.failed("make a lease", &status)),
         }
     }
@@ -119,8 +120,8 @@ impl Inner {
         let request = self.ask(wire::AddResourceRequest { id: lease.id.clone(), resource });
         match LeasesClient::new(self.channel.clone()).add_resource(request).await {
             Ok(_) => Ok(true),
-            Err(status) if matches!(Kind::of(&status), Kind::Exists) => Ok(true),
-            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(false),
+            Err(status) if matches!(RuntimeErrorKind::of(&status), RuntimeErrorKind::Exists) => Ok(true),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::NotFound => Ok(false),
             Err(status) => Err(self.failed("hold what it has", &status)),
         }
     }
@@ -137,7 +138,9 @@ impl Inner {
 
     async fn delete_lease(&self, request: tonic::Request<wire::DeleteRequest>) -> Result<(), Error> {
         match LeasesClient::new(self.channel.clone()).delete(request).await {
-            Err(status) if Kind::of(&status) != Kind::NotFound => Err(self.failed("end a lease", &status)),
+            Err(status) if RuntimeErrorKind::of(&status) != RuntimeErrorKind::NotFound => {
+                Err(self.failed("end a lease", &status))
+            }
             _ => Ok(()),
         }
     }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::verifiers::Verifiers;
-use super::{Inner, settings};
+use super::{ContainerdInner, settings};
 use crate::grpc::Error;
 use crate::wire::containerd::services::introspection::v1 as introspection;
 use crate::wire::containerd::services::version::v1 as versions;
@@ -19,7 +19,7 @@ const VERIFIER: &str = "io.containerd.image-verifier.v1";
 
 /// A containerd as it was found.
 #[derive(Debug, Clone, Default)]
-pub struct Node {
+pub struct ContainerdNode {
     /// Its version, e.g. 1.6.20.
     pub version: String,
     /// The snapshotter of the kubelet's images.
@@ -39,7 +39,7 @@ pub struct Node {
 }
 
 /// Asks containerd.
-pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
+pub(super) async fn look(inner: &ContainerdInner) -> Result<ContainerdNode, Error> {
     let version = version(inner).await?;
     let plugins = plugins(inner).await?;
     let told = settings::look(inner, &version).await?;
@@ -48,7 +48,7 @@ pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
         None => snapshotter(inner, &plugins).await.unwrap_or_else(|| "overlayfs".into()),
     };
     let direct = inner.settings.direct && snapshotter == "overlayfs";
-    Ok(Node {
+    Ok(ContainerdNode {
         version: version.trim_start_matches('v').into(),
         discards: told.discards,
         root: plugin(&plugins, &snapshotter).and_then(root),
@@ -61,7 +61,7 @@ pub(super) async fn look(inner: &Inner) -> Result<Node, Error> {
 }
 
 /// The snapshotter in whose directory CRI says that its images are.
-async fn snapshotter(inner: &Inner, plugins: &[introspection::Plugin]) -> Option<String> {
+async fn snapshotter(inner: &ContainerdInner, plugins: &[introspection::Plugin]) -> Option<String> {
     let mut client = cri::image_service_client::ImageServiceClient::new(inner.channel.clone());
     let answer = client.image_fs_info(inner.ask(cri::ImageFsInfoRequest {})).await.ok()?.into_inner();
     // The first is the one that pods have unless they ask for another.
@@ -79,7 +79,7 @@ fn root(plugin: &introspection::Plugin) -> Option<PathBuf> {
     plugin.exports.get("root").map(PathBuf::from)
 }
 
-impl Node {
+impl ContainerdNode {
     /// Why images must go by its own pull, if they must. Programs that judge images may come at any time, so they are
     /// looked for each time.
     pub fn ineligible(&self) -> Option<String> {
@@ -102,13 +102,13 @@ fn unfit(snapshotter: &str, plugins: &[introspection::Plugin]) -> Option<String>
     }
 }
 
-pub(super) async fn version(inner: &Inner) -> Result<String, Error> {
+pub(super) async fn version(inner: &ContainerdInner) -> Result<String, Error> {
     let mut client = versions::version_client::VersionClient::new(inner.channel.clone());
     let answer = client.version(inner.ask(versions::Empty {})).await;
     Ok(answer.map_err(|status| inner.failed("say its version", &status))?.into_inner().version)
 }
 
-async fn plugins(inner: &Inner) -> Result<Vec<introspection::Plugin>, Error> {
+async fn plugins(inner: &ContainerdInner) -> Result<Vec<introspection::Plugin>, Error> {
     let mut client = IntrospectionClient::new(inner.channel.clone());
     let answer = client.plugins(inner.ask(introspection::PluginsRequest { filters: Vec::new() })).await;
     Ok(answer.map_err(|status| inner.failed("list its plugins", &status))?.into_inner().plugins)

@@ -13,11 +13,11 @@ use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex};
 use tokio::sync::watch;
 
 use super::chain::chain_ids;
-use super::content::{Feed, Open, Slow};
+use super::content::{Feed, HeldBack, Open};
 use super::lease::{Active, Lease, Taken};
 use super::snapshot::named;
-use super::{Containerd, Labels, source};
-use crate::grpc::{Error, Kind};
+use super::{Containerd, ObjectLabels, source};
+use crate::grpc::{Error, RuntimeErrorKind};
 use crate::room::{Purse, Short};
 
 /// How often to look whether somebody else has brought what we are fetching.
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// An image to bring in.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct WantedImage {
     /// The name of this pull, the same after a restart.
     pub pull: String,
     /// The records to make: the tag if there is one, and `repository@digest`.
@@ -44,7 +44,7 @@ pub struct Wanted {
 
 /// What is missing of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layer {
+pub enum LayerState {
     /// Nothing: it is unpacked, with or without its blob.
     Unpacked,
     /// Its blob is there; it must be unpacked.
@@ -54,28 +54,28 @@ pub enum Layer {
 }
 
 /// A blob on its way.
-pub struct Blob<'a, E> {
+pub struct LayerSource<'a, E> {
     /// Reads it from an offset on, while it comes.
     pub open: &'a Open<'a, E>,
     /// Ends when all of it is there.
     pub complete: BoxFuture<'a, Result<(), E>>,
     /// Whether somebody holds it back now: containerd gets it when it is complete then, because a slow writer would make
     /// others wait.
-    pub slow: &'a Slow<'a>,
+    pub slow: &'a HeldBack<'a>,
     /// How many of its bytes containerd has; it is kept up to date.
     pub taken: &'a AtomicU64,
 }
 
 /// Why a layer did not come in.
 #[derive(Debug)]
-pub enum Trouble<E> {
+pub enum LayerTrouble<E> {
     /// The source of its bytes failed.
     Source(E),
     /// The runtime did.
     Runtime(Error),
 }
 
-impl<E> From<Error> for Trouble<E> {
+impl<E> From<Error> for LayerTrouble<E> {
     fn from(error: Error) -> Self {
         Self::Runtime(error)
     }
@@ -85,12 +85,12 @@ impl<E> From<Error> for Trouble<E> {
 #[derive(Debug)]
 pub struct Session {
     pub(super) containerd: Containerd,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: WantedImage,
     pub(super) lease: Lease,
     _active: Active,
     pub(super) diff_ids: Vec<String>,
     pub(super) chain: Vec<String>,
-    layers: Vec<Layer>,
+    layers: Vec<LayerState>,
     begun: Vec<u64>,
     /// How many layers, from the base, are unpacked.
     height: watch::Sender<usize>,
@@ -98,9 +98,10 @@ pub struct Session {
 
 impl Containerd {
     /// Looks what is missing, by snapshots first, and takes hold of what is there.
-    pub async fn begin(&self, wanted: Wanted, now: Timestamp) -> Result<Session, Error> {
+    pub async fn begin(&self, wanted: WantedImage, now: Timestamp) -> Result<Session, Error> {
         let inner = &self.inner;
-        let wrong = |why: String| inner.broken(format!("take {} in", wanted.root.digest()), why, Kind::Corrupt);
+        let wrong =
+            |why: String| inner.broken(format!("take {} in", wanted.root.digest()), why, RuntimeErrorKind::Corrupt);
         let config: ImageConfiguration = serde_json::from_slice(&wanted.config.1)
             .map_err(|error| wrong(format!("its configuration cannot be read ({error})")))?;
         let diff_ids = config.rootfs().diff_ids().clone();
@@ -115,10 +116,10 @@ impl Containerd {
             height -= 1;
         }
         let labels = labels(&wanted);
-        let mut layers = vec![Layer::Unpacked; height];
+        let mut layers = vec![LayerState::Unpacked; height];
         for layer in wanted.layers.get(height..).unwrap_or_default() {
             let there = inner.keep(&lease, layer, &labels).await?;
-            layers.push(if there { Layer::Packed } else { Layer::Missing });
+            layers.push(if there { LayerState::Packed } else { LayerState::Missing });
         }
         for old in old {
             inner.end_lease(&old).await?;
@@ -134,7 +135,7 @@ impl Containerd {
     }
 }
 
-impl super::Inner {
+impl super::ContainerdInner {
     /// Whether a chain is unpacked; held if so.
     async fn hold_snapshot(&self, lease: &Lease, chain: &str) -> Result<bool, Error> {
         if !self.committed(chain).await? {
@@ -146,7 +147,7 @@ impl super::Inner {
 
 impl Session {
     /// What is missing of each layer, the base first.
-    pub fn layers(&self) -> &[Layer] {
+    pub fn layers(&self) -> &[LayerState] {
         &self.layers
     }
 
@@ -159,7 +160,7 @@ impl Session {
     async fn look_back(&self) -> Result<Vec<u64>, Error> {
         let (inner, mut begun) = (&self.containerd.inner, vec![0; self.layers.len()]);
         for (at, (layer, bytes)) in self.wanted.layers.iter().zip(&mut begun).enumerate() {
-            if self.layers[at] == Layer::Missing {
+            if self.layers[at] == LayerState::Missing {
                 inner.remove(&self.key("stage", at)).await?;
                 *bytes = inner.begun(layer).await?;
             }
@@ -170,7 +171,7 @@ impl Session {
     /// Whether a layer's blob is still missing: another pull may have brought it since.
     pub async fn lacks(&self, index: usize) -> Result<bool, Error> {
         match (self.layers.get(index), self.wanted.layers.get(index)) {
-            (Some(Layer::Missing), Some(layer)) => {
+            (Some(LayerState::Missing), Some(layer)) => {
                 Ok(!self.containerd.inner.keep(&self.lease, layer, &labels(&self.wanted)).await?)
             }
             _ => Ok(false),
@@ -182,11 +183,11 @@ impl Session {
     pub async fn layer<E: Send>(
         &self,
         index: usize,
-        blob: Option<Blob<'_, E>>,
+        blob: Option<LayerSource<'_, E>>,
         purse: &Purse,
-    ) -> Result<(), Trouble<E>> {
+    ) -> Result<(), LayerTrouble<E>> {
         let (Some(layer), Some(state)) = (self.wanted.layers.get(index), self.layers.get(index)) else { return Ok(()) };
-        if *state == Layer::Unpacked {
+        if *state == LayerState::Unpacked {
             return Ok(());
         }
         let inner = &self.containerd.inner;
@@ -197,7 +198,7 @@ impl Session {
         }
         let mut staged = None;
         if let Some(blob) = blob {
-            let Blob { open, complete, slow, taken } = blob;
+            let LayerSource { open, complete, slow, taken } = blob;
             let labels = labels(&self.wanted);
             let imported = AtomicBool::new(false);
             let import = async {
@@ -273,7 +274,7 @@ impl Session {
     pub(super) fn no_room(&self, index: usize, short: Short) -> Error {
         let action = format!("keep layer {} unpacked", self.wanted.layers[index].digest());
         let next = "free some space, or raise the agent's --max-disk";
-        self.containerd.inner.broken(action, format!("{short}; {next}"), Kind::NoRoom)
+        self.containerd.inner.broken(action, format!("{short}; {next}"), RuntimeErrorKind::NoRoom)
     }
 
     /// What was unpacked must be what the configuration says.
@@ -284,7 +285,7 @@ impl Session {
         }
         let action = format!("unpack layer {}", self.wanted.layers[index].digest());
         let why = format!("it unpacks to {unpacked}, and its configuration says {expected}");
-        Err(self.containerd.inner.broken(action, why, Kind::Corrupt))
+        Err(self.containerd.inner.broken(action, why, RuntimeErrorKind::Corrupt))
     }
 
     /// The chain below a layer; empty for the base.
@@ -321,12 +322,12 @@ impl Session {
 }
 
 /// The labels of every content of an image.
-fn labels(wanted: &Wanted) -> Labels {
+fn labels(wanted: &WantedImage) -> ObjectLabels {
     source::labels(&wanted.source.0, &wanted.source.1)
 }
 
 /// The labels by which the garbage collector finds what a document names.
-fn children(wanted: &Wanted, document: &Descriptor, bytes: &Bytes, discards: bool) -> Labels {
+fn children(wanted: &WantedImage, document: &Descriptor, bytes: &Bytes, discards: bool) -> ObjectLabels {
     let reference = |name: String, digest: &Descriptor| {
         (format!("containerd.io/gc.ref.content.{name}"), digest.digest().to_string())
     };

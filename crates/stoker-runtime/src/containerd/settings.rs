@@ -11,9 +11,9 @@ use serde::Deserialize;
 use toml::Value;
 
 use self::file::{Loaded, load};
-use super::Inner;
-use super::sight::Sight;
-use crate::grpc::{self, Error, Kind};
+use super::ContainerdInner;
+use super::sight::VisibleFiles;
+use crate::grpc::{self, Error, RuntimeErrorKind};
 use crate::wire::cri;
 
 mod file;
@@ -30,7 +30,7 @@ const DROP_INS_SINCE: (u32, u32) = (2, 2);
 
 /// What it is told, as far as it could be found out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct ContainerdConfig {
     pub(super) snapshotter: Option<String>,
     pub(super) discards: bool,
     /// Directories of hosts.toml files, the first one first.
@@ -38,23 +38,23 @@ pub(super) struct Told {
     /// Where programs would be that judge images; `None` where that could not be found out.
     pub(super) verifiers: Option<Vec<PathBuf>>,
     /// Which of its files are seen from here.
-    pub(super) sight: Sight,
+    pub(super) sight: VisibleFiles,
 }
 
 /// Asks containerd, and looks into its file for what it does not say.
-pub(super) async fn look(inner: &Inner, version: &str) -> Result<Told, Error> {
+pub(super) async fn look(inner: &ContainerdInner, version: &str) -> Result<ContainerdConfig, Error> {
     if let Some(told) = by_cri(inner).await? {
         return Ok(told);
     }
     let pid = serving(&inner.settings.socket).await;
     let drop_ins = is_since(version, DROP_INS_SINCE).then_some(DROP_INS);
     let read = tokio::task::spawn_blocking(move || of_process(pid, drop_ins));
-    Ok(read.await.unwrap_or_else(|_| of_file(&Loaded::default(), Sight::default())))
+    Ok(read.await.unwrap_or_else(|_| of_file(&Loaded::default(), VisibleFiles::default())))
 }
 
 /// The settings of a process of containerd 2.
-fn of_process(pid: Option<i32>, drop_ins: Option<&str>) -> Told {
-    let sight = Sight::of(pid);
+fn of_process(pid: Option<i32>, drop_ins: Option<&str>) -> ContainerdConfig {
+    let sight = VisibleFiles::of(pid);
     let named = pid.and_then(started_with);
     let file = named.clone().unwrap_or_else(|| FILE.into());
     let mut loaded = load(&file, drop_ins, &sight);
@@ -94,7 +94,7 @@ struct OneInside {
 }
 
 /// What CRI says; nothing where it does not speak of images, as from containerd 2 on.
-async fn by_cri(inner: &Inner) -> Result<Option<Told>, Error> {
+async fn by_cri(inner: &ContainerdInner) -> Result<Option<ContainerdConfig>, Error> {
     let answer = grpc::once_started(|| {
         let mut client = cri::runtime_service_client::RuntimeServiceClient::new(inner.channel.clone());
         let request = inner.ask(cri::StatusRequest { verbose: true });
@@ -102,20 +102,22 @@ async fn by_cri(inner: &Inner) -> Result<Option<Told>, Error> {
     });
     match answer.await {
         Ok(answer) => Ok(answer.into_inner().info.get("config").and_then(|config| of_one(config))),
-        Err(status) if Kind::of(&status) == Kind::Unavailable => Err(inner.failed("say its settings", &status)),
+        Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::Unavailable => {
+            Err(inner.failed("say its settings", &status))
+        }
         // One without CRI.
         Err(_) => Ok(None),
     }
 }
 
-fn of_one(config: &str) -> Option<Told> {
+fn of_one(config: &str) -> Option<ContainerdConfig> {
     let One { registry, containerd } = serde_json::from_str(config).ok()?;
-    Some(Told {
+    Some(ContainerdConfig {
         snapshotter: Some(containerd.snapshotter).filter(|name| !name.is_empty()),
         discards: containerd.discard_unpacked_layers,
         hosts: paths(&registry.config_path),
         verifiers: None,
-        sight: Sight::default(),
+        sight: VisibleFiles::default(),
     })
 }
 
@@ -153,7 +155,7 @@ fn named<'a>(mut args: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     None
 }
 
-fn of_file(loaded: &Loaded, sight: Sight) -> Told {
+fn of_file(loaded: &Loaded, sight: VisibleFiles) -> ContainerdConfig {
     let table = &loaded.table;
     let plugin = |name: &str| table.get("plugins").and_then(|plugins| plugins.get(name));
     let (images, old) = (plugin("io.containerd.cri.v1.images"), plugin("io.containerd.grpc.v1.cri"));
@@ -166,7 +168,7 @@ fn of_file(loaded: &Loaded, sight: Sight) -> Told {
     let usual = || if mirrors { Vec::new() } else { HOSTS.map(PathBuf::from).into() };
     // The usual place and every place that a file names: which of the files counts differs between versions.
     let verifiers = std::iter::once(VERIFIERS.into()).chain(loaded.verifiers.iter().cloned()).collect();
-    Told {
+    ContainerdConfig {
         // CRI tells where the images of its snapshotter are, which is surer than a file that may have changed since.
         snapshotter: None,
         discards: discards.unwrap_or(false),

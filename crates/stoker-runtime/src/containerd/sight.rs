@@ -16,14 +16,14 @@ const OWN: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// What this process sees of containerd's files. The default sees nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Sight {
+pub(super) struct VisibleFiles {
     /// Both processes have the same mounts, so every path means the same.
     shared: bool,
     /// Where something is mounted in this process's own mounts, except the root directory.
     mounts: Vec<PathBuf>,
 }
 
-impl Sight {
+impl VisibleFiles {
     /// What this process sees of the files of another one. It blocks, shortly.
     pub(super) fn of(pid: Option<i32>) -> Self {
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
@@ -128,7 +128,7 @@ mod tests {
         symlink("loop", mount.join("loop")).unwrap();
         symlink(&mount, other.join("back")).unwrap();
         fs::write(mount.join("file"), "").unwrap();
-        let sight = Sight::through(&[&mount]);
+        let sight = VisibleFiles::through(&[&mount]);
         for (path, seen) in [
             ("mount", true),
             ("mount/a", true),
@@ -146,10 +146,13 @@ mod tests {
         ] {
             assert_eq!(sight.covers(&dir.join(path)), seen, "{path}");
         }
-        assert!(Sight::whole().covers(&dir.join("other")));
-        assert!(!Sight::whole().covers(Path::new("relative")), "it is meant from containerd's own directory");
-        assert!(!Sight::default().covers(&mount));
-        assert!(!Sight::through(&[Path::new("/proc")]).covers(Path::new("/proc/judges")), "it is this container's own");
+        assert!(VisibleFiles::whole().covers(&dir.join("other")));
+        assert!(!VisibleFiles::whole().covers(Path::new("relative")), "it is meant from containerd's own directory");
+        assert!(!VisibleFiles::default().covers(&mount));
+        assert!(
+            !VisibleFiles::through(&[Path::new("/proc")]).covers(Path::new("/proc/judges")),
+            "it is this container's own"
+        );
     }
 
     #[test]
@@ -163,8 +166,8 @@ mod tests {
     #[test]
     fn the_same_process_has_the_same_mounts_and_one_that_is_gone_has_none() {
         let own = i32::try_from(std::process::id()).unwrap();
-        assert!(Sight::of(Some(own)).shared);
-        assert!(!Sight::of(None).shared);
-        assert!(!Sight::of(Some(i32::MAX)).shared);
+        assert!(VisibleFiles::of(Some(own)).shared);
+        assert!(!VisibleFiles::of(None).shared);
+        assert!(!VisibleFiles::of(Some(i32::MAX)).shared);
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use oci_spec::image::Descriptor;
 
 use super::lease::Lease;
-use super::{Inner, Labels};
-use crate::grpc::{Error, Kind};
+use super::{ContainerdInner, ObjectLabels};
+use crate::grpc::{Error, RuntimeErrorKind};
 use crate::wire::containerd::services::diff::v1 as diff;
 use crate::wire::containerd::services::snapshots::v1 as wire;
 use crate::wire::containerd::types::{self, Mount};
@@ -17,7 +17,7 @@ use wire::snapshots_client::SnapshotsClient;
 /// How long containerd may take to unpack one layer. The attempt as a whole has its own limit.
 const APPLY: Duration = Duration::from_secs(3600);
 
-impl Inner {
+impl ContainerdInner {
     fn snapshots(&self) -> SnapshotsClient<tonic::transport::Channel> {
         SnapshotsClient::new(self.channel.clone())
     }
@@ -28,7 +28,7 @@ impl Inner {
             self.ask(wire::StatSnapshotRequest { snapshotter: self.node.snapshotter.clone(), key: chain.into() });
         match self.snapshots().stat(request).await {
             Ok(answer) => Ok(answer.into_inner().info.is_some_and(|info| info.kind() == wire::Kind::Committed)),
-            Err(status) if Kind::of(&status) == Kind::NotFound => Ok(false),
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::NotFound => Ok(false),
             Err(status) => Err(self.failed(format!("look for the unpacked layer {chain}"), &status)),
         }
     }
@@ -39,7 +39,7 @@ impl Inner {
         lease: &Lease,
         key: &str,
         parent: &str,
-        labels: Labels,
+        labels: ObjectLabels,
     ) -> Result<Vec<Mount>, Error> {
         let message = wire::PrepareSnapshotRequest {
             snapshotter: self.node.snapshotter.clone(),
@@ -48,7 +48,7 @@ impl Inner {
             labels,
         };
         let mut answer = self.snapshots().prepare(self.leased(message.clone(), &lease.header)).await;
-        if answer.as_ref().is_err_and(|status| Kind::of(status) == Kind::Exists) {
+        if answer.as_ref().is_err_and(|status| RuntimeErrorKind::of(status) == RuntimeErrorKind::Exists) {
             self.remove(key).await?;
             answer = self.snapshots().prepare(self.leased(message, &lease.header)).await;
         }
@@ -60,7 +60,7 @@ impl Inner {
         let request =
             self.ask(wire::RemoveSnapshotRequest { snapshotter: self.node.snapshotter.clone(), key: key.into() });
         match self.snapshots().remove(request).await {
-            Err(status) if Kind::of(&status) != Kind::NotFound => {
+            Err(status) if RuntimeErrorKind::of(&status) != RuntimeErrorKind::NotFound => {
                 Err(self.failed(format!("remove the snapshot {key}"), &status))
             }
             _ => Ok(()),
@@ -77,7 +77,7 @@ impl Inner {
         };
         match self.snapshots().commit(self.leased(message, &lease.header)).await {
             Ok(_) => Ok(()),
-            Err(status) if Kind::of(&status) == Kind::Exists => {
+            Err(status) if RuntimeErrorKind::of(&status) == RuntimeErrorKind::Exists => {
                 self.hold(lease, &format!("snapshots/{}", self.node.snapshotter), chain).await?;
                 self.remove(key).await
             }
@@ -91,7 +91,7 @@ impl Inner {
             media_type: layer.media_type().to_string(),
             digest: layer.digest().to_string(),
             size: i64::try_from(layer.size()).unwrap_or(i64::MAX),
-            annotations: Labels::new(),
+            annotations: ObjectLabels::new(),
         };
         let mut request = self.leased(diff::ApplyRequest { diff: Some(descriptor), mounts }, &lease.header);
         request.set_timeout(APPLY);
@@ -102,19 +102,19 @@ impl Inner {
 }
 
 /// The label that containerd gives to the snapshot of a chain.
-pub(super) fn named(chain: &str) -> Labels {
-    Labels::from([("containerd.io/snapshot.ref".into(), chain.into())])
+pub(super) fn named(chain: &str) -> ObjectLabels {
+    ObjectLabels::from([("containerd.io/snapshot.ref".into(), chain.into())])
 }
 
 /// Where the files of a snapshot go on this machine's disk, if they can be put there as containerd itself does it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct SnapshotPlace {
     pub(super) upper: PathBuf,
     /// The layers below, the topmost first.
     pub(super) lowers: Vec<PathBuf>,
 }
 
-impl Place {
+impl SnapshotPlace {
     /// `None` for any mount but overlayfs' own two shapes.
     pub(super) fn of(mounts: &[Mount]) -> Option<Self> {
         let [mount] = mounts else { return None };
@@ -150,14 +150,14 @@ mod tests {
             target: String::new(),
             options: options.iter().map(|option| option.to_string()).collect(),
         };
-        let place = Place::of(&[mount("bind", &path, &["rw", "rbind"])]).unwrap();
+        let place = SnapshotPlace::of(&[mount("bind", &path, &["rw", "rbind"])]).unwrap();
         assert_eq!((place.upper, place.lowers), (dir.path().into(), Vec::new()));
         let (upper, lower) = (format!("upperdir={path}"), format!("lowerdir={path}:{path}"));
-        let place = Place::of(&[mount("overlay", "overlay", &[&upper, &lower])]).unwrap();
+        let place = SnapshotPlace::of(&[mount("overlay", "overlay", &[&upper, &lower])]).unwrap();
         assert_eq!(place.lowers.len(), 2);
-        assert_eq!(Place::of(&[mount("overlay", "overlay", &[&upper, &lower, "userxattr"])]), None);
-        assert_eq!(Place::of(&[mount("btrfs", &path, &[])]), None);
-        assert_eq!(Place::of(&[mount("bind", "/not/there", &[])]), None);
-        assert_eq!(Place::of(&[]), None);
+        assert_eq!(SnapshotPlace::of(&[mount("overlay", "overlay", &[&upper, &lower, "userxattr"])]), None);
+        assert_eq!(SnapshotPlace::of(&[mount("btrfs", &path, &[])]), None);
+        assert_eq!(SnapshotPlace::of(&[mount("bind", "/not/there", &[])]), None);
+        assert_eq!(SnapshotPlace::of(&[]), None);
     }
 }

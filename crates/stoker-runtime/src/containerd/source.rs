@@ -3,7 +3,7 @@
 //! containerd refuses a label that is too long, and with it the content: one blob that many repositories share, or one very long
 //! name, must fail no image. A source that does not fit is left out. The label is a hint: it is only used to push.
 
-use super::Labels;
+use super::ObjectLabels;
 
 const SOURCE: &str = "containerd.io/distribution.source.";
 /// The most bytes that containerd allows a label, its name and its value together.
@@ -12,17 +12,17 @@ const MOST_BYTES: usize = 4096;
 const MOST_REPOSITORIES: usize = 64;
 
 /// The label for a registry and a repository; none where it would be too long. containerd leaves the port out.
-pub(super) fn labels(registry: &str, repository: &str) -> Labels {
+pub(super) fn labels(registry: &str, repository: &str) -> ObjectLabels {
     let host = match registry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
         None => registry.split_once(':').map_or(registry, |(host, _)| host),
     };
     let (key, value) = (format!("{SOURCE}{host}"), repository.to_owned());
-    if fits(&key, &value) { Labels::from([(key, value)]) } else { Labels::new() }
+    if fits(&key, &value) { ObjectLabels::from([(key, value)]) } else { ObjectLabels::new() }
 }
 
 /// What is to be changed where a content that has labels gets more of them: repositories are added, everything else is replaced.
-pub(super) fn news(before: &Labels, more: &Labels) -> Labels {
+pub(super) fn news(before: &ObjectLabels, more: &ObjectLabels) -> ObjectLabels {
     let news = more.iter().filter_map(|(key, value)| match before.get(key) {
         Some(old) if key.starts_with(SOURCE) => Some((key.clone(), joined(key, old, value)?)),
         old => (old != Some(value)).then(|| (key.clone(), value.clone())),
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_source_has_no_port() {
         for (registry, host) in [("r.example:5000", "r.example"), ("docker.io", "docker.io"), ("[::1]:5000", "::1")] {
-            assert_eq!(labels(registry, "a/b"), Labels::from([(format!("{SOURCE}{host}"), "a/b".into())]));
+            assert_eq!(labels(registry, "a/b"), ObjectLabels::from([(format!("{SOURCE}{host}"), "a/b".into())]));
         }
     }
 
@@ -69,13 +69,13 @@ mod tests {
     fn a_label_that_containerd_would_refuse_is_not_written() {
         let room = MOST_BYTES - KEY.len();
         assert_eq!(labels("r.example", &"a".repeat(room)).len(), 1);
-        assert_eq!(labels("r.example", &"a".repeat(room + 1)), Labels::new());
-        let one = |value: &str| Labels::from([(KEY.to_owned(), value.to_owned())]);
+        assert_eq!(labels("r.example", &"a".repeat(room + 1)), ObjectLabels::new());
+        let one = |value: &str| ObjectLabels::from([(KEY.to_owned(), value.to_owned())]);
         let full = "b".repeat(room - 2);
         assert_eq!(news(&one(&full), &one("a")), one(&format!("a,{full}")));
-        assert_eq!(news(&one(&full), &one("aa")), Labels::new(), "it stays as it is");
+        assert_eq!(news(&one(&full), &one("aa")), ObjectLabels::new(), "it stays as it is");
         let many = (0..MOST_REPOSITORIES).map(|number| format!("r{number:02}")).collect::<Vec<_>>().join(",");
-        assert_eq!(news(&one(&many), &one("new")), Labels::new());
+        assert_eq!(news(&one(&many), &one("new")), ObjectLabels::new());
         // Other labels come all the same.
         let mut more = one("aa");
         more.insert("containerd.io/gc.ref.content.config".into(), "sha256:a".into());

@@ -10,13 +10,13 @@ use bytes::{Buf as _, Bytes};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 
-use super::Labels;
+use super::ObjectLabels;
 use super::content::Open;
-use super::session::{Session, Trouble};
-use super::snapshot::{Place, named};
-use crate::grpc::{Error, Kind};
+use super::session::{LayerTrouble, Session};
+use super::snapshot::{SnapshotPlace, named};
+use crate::grpc::{Error, RuntimeErrorKind};
 use crate::room::Purse;
-use crate::unpack::{self, Compression, Layer, Unpacked};
+use crate::unpack::{self, LayerCompression, LayerToUnpack, Unpacked};
 
 /// Chunks between the wire and the thread that unpacks.
 const CHUNKS: usize = 4;
@@ -36,18 +36,18 @@ impl Session {
         index: usize,
         open: &Open<'_, E>,
         purse: &Purse,
-    ) -> Result<Option<Staged>, Trouble<E>> {
+    ) -> Result<Option<Staged>, LayerTrouble<E>> {
         let inner = &self.containerd.inner;
-        let compression = Compression::of(self.wanted.layers[index].media_type().as_ref());
+        let compression = LayerCompression::of(self.wanted.layers[index].media_type().as_ref());
         let Some(compression) = compression.filter(|_| inner.node.direct) else { return Ok(None) };
         let key = self.key("stage", index);
-        let mounts = inner.prepare(&self.lease, &key, "", Labels::new()).await?;
-        let Some(Place { upper: dir, .. }) = Place::of(&mounts) else {
+        let mounts = inner.prepare(&self.lease, &key, "", ObjectLabels::new()).await?;
+        let Some(SnapshotPlace { upper: dir, .. }) = SnapshotPlace::of(&mounts) else {
             inner.remove(&key).await?;
             return Ok(None);
         };
         purse.begin_again();
-        let layer = Layer { compression, lowest: index == 0, most: u64::MAX };
+        let layer = LayerToUnpack { compression, lowest: index == 0, most: u64::MAX };
         let (chunks, source) = mpsc::channel(CHUNKS);
         let into = dir.clone();
         // Others come first where there are too many; what is fetched meanwhile is read from the spool. (It is never closed.)
@@ -77,11 +77,11 @@ impl Session {
         drop(chunks);
         let unpacked = work.await.map_err(|problem| {
             let action = format!("unpack layer {}", self.wanted.layers[index].digest());
-            inner.broken(action, problem.to_string(), Kind::Other)
+            inner.broken(action, problem.to_string(), RuntimeErrorKind::Other)
         })?;
         if let Some(problem) = failed {
             inner.remove(&key).await?;
-            return Err(Trouble::Source(problem));
+            return Err(LayerTrouble::Source(problem));
         }
         match unpacked {
             Ok(unpacked) => match self.check(index, &unpacked.diff_id()) {
@@ -101,7 +101,7 @@ impl Session {
                 }
                 if problem.is_full() || problem.is_too_big() {
                     let action = format!("keep layer {}", self.wanted.layers[index].digest());
-                    return Err(inner.broken(action, problem.to_string(), Kind::NoSpace).into());
+                    return Err(inner.broken(action, problem.to_string(), RuntimeErrorKind::NoSpace).into());
                 }
                 tracing::warn!("left to containerd, because it could not be unpacked here: {problem}");
                 Ok(None)
@@ -114,7 +114,7 @@ impl Session {
         let inner = &self.containerd.inner;
         let key = self.key("extract", index);
         let mounts = inner.prepare(&self.lease, &key, self.below(index), named(&self.chain[index])).await?;
-        let Some(Place { upper, lowers }) = Place::of(&mounts) else {
+        let Some(SnapshotPlace { upper, lowers }) = SnapshotPlace::of(&mounts) else {
             inner.remove(&staged.key).await?;
             purse.begin_again();
             return self.apply(index, purse).await;

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use super::sight::Sight;
+use super::sight::VisibleFiles;
 
 /// The plugin of containerd 2 that runs programs of a directory.
 const KNOWN: &str = "bindir";
@@ -19,7 +19,7 @@ pub(super) struct Verifiers {
     pub(super) plugins: Vec<String>,
     /// The directories; `None` where containerd's settings could not be read completely.
     pub(super) places: Option<Vec<PathBuf>>,
-    pub(super) sight: Sight,
+    pub(super) sight: VisibleFiles,
 }
 
 impl Verifiers {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn verifiers(places: Option<Vec<PathBuf>>, sight: Sight) -> Verifiers {
+    fn verifiers(places: Option<Vec<PathBuf>>, sight: VisibleFiles) -> Verifiers {
         Verifiers { plugins: vec![KNOWN.into()], places, sight }
     }
 
@@ -69,7 +69,7 @@ mod tests {
     fn programs_that_judge_images_are_seen_when_they_come() {
         let dir = tempfile::tempdir().unwrap();
         let judges = dir.path().join("bin");
-        let found = verifiers(Some(vec![dir.path().join("none"), judges.clone()]), Sight::whole());
+        let found = verifiers(Some(vec![dir.path().join("none"), judges.clone()]), VisibleFiles::whole());
         assert_eq!(found.why(), None, "there is no such directory");
         fs::create_dir(&judges).unwrap();
         assert_eq!(found.why(), None, "nobody judges");
@@ -84,7 +84,7 @@ mod tests {
         let dir = dir.path().canonicalize().unwrap();
         let (mount, unseen) = (dir.join("mount"), dir.join("unseen"));
         fs::create_dir(&mount).unwrap();
-        let sight = Sight::through(&[&mount]);
+        let sight = VisibleFiles::through(&[&mount]);
         assert_eq!(verifiers(Some(vec![mount.join("bin")]), sight.clone()).why(), None, "it would be seen");
         // Missing here, and maybe not for containerd; the same where this pod has an empty directory of that name.
         for _ in 0..2 {
@@ -94,14 +94,14 @@ mod tests {
         }
         fs::write(mount.join("bin"), "this is no directory").unwrap();
         assert!(verifiers(Some(vec![mount.join("bin")]), sight).why().unwrap().contains("cannot be read"));
-        assert!(verifiers(Some(vec!["judges".into()]), Sight::whole()).why().is_some(), "from whose directory?");
-        assert!(verifiers(None, Sight::whole()).why().unwrap().contains("--runtime-config"));
+        assert!(verifiers(Some(vec!["judges".into()]), VisibleFiles::whole()).why().is_some(), "from whose directory?");
+        assert!(verifiers(None, VisibleFiles::whole()).why().unwrap().contains("--runtime-config"));
     }
 
     #[test]
     fn a_plugin_that_is_not_known_is_asked_too() {
         let plugins = vec![KNOWN.into(), "notary".into()];
-        let found = Verifiers { plugins, places: Some(vec![Path::new("/none").into()]), sight: Sight::whole() };
+        let found = Verifiers { plugins, places: Some(vec![Path::new("/none").into()]), sight: VisibleFiles::whole() };
         assert!(found.why().unwrap().contains("notary"));
     }
 }

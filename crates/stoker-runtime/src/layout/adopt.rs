@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::image::Digest;
 
-use super::hash::{self, Read};
+use super::hash::{self, HashResult};
 use super::proof::{Care, Stamp, Stored};
 use super::{Error, Layout, disk};
 
@@ -20,7 +20,7 @@ impl Layout {
     pub async fn adopt(&self, digest: &Digest, file: &Path) -> Result<(), Error> {
         let target = self.path(digest)?;
         // Two images with one layer may bring it at the same time.
-        let _seat = self.inner.seats.take(digest.digest()).await;
+        let _lock = self.inner.locks.take(digest.digest()).await;
         if self.proven(digest, &target, None, Care::Hashed).await? == Stored::Whole(()) {
             let file = file.to_owned();
             return disk::beside(move || disk::remove(&file)).await;
@@ -74,10 +74,10 @@ impl Layout {
 async fn hashed(digest: &Digest, file: &Path) -> Result<Stamp, Error> {
     let wrong = |why: String| Error::Corrupt { what: digest.to_string(), why };
     match hash::file(file.to_owned()).await? {
-        Read::Hashed { stamp, sha256, steady: true } if sha256 == digest.digest() => Ok(stamp),
-        Read::Hashed { sha256, .. } => Err(wrong(format!("their sha256 is {sha256}"))),
-        Read::Unreadable(problem) => Err(wrong(format!("the disk cannot read them: {problem}"))),
-        Read::Gone => Err(Error::Gone { path: file.to_owned() }),
+        HashResult::Hashed { stamp, sha256, steady: true } if sha256 == digest.digest() => Ok(stamp),
+        HashResult::Hashed { sha256, .. } => Err(wrong(format!("their sha256 is {sha256}"))),
+        HashResult::Unreadable(problem) => Err(wrong(format!("the disk cannot read them: {problem}"))),
+        HashResult::Gone => Err(Error::Gone { path: file.to_owned() }),
     }
 }
 

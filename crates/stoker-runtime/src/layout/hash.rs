@@ -12,7 +12,7 @@ use super::{Error, disk};
 const PIECE: usize = 1024 * 1024;
 
 /// What came of reading a file to its end.
-pub(super) enum Read {
+pub(super) enum HashResult {
     /// Its hash in hexadecimal.
     Hashed {
         /// Of the file when it was opened.
@@ -28,20 +28,20 @@ pub(super) enum Read {
 }
 
 /// Hashes a file.
-pub(super) async fn file(path: PathBuf) -> Result<Read, Error> {
+pub(super) async fn file(path: PathBuf) -> Result<HashResult, Error> {
     file_with(path, |_| {}).await
 }
 
 /// Hashes a file, and tells on the way how many bytes more were hashed.
-pub(super) async fn file_with(path: PathBuf, mut progress: impl FnMut(u64)) -> Result<Read, Error> {
-    let mut reading: Option<Reading> = None;
+pub(super) async fn file_with(path: PathBuf, mut progress: impl FnMut(u64)) -> Result<HashResult, Error> {
+    let mut reading: Option<FileHash> = None;
     loop {
         let from = path.clone();
         let step = disk::beside(move || {
-            let step = || -> io::Result<(Reading, usize)> {
+            let step = || -> io::Result<(FileHash, usize)> {
                 let mut reading = match reading {
                     Some(reading) => reading,
-                    None => Reading::open(&from)?,
+                    None => FileHash::open(&from)?,
                 };
                 let read = reading.step()?;
                 Ok((reading, read))
@@ -64,14 +64,14 @@ pub(super) fn bytes(bytes: &[u8]) -> String {
     hex(Sha256::new_with_prefix(bytes))
 }
 
-struct Reading {
+struct FileHash {
     file: File,
     stamp: Stamp,
     hash: Sha256,
     piece: Vec<u8>,
 }
 
-impl Reading {
+impl FileHash {
     fn open(path: &std::path::Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let stamp = Stamp::of(&file.metadata()?);
@@ -84,18 +84,18 @@ impl Reading {
         Ok(read)
     }
 
-    fn end(self) -> Read {
+    fn end(self) -> HashResult {
         let steady = self.file.metadata().is_ok_and(|meta| Stamp::of(&meta) == self.stamp);
-        Read::Hashed { stamp: self.stamp, sha256: hex(self.hash), steady }
+        HashResult::Hashed { stamp: self.stamp, sha256: hex(self.hash), steady }
     }
 }
 
 /// What an error of the disk says about the file, if it does.
-fn told(problem: io::Error, path: &std::path::Path) -> Result<Read, Error> {
+fn told(problem: io::Error, path: &std::path::Path) -> Result<HashResult, Error> {
     const EIO: i32 = 5;
     match problem.kind() {
-        io::ErrorKind::NotFound => Ok(Read::Gone),
-        _ if problem.raw_os_error() == Some(EIO) => Ok(Read::Unreadable(problem.to_string())),
+        io::ErrorKind::NotFound => Ok(HashResult::Gone),
+        _ if problem.raw_os_error() == Some(EIO) => Ok(HashResult::Unreadable(problem.to_string())),
         _ => Err(Error::disk("read", path, &problem)),
     }
 }

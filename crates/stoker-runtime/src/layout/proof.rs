@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use oci_spec::image::Digest;
 
-use super::hash::{self, Read};
+use super::hash::{self, HashResult};
 use super::{Error, Layout, disk};
 
 /// The most blobs that are remembered, at about 200 bytes each; of more than that some are hashed again.
@@ -89,9 +89,9 @@ impl Stamp {
 
 /// The blobs that were hashed, with whether each was right.
 #[derive(Debug, Default)]
-pub(super) struct Known(Mutex<BTreeMap<String, (Stamp, bool)>>);
+pub(super) struct HashedBlobs(Mutex<BTreeMap<String, (Stamp, bool)>>);
 
-impl Known {
+impl HashedBlobs {
     fn get(&self, digest: &Digest) -> Option<(Stamp, bool)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(digest.digest()).copied()
     }
@@ -113,11 +113,11 @@ impl Layout {
             return Ok(known);
         }
         // Two images with one layer need one hash.
-        let _seat = self.inner.seats.take(digest.digest()).await;
+        let _lock = self.inner.locks.take(digest.digest()).await;
         self.proven(digest, &path, Some(size), care).await
     }
 
-    /// The same for the one who has the seat of the digest.
+    /// The same for the one who has the lock of the digest.
     pub(super) async fn proven(
         &self,
         digest: &Digest,
@@ -157,7 +157,7 @@ impl Layout {
     async fn prove(&self, digest: &Digest, path: &Path) -> Result<Stored<()>, Error> {
         for _ in 0..TRIES {
             match hash::file(path.to_owned()).await? {
-                Read::Hashed { stamp, sha256, steady: true } => {
+                HashResult::Hashed { stamp, sha256, steady: true } => {
                     let right = sha256 == digest.digest();
                     self.inner.known.put(digest, stamp, right);
                     if !right {
@@ -165,9 +165,9 @@ impl Layout {
                     }
                     return Ok(verdict(right, path.to_owned()));
                 }
-                Read::Hashed { .. } => {}
-                Read::Gone => return Ok(Stored::Missing),
-                Read::Unreadable(problem) => {
+                HashResult::Hashed { .. } => {}
+                HashResult::Gone => return Ok(Stored::Missing),
+                HashResult::Unreadable(problem) => {
                     tracing::warn!("{} is damaged: it cannot be read ({problem})", path.display());
                     return Ok(Stored::Damaged(path.to_owned()));
                 }
@@ -190,7 +190,7 @@ mod tests {
     fn no_more_is_remembered_than_the_bound() {
         let dir = tempfile::tempdir().unwrap();
         let stamp = Stamp::of(&fs::metadata(dir.path()).unwrap());
-        let known = Known::default();
+        let known = HashedBlobs::default();
         for n in 0..MOST_REMEMBERED + 10 {
             known.put(&format!("sha256:{n:064x}").parse().unwrap(), stamp, true);
         }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::image::Digest;
 
-use super::hash::{self, Read};
+use super::hash::{self, HashResult};
 use super::{Error, Layout, disk, index, present};
 
 /// What a look at everything found.
@@ -25,7 +25,7 @@ pub struct Verified {
     /// Blobs that are not what their names say.
     pub damaged: Vec<Damaged>,
     /// What recorded images lack.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingPart>,
 }
 
 /// A blob that is not what its name says.
@@ -45,7 +45,7 @@ pub struct Damaged {
 
 /// What an image lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingPart {
     /// The name of the image.
     pub image: String,
     /// The digest of the blob, or in words what there is none of.
@@ -60,7 +60,7 @@ impl Verified {
 }
 
 /// A blob's file.
-struct File {
+struct BlobFile {
     digest: Digest,
     size: u64,
 }
@@ -74,7 +74,7 @@ impl Layout {
         let total = files.iter().map(|file| file.size).sum();
         let mut verified = Verified::default();
         let mut done = 0;
-        for File { digest, size } in files {
+        for BlobFile { digest, size } in files {
             let path = self.path(&digest)?;
             let read = hash::file_with(path.clone(), |more| {
                 done += more;
@@ -82,10 +82,10 @@ impl Layout {
             });
             let why = match read.await? {
                 // Somebody removed it meanwhile: then an image lacks it, or nobody needed it.
-                Read::Gone => continue,
-                Read::Hashed { sha256, .. } if sha256 == digest.digest() => None,
-                Read::Hashed { sha256, .. } => Some(format!("its bytes have the sha256 {sha256}")),
-                Read::Unreadable(problem) => Some(format!("the disk cannot read it: {problem}")),
+                HashResult::Gone => continue,
+                HashResult::Hashed { sha256, .. } if sha256 == digest.digest() => None,
+                HashResult::Hashed { sha256, .. } => Some(format!("its bytes have the sha256 {sha256}")),
+                HashResult::Unreadable(problem) => Some(format!("the disk cannot read it: {problem}")),
             };
             verified.blobs += 1;
             verified.bytes += size;
@@ -103,7 +103,7 @@ impl Layout {
             let image = index::name(&root).cloned().unwrap_or_else(|| root.digest().to_string());
             verified.images += 1;
             present::needs(self, &root, &mut |need| match need {
-                present::Need::Blob(blob) => match damaged.get(blob.digest().as_ref()) {
+                present::NeededPart::Blob(blob) => match damaged.get(blob.digest().as_ref()) {
                     Some(at) => {
                         let images = &mut verified.damaged[*at].images;
                         if images.last() != Some(&image) {
@@ -111,11 +111,13 @@ impl Layout {
                         }
                     }
                     None if self.holds(blob.digest(), blob.size()) => {}
-                    None => verified.missing.push(Missing { image: image.clone(), what: blob.digest().to_string() }),
+                    None => {
+                        verified.missing.push(MissingPart { image: image.clone(), what: blob.digest().to_string() })
+                    }
                 },
-                present::Need::Platform => {
+                present::NeededPart::Platform => {
                     let what = "the manifest of any platform".to_owned();
-                    verified.missing.push(Missing { image: image.clone(), what });
+                    verified.missing.push(MissingPart { image: image.clone(), what });
                 }
             });
         }
@@ -124,14 +126,14 @@ impl Layout {
 }
 
 /// The blobs of a directory; what is not named by a sha256 is none.
-fn list(dir: &Path) -> Result<Vec<File>, Error> {
+fn list(dir: &Path) -> Result<Vec<BlobFile>, Error> {
     let failed = |e: io::Error| Error::disk("list", dir, &e);
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let digest = Digest::try_from(format!("sha256:{}", entry.file_name().to_string_lossy()));
         if let (Ok(digest), Ok(meta)) = (digest, entry.metadata()) {
-            files.push(File { digest, size: meta.len() });
+            files.push(BlobFile { digest, size: meta.len() });
         }
     }
     files.sort_by(|a, b| a.digest.digest().cmp(b.digest.digest()));

@@ -6,14 +6,14 @@ use crate::space::Space;
 
 /// What something takes of a disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Amount {
+pub struct DiskAmount {
     /// Its bytes.
     pub bytes: u64,
     /// Its inodes.
     pub inodes: u64,
 }
 
-impl Amount {
+impl DiskAmount {
     pub(crate) fn plus(self, other: Self) -> Self {
         let (bytes, inodes) = (self.bytes.saturating_add(other.bytes), self.inodes.saturating_add(other.inodes));
         Self { bytes, inodes }
@@ -96,7 +96,7 @@ impl fmt::Display for Short {
 }
 
 /// Whether `need` fits beside what is used and what others have `reserved`. What needs nothing always does.
-pub(super) fn fit(space: Space, percent: u8, reserved: Amount, need: Amount) -> Result<(), Short> {
+pub(super) fn fit(space: Space, percent: u8, reserved: DiskAmount, need: DiskAmount) -> Result<(), Short> {
     // What is unpacked is an estimate. Who allows all of a disk is told when it is really full.
     if percent >= 100 {
         return Ok(());
@@ -139,13 +139,13 @@ mod tests {
             (u64::MAX, 0, u64::MAX, u64::MAX, Some((300, false))),
         ] {
             let space = Space { total, free, ..Space::default() };
-            let amount = |bytes| Amount { bytes, inodes: 1 };
+            let amount = |bytes| DiskAmount { bytes, inodes: 1 };
             let short = fit(space, 80, amount(reserved), amount(need)).err();
             assert_eq!(short.map(|short| (short.full, short.later)), expected, "{total} {free} {reserved} {need}");
             assert_eq!(fit(space, 100, amount(reserved), amount(need)), Ok(()), "all of it is allowed");
             // The same for inodes.
             let space = Space { inodes: total, free_inodes: free, ..Space::default() };
-            let amount = |inodes| Amount { bytes: 1, inodes };
+            let amount = |inodes| DiskAmount { bytes: 1, inodes };
             let short = fit(space, 80, amount(reserved), amount(need)).err();
             assert_eq!(short.map(|short| (short.full, short.later)), expected, "{total} {free} {reserved} {need}");
         }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_shortage_says_what_is_needed_and_what_is_free() {
         let space = Space { total: 100 << 20, free: 50 << 20, inodes: 100, free_inodes: 1, device: 1 };
-        let amount = |bytes, inodes| Amount { bytes, inodes };
+        let amount = |bytes, inodes| DiskAmount { bytes, inodes };
         let told = fit(space, 80, amount(10 << 20, 0), amount(31 << 20, 0)).unwrap_err().to_string();
         let expected = "it takes 31.0 MiB more, which would fill the disk to 91 %, past the limit of 80 % (50.0 MiB free, \
                         10.0 MiB of that reserved by other pulls)";

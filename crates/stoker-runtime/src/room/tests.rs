@@ -27,12 +27,12 @@ impl Disks {
     }
 }
 
-fn item(path: &str, mib: u64) -> (Option<PathBuf>, Left) {
-    (Some(path.into()), Left::Amount(bytes(mib * MIB)))
+fn item(path: &str, mib: u64) -> (Option<PathBuf>, Unwritten) {
+    (Some(path.into()), Unwritten::Amount(bytes(mib * MIB)))
 }
 
-fn bytes(bytes: u64) -> Amount {
-    Amount { bytes, inodes: 0 }
+fn bytes(bytes: u64) -> DiskAmount {
+    DiskAmount { bytes, inodes: 0 }
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn pulls_share_what_is_free() {
     let third = room.reserve(vec![item("a", 500)]).unwrap();
     drop((second, third));
     assert!(room.reserve(vec![item("a", 800)]).is_ok(), "all of it is free again");
-    assert!(room.reserve(vec![(None, Left::Amount(bytes(u64::MAX)))]).is_ok(), "nobody sees that disk");
+    assert!(room.reserve(vec![(None, Unwritten::Amount(bytes(u64::MAX)))]).is_ok(), "nobody sees that disk");
 }
 
 /// What has arrived on the disk is not counted once more as reserved.
@@ -60,7 +60,7 @@ fn a_reservation_shrinks_as_its_bytes_arrive() {
     let room = disks.room();
     let arrived = Arc::new(AtomicU64::new(0));
     let counter = arrived.clone();
-    let left = Left::Counted(Box::new(move || 400 * MIB - counter.load(Ordering::Relaxed)));
+    let left = Unwritten::Counted(Box::new(move || 400 * MIB - counter.load(Ordering::Relaxed)));
     let _first = room.reserve(vec![(Some("a".into()), left)]).unwrap();
     for _ in 0..4 {
         assert!(room.reserve(vec![item("a", 400)]).is_ok());
@@ -82,8 +82,8 @@ async fn who_waits_hears_of_an_end() {
 }
 
 fn purse(room: &Room, mib: u64) -> Purse {
-    let estimate = Amount { bytes: mib * MIB, inodes: 0 };
-    let hold = room.reserve(vec![(Some("a".into()), Left::Amount(estimate))]).unwrap().remove(0);
+    let estimate = DiskAmount { bytes: mib * MIB, inodes: 0 };
+    let hold = room.reserve(vec![(Some("a".into()), Unwritten::Amount(estimate))]).unwrap().remove(0);
     Purse::new(hold, Some("a".into()), estimate)
 }
 
@@ -147,14 +147,14 @@ fn what_is_reserved_is_not_taken_where_the_disk_is_full() {
 fn inodes_are_taken_like_bytes() {
     let room = Disks::default().room();
     let purse = purse(&room, 50);
-    assert_eq!(purse.take(Amount { bytes: 0, inodes: 1 }).unwrap(), Amount { bytes: 0, inodes: 4096 });
+    assert_eq!(purse.take(DiskAmount { bytes: 0, inodes: 1 }).unwrap(), DiskAmount { bytes: 0, inodes: 4096 });
     assert_eq!(purse.take(bytes(1)).unwrap(), bytes(16 * MIB), "inodes are not taken along");
     // Estimate and inodes are reserved all the same.
     assert!(room.reserve(vec![item("a", 750)]).is_ok() && room.reserve(vec![item("a", 751)]).is_err());
-    let inodes = |inodes| vec![(Some("a".into()), Left::Amount(Amount { bytes: 0, inodes }))];
+    let inodes = |inodes| vec![(Some("a".into()), Unwritten::Amount(DiskAmount { bytes: 0, inodes }))];
     assert!(room.reserve(inodes(75_904)).is_ok() && room.reserve(inodes(75_905)).is_err());
-    assert!(purse.take(Amount { bytes: 0, inodes: 80_001 }).is_err());
-    assert!(Purse::bottomless().take(Amount { bytes: u64::MAX, inodes: u64::MAX }).is_ok());
+    assert!(purse.take(DiskAmount { bytes: 0, inodes: 80_001 }).is_err());
+    assert!(Purse::bottomless().take(DiskAmount { bytes: u64::MAX, inodes: u64::MAX }).is_ok());
 }
 
 #[tokio::test]

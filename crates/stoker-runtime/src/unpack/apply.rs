@@ -16,9 +16,9 @@ use super::Take;
 use super::attributes::{self, At};
 use super::error::Error;
 use super::notes::Notes;
-use super::tar::{Archive, Entry, Kind, Piece};
-use super::tree::{self, Place, Tree, as_path};
-use crate::room::Amount;
+use super::tar::{Archive, EntryKind, FilePart, TarEntry};
+use super::tree::{self, OpenDirectory, Tree, as_path};
+use crate::room::DiskAmount;
 
 const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -37,14 +37,14 @@ pub(super) struct Applier<'a> {
     taken: u64,
     /// Where it takes what it writes from, in steps, and what is left of the last step.
     purse: &'a mut Take<'a>,
-    step: Amount,
+    step: DiskAmount,
     notes: Notes,
 }
 
 impl<'a> Applier<'a> {
     /// Applies to an empty directory; at most so many bytes, and what the purse gives.
     pub(super) fn new(tree: Tree, lowest: bool, most: u64, purse: &'a mut Take<'a>) -> Self {
-        Self { tree, lowest, most, taken: 0, purse, step: Amount::default(), notes: Notes::default() }
+        Self { tree, lowest, most, taken: 0, purse, step: DiskAmount::default(), notes: Notes::default() }
     }
 
     /// Takes the whole archive, and gives what has to be known when the layer is settled.
@@ -64,7 +64,7 @@ impl<'a> Applier<'a> {
     fn entry<R: BufRead>(
         &mut self,
         archive: &mut Archive<R>,
-        entry: &Entry,
+        entry: &TarEntry,
         parents: &[&[u8]],
         name: &[u8],
     ) -> Result<(), Error> {
@@ -84,14 +84,14 @@ impl<'a> Applier<'a> {
             return self.whiteout(entry, &dir, hidden);
         }
         match entry.kind {
-            Kind::Directory => self.directory(entry, &dir, parents, name)?,
-            Kind::File => self.file(archive, entry, &dir, name)?,
-            Kind::Global => {
+            EntryKind::Directory => self.directory(entry, &dir, parents, name)?,
+            EntryKind::File => self.file(archive, entry, &dir, name)?,
+            EntryKind::Global => {
                 if tree::kind(&dir, name)?.is_some() {
                     self.remove(&dir, name)?;
                 }
             }
-            Kind::Other(flag) => {
+            EntryKind::Other(flag) => {
                 let what = format!("its type {:?} is unknown", char::from(flag));
                 return Err(Error::archive(&entry.name, what));
             }
@@ -110,19 +110,19 @@ impl<'a> Applier<'a> {
         if bytes > self.step.bytes || inodes > self.step.inodes {
             let bytes = bytes.saturating_sub(self.step.bytes);
             let inodes = inodes.saturating_sub(self.step.inodes);
-            self.step = self.step.plus((self.purse)(Amount { bytes, inodes }).map_err(Error::NoRoom)?);
+            self.step = self.step.plus((self.purse)(DiskAmount { bytes, inodes }).map_err(Error::NoRoom)?);
         }
-        self.step = self.step.minus(Amount { bytes, inodes });
+        self.step = self.step.minus(DiskAmount { bytes, inodes });
         Ok(())
     }
 
-    fn remove(&mut self, dir: &Place, name: &[u8]) -> Result<(), Error> {
+    fn remove(&mut self, dir: &OpenDirectory, name: &[u8]) -> Result<(), Error> {
         self.notes.forget(&dir.join(name));
         self.tree.remove(dir, name)
     }
 
     /// Hides all that the layers below have in this directory.
-    fn opaque(&mut self, dir: &Place) -> Result<(), Error> {
+    fn opaque(&mut self, dir: &OpenDirectory) -> Result<(), Error> {
         if !self.lowest {
             return rustix::fs::fsetxattr(dir.fd(), OPAQUE_XATTR, b"y", XattrFlags::empty())
                 .map_err(Error::disk("make opaque", as_path(&dir.path)));
@@ -147,7 +147,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Hides one name that the layers below have.
-    fn whiteout(&mut self, entry: &Entry, dir: &Place, hidden: &[u8]) -> Result<(), Error> {
+    fn whiteout(&mut self, entry: &TarEntry, dir: &OpenDirectory, hidden: &[u8]) -> Result<(), Error> {
         if matches!(hidden, b"" | b"." | b"..") {
             return Err(Error::archive(&entry.name, "it is a whiteout of nothing"));
         }
@@ -166,7 +166,13 @@ impl<'a> Applier<'a> {
     }
 
     /// Makes a directory, or takes over the one that is there.
-    fn directory(&mut self, entry: &Entry, dir: &Place, parents: &[&[u8]], name: &[u8]) -> Result<(), Error> {
+    fn directory(
+        &mut self,
+        entry: &TarEntry,
+        dir: &OpenDirectory,
+        parents: &[&[u8]],
+        name: &[u8],
+    ) -> Result<(), Error> {
         self.take(BLOCK, 0)?;
         let path = dir.join(name);
         let failed = |errno| Error::disk("make the directory", as_path(&path))(errno);
@@ -191,8 +197,8 @@ impl<'a> Applier<'a> {
     fn file<R: BufRead>(
         &mut self,
         archive: &mut Archive<R>,
-        entry: &Entry,
-        dir: &Place,
+        entry: &TarEntry,
+        dir: &OpenDirectory,
         name: &[u8],
     ) -> Result<(), Error> {
         let path = dir.join(name);
@@ -210,12 +216,12 @@ impl<'a> Applier<'a> {
         let mut size: u64 = 0;
         let mut holes = false;
         archive.data(|piece| match piece {
-            Piece::Bytes(bytes) => {
+            FilePart::Bytes(bytes) => {
                 size += bytes.len() as u64;
                 self.take(bytes.len() as u64, 0)?;
                 file.write_all(bytes).map_err(failed)
             }
-            Piece::Hole(length) => {
+            FilePart::Hole(length) => {
                 size += length;
                 holes = true;
                 file.seek(SeekFrom::Start(size)).map(drop).map_err(failed)
@@ -229,7 +235,7 @@ impl<'a> Applier<'a> {
     }
 
     /// Makes a link, a device or a fifo.
-    fn node(&mut self, entry: &Entry, dir: &Place, name: &[u8]) -> Result<(), Error> {
+    fn node(&mut self, entry: &TarEntry, dir: &OpenDirectory, name: &[u8]) -> Result<(), Error> {
         let path = dir.join(name);
         let made = match self.try_node(entry, dir, name)? {
             Err(Errno::EXIST) => {
@@ -240,7 +246,7 @@ impl<'a> Applier<'a> {
         };
         match made {
             Ok(()) => {}
-            Err(Errno::NOENT) if entry.kind == Kind::Link => {
+            Err(Errno::NOENT) if entry.kind == EntryKind::Link => {
                 return Err(Error::archive(&entry.name, "it is a hard link to a file that this layer does not have"));
             }
             Err(errno) => return Err(Error::disk("make", as_path(&path))(errno)),
@@ -251,17 +257,17 @@ impl<'a> Applier<'a> {
         attributes::set(&At::Named(dir, name, kind), entry, &path)
     }
 
-    fn try_node(&self, entry: &Entry, dir: &Place, name: &[u8]) -> Result<Result<(), Errno>, Error> {
+    fn try_node(&self, entry: &TarEntry, dir: &OpenDirectory, name: &[u8]) -> Result<Result<(), Errno>, Error> {
         let mode = Mode::from_raw_mode(entry.mode);
         let node = |kind| {
             let device = rustix::fs::makedev(entry.device.0, entry.device.1);
             rustix::fs::mknodat(dir.fd(), name, kind, mode, device)
         };
         Ok(match entry.kind {
-            Kind::Char => node(FileType::CharacterDevice),
-            Kind::Block => node(FileType::BlockDevice),
-            Kind::Fifo => node(FileType::Fifo),
-            Kind::Symlink => rustix::fs::symlinkat(entry.link.as_slice(), dir.fd(), name),
+            EntryKind::Char => node(FileType::CharacterDevice),
+            EntryKind::Block => node(FileType::BlockDevice),
+            EntryKind::Fifo => node(FileType::Fifo),
+            EntryKind::Symlink => rustix::fs::symlinkat(entry.link.as_slice(), dir.fd(), name),
             _ => {
                 let mut parents: Vec<&[u8]> = entry.link.split(|byte| *byte == b'/').collect();
                 let last = parents.pop().unwrap_or_default();

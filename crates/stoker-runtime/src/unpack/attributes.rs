@@ -7,17 +7,17 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrF
 use rustix::io::Errno;
 
 use super::error::Error;
-use super::tar::{Entry, Time};
-use super::tree::{self, Place, as_path};
+use super::tar::{TarEntry, Time};
+use super::tree::{self, OpenDirectory, as_path};
 
 /// Where something is: open, or by its name in a directory when opening it would do something (devices, links).
 pub(super) enum At<'a> {
     Open(BorrowedFd<'a>),
-    Named(&'a Place, &'a [u8], FileType),
+    Named(&'a OpenDirectory, &'a [u8], FileType),
 }
 
 /// Gives a thing what its entry says. Times of directories come later, when nothing is put into them any more.
-pub(super) fn set(at: &At<'_>, entry: &Entry, path: &[u8]) -> Result<(), Error> {
+pub(super) fn set(at: &At<'_>, entry: &TarEntry, path: &[u8]) -> Result<(), Error> {
     let failed = |doing| Error::disk(doing, as_path(path));
     let (uid, gid) = owner(entry);
     match at {
@@ -35,7 +35,7 @@ pub(super) fn set(at: &At<'_>, entry: &Entry, path: &[u8]) -> Result<(), Error> 
         At::Named(dir, name, _) => rustix::fs::chmodat(dir.fd(), *name, mode, AtFlags::empty()),
     }
     .map_err(failed("set the mode of"))?;
-    if entry.kind == super::tar::Kind::Directory {
+    if entry.kind == super::tar::EntryKind::Directory {
         return Ok(());
     }
     let times = times(entry.accessed, entry.modified);
@@ -47,12 +47,12 @@ pub(super) fn set(at: &At<'_>, entry: &Entry, path: &[u8]) -> Result<(), Error> 
 }
 
 /// What the extended attributes of an entry take.
-pub(super) fn stored(entry: &Entry) -> u64 {
+pub(super) fn stored(entry: &TarEntry) -> u64 {
     entry.xattrs.iter().fold(0, |sum, (key, value)| sum.saturating_add((key.len() + value.len()) as u64))
 }
 
 /// All bits set mean "leave it" to the kernel, for owners.
-pub(super) fn owner(entry: &Entry) -> (Option<Uid>, Option<Gid>) {
+pub(super) fn owner(entry: &TarEntry) -> (Option<Uid>, Option<Gid>) {
     let told = |id: u32| (id != u32::MAX).then_some(id);
     (told(entry.uid).map(Uid::from_raw), told(entry.gid).map(Gid::from_raw))
 }
@@ -99,7 +99,7 @@ pub(super) struct Inherited {
 
 impl Inherited {
     /// Reads them from an open directory.
-    pub(super) fn of(dir: &Place) -> Result<Self, Error> {
+    pub(super) fn of(dir: &OpenDirectory) -> Result<Self, Error> {
         let failed = |errno| Error::disk("read the attributes of", as_path(&dir.path))(errno);
         let stat = rustix::fs::fstat(dir.fd()).map_err(failed)?;
         let mut xattrs = Vec::new();

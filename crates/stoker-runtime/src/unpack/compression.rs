@@ -11,7 +11,7 @@ use flate2::bufread::MultiGzDecoder;
 
 /// How the media type says that a layer is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compression {
+pub enum LayerCompression {
     /// Plain tar, whatever its first bytes look like.
     None,
     /// Gzip, zstd or plain tar: the first bytes tell.
@@ -26,7 +26,7 @@ const WINDOW_LOG: u32 = 23;
 /// What libzstd says of such a frame.
 const WINDOW_TOO_LARGE: &str = "Frame requires too much memory for decoding";
 
-impl Compression {
+impl LayerCompression {
     /// What a media type says, or nothing where it is not a layer that we can unpack (an encrypted one, another kind of
     /// archive): such layers are for containerd.
     pub fn of(media_type: &str) -> Option<Self> {
@@ -49,7 +49,7 @@ impl Compression {
 
     /// The plain bytes of a stream. Errors of the source come out as [`SourceFailed`] inside the io error.
     pub(super) fn plain<R: Read>(self, source: R) -> io::Result<Plain<R>> {
-        let mut source = BufReader::with_capacity(INPUT, Source(source));
+        let mut source = BufReader::with_capacity(INPUT, MarkedSource(source));
         if self == Self::None {
             return Ok(Plain::As(source));
         }
@@ -86,7 +86,7 @@ fn is_zstd(start: &[u8]) -> bool {
 
 /// A stream without its compression.
 pub(super) enum Plain<R: Read> {
-    As(BufReader<Source<R>>),
+    As(BufReader<MarkedSource<R>>),
     Started(Started<R>),
     Gzip(Box<MultiGzDecoder<Started<R>>>),
     Zstd(zstd::stream::read::Decoder<'static, Started<R>>),
@@ -106,11 +106,11 @@ impl<R: Read> Read for Plain<R> {
 /// A stream whose first bytes were looked at already.
 pub(super) struct Started<R: Read> {
     start: io::Cursor<Vec<u8>>,
-    rest: BufReader<Source<R>>,
+    rest: BufReader<MarkedSource<R>>,
 }
 
 impl<R: Read> Started<R> {
-    fn new(start: Vec<u8>, rest: BufReader<Source<R>>) -> Self {
+    fn new(start: Vec<u8>, rest: BufReader<MarkedSource<R>>) -> Self {
         Self { start: io::Cursor::new(start), rest }
     }
 
@@ -136,9 +136,9 @@ impl<R: Read> BufRead for Started<R> {
 }
 
 /// Marks the source's own errors, so that they are not taken for damage.
-pub(super) struct Source<R>(R);
+pub(super) struct MarkedSource<R>(R);
 
-impl<R: Read> Read for Source<R> {
+impl<R: Read> Read for MarkedSource<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.read(buf) {

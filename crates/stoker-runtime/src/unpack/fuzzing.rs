@@ -3,8 +3,8 @@
 
 use std::io::{BufReader, Read};
 
-use super::compression::Compression;
-use super::tar::{Archive, Entry, Piece};
+use super::compression::LayerCompression;
+use super::tar::{Archive, FilePart, TarEntry};
 
 /// More plain bytes than this are not asked from a decoder: a bomb takes the time of many inputs.
 const MOST: u64 = 4 << 20;
@@ -19,9 +19,9 @@ pub fn archive(bytes: &[u8]) {
 }
 
 /// Entries with their bytes and the sum of their holes, and the error at the end.
-type Entries = (Vec<(Entry, Vec<u8>, u64)>, Option<String>);
+type ReadEntries = (Vec<(TarEntry, Vec<u8>, u64)>, Option<String>);
 
-fn entries(bytes: &[u8], piece: usize) -> Entries {
+fn entries(bytes: &[u8], piece: usize) -> ReadEntries {
     let mut archive = Archive::new(BufReader::with_capacity(piece, bytes));
     let mut entries = Vec::new();
     loop {
@@ -33,8 +33,8 @@ fn entries(bytes: &[u8], piece: usize) -> Entries {
         let (mut data, mut holes) = (Vec::new(), 0_u64);
         let read = archive.data(|piece| {
             match piece {
-                Piece::Bytes(more) => data.extend_from_slice(more),
-                Piece::Hole(length) => {
+                FilePart::Bytes(more) => data.extend_from_slice(more),
+                FilePart::Hole(length) => {
                     let sum = holes.checked_add(length);
                     assert!(sum.is_some(), "the holes of a file are longer than a file can be");
                     holes = sum.unwrap_or_default();
@@ -51,26 +51,26 @@ fn entries(bytes: &[u8], piece: usize) -> Entries {
 
 /// A compressed stream: it is decoded the same however the source cuts it, and a stream that is not compressed is not changed.
 pub fn compression(bytes: &[u8]) {
-    let whole = plain(Compression::Detect, bytes);
-    let cut = plain(Compression::Detect, Slow(bytes));
+    let whole = plain(LayerCompression::Detect, bytes);
+    let cut = plain(LayerCompression::Detect, ThreeBytesAtATime(bytes));
     assert_eq!(whole.is_ok(), cut.is_ok(), "a stream is decoded the same in small pieces");
     if let (Ok(whole), Ok(cut)) = (&whole, &cut) {
         assert!(whole == cut, "a stream is decoded the same in small pieces");
     }
-    let untouched = plain(Compression::None, bytes);
+    let untouched = plain(LayerCompression::None, bytes);
     assert!(untouched.is_ok_and(|untouched| untouched == bytes[..bytes.len().min(MOST as usize)]));
 }
 
-fn plain(compression: Compression, source: impl Read) -> std::io::Result<Vec<u8>> {
+fn plain(compression: LayerCompression, source: impl Read) -> std::io::Result<Vec<u8>> {
     let mut plain = Vec::new();
     compression.plain(source)?.take(MOST).read_to_end(&mut plain)?;
     Ok(plain)
 }
 
 /// A source that gives three bytes at a time.
-struct Slow<'a>(&'a [u8]);
+struct ThreeBytesAtATime<'a>(&'a [u8]);
 
-impl Read for Slow<'_> {
+impl Read for ThreeBytesAtATime<'_> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         let most = buf.len().min(3);
         self.0.read(&mut buf[..most])

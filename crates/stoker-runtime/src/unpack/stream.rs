@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use sha2::{Digest as _, Sha256};
 
-use super::compression::{Compression, SourceFailed, is_too_much_memory};
+use super::compression::{LayerCompression, SourceFailed, is_too_much_memory};
 use super::error::Error;
 
 /// Bytes of one chunk, and how many there are at most (one more is with each side).
@@ -25,13 +25,13 @@ pub(super) struct Sum {
 /// The decoding end: run it on its own thread.
 pub(super) struct Decoder<R> {
     source: R,
-    compression: Compression,
+    compression: LayerCompression,
     full: SyncSender<Vec<u8>>,
     empty: Receiver<Vec<u8>>,
 }
 
 /// The reading end. When it is dropped the decoder stops.
-pub(super) struct Stream {
+pub(super) struct DecodedStream {
     full: Receiver<Vec<u8>>,
     empty: SyncSender<Vec<u8>>,
     chunk: Vec<u8>,
@@ -41,11 +41,11 @@ pub(super) struct Stream {
 }
 
 /// Both ends.
-pub(super) fn pair<R: Read>(source: R, compression: Compression) -> (Decoder<R>, Stream) {
+pub(super) fn pair<R: Read>(source: R, compression: LayerCompression) -> (Decoder<R>, DecodedStream) {
     let (full, filled) = sync_channel(CHUNKS);
     // Room for all, so that giving back never waits.
     let (used, empty) = sync_channel(CHUNKS + 2);
-    let stream = Stream { full: filled, empty: used, chunk: Vec::new(), at: 0, hash: Sha256::new(), size: 0 };
+    let stream = DecodedStream { full: filled, empty: used, chunk: Vec::new(), at: 0, hash: Sha256::new(), size: 0 };
     (Decoder { source, compression, full, empty }, stream)
 }
 
@@ -91,7 +91,7 @@ fn told(error: io::Error) -> Error {
     }
 }
 
-impl Stream {
+impl DecodedStream {
     /// Reads what is left, and says what all of it was. A decoder that failed ends the stream as well: look at its
     /// error first.
     pub(super) fn finish(mut self) -> Sum {
@@ -114,7 +114,7 @@ impl Stream {
     }
 }
 
-impl Read for Stream {
+impl Read for DecodedStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut from = self.fill_buf()?;
         let read = from.read(buf)?;
@@ -123,7 +123,7 @@ impl Read for Stream {
     }
 }
 
-impl BufRead for Stream {
+impl BufRead for DecodedStream {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if self.at == self.chunk.len() {
             self.next();

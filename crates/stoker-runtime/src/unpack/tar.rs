@@ -22,7 +22,7 @@ const SPECIAL: u64 = 1 << 20;
 
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum EntryKind {
     File,
     Link,
     Symlink,
@@ -38,8 +38,8 @@ pub(super) enum Kind {
 
 /// One entry, with what extended headers say about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) kind: Kind,
+pub(super) struct TarEntry {
+    pub(super) kind: EntryKind,
     pub(super) name: Vec<u8>,
     pub(super) link: Vec<u8>,
     pub(super) mode: u32,
@@ -53,7 +53,7 @@ pub(super) struct Entry {
 }
 
 /// A part of a file.
-pub(super) enum Piece<'a> {
+pub(super) enum FilePart<'a> {
     Bytes(&'a [u8]),
     /// As many zeros.
     Hole(u64),
@@ -66,7 +66,7 @@ pub(super) struct Archive<R> {
     left: u64,
     padding: u64,
     /// The data's places in the current file, where it is sparse, and the file's whole size.
-    places: Option<(Vec<sparse::Place>, u64)>,
+    places: Option<(Vec<sparse::StoredRun>, u64)>,
 }
 
 impl<R: BufRead> Archive<R> {
@@ -85,7 +85,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// The next entry; what is left of the one before is skipped.
-    pub(super) fn next(&mut self) -> Result<Option<Entry>, Error> {
+    pub(super) fn next(&mut self) -> Result<Option<TarEntry>, Error> {
         let (mut records, mut long_name, mut long_link) = (Records::default(), Vec::new(), Vec::new());
         loop {
             self.skip_data()?;
@@ -97,10 +97,10 @@ impl<R: BufRead> Archive<R> {
             let mut entry = block.entry()?;
             self.expect_data(&entry)?;
             match entry.kind {
-                Kind::Other(b'x') => records = pax::parse(&self.special(&entry)?, &entry.name)?,
-                Kind::Other(b'L') => long_name = header::text(&self.special(&entry)?).to_vec(),
-                Kind::Other(b'K') => long_link = header::text(&self.special(&entry)?).to_vec(),
-                Kind::Global => {
+                EntryKind::Other(b'x') => records = pax::parse(&self.special(&entry)?, &entry.name)?,
+                EntryKind::Other(b'L') => long_name = header::text(&self.special(&entry)?).to_vec(),
+                EntryKind::Other(b'K') => long_link = header::text(&self.special(&entry)?).to_vec(),
+                EntryKind::Global => {
                     let global = pax::parse(&self.special(&entry)?, &entry.name)?;
                     // Go takes a name in it for the entry's own, and uses nothing else.
                     let name = global.get(b"path");
@@ -118,9 +118,9 @@ impl<R: BufRead> Archive<R> {
                         entry.link = long_link;
                     }
                     // Old archives have no type for directories.
-                    if entry.kind == Kind::Other(0) {
+                    if entry.kind == EntryKind::Other(0) {
                         let directory = entry.name.ends_with(b"/");
-                        entry.kind = if directory { Kind::Directory } else { Kind::File };
+                        entry.kind = if directory { EntryKind::Directory } else { EntryKind::File };
                     }
                     self.expect_data(&entry)?;
                     self.find_holes(&mut entry, &records)?;
@@ -131,7 +131,7 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Hands the current file's data out, piece by piece.
-    pub(super) fn data(&mut self, mut sink: impl FnMut(Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    pub(super) fn data(&mut self, mut sink: impl FnMut(FilePart<'_>) -> Result<(), Error>) -> Result<(), Error> {
         let Some((places, size)) = self.places.take() else {
             let all = self.left;
             return self.copy(all, &mut sink);
@@ -139,15 +139,15 @@ impl<R: BufRead> Archive<R> {
         let mut at = 0;
         for place in places {
             if place.offset > at {
-                sink(Piece::Hole(place.offset - at))?;
+                sink(FilePart::Hole(place.offset - at))?;
             }
             self.copy(place.length, &mut sink)?;
             at = place.offset + place.length;
         }
-        if size > at { sink(Piece::Hole(size - at)) } else { Ok(()) }
+        if size > at { sink(FilePart::Hole(size - at)) } else { Ok(()) }
     }
 
-    fn copy(&mut self, length: u64, sink: &mut impl FnMut(Piece<'_>) -> Result<(), Error>) -> Result<(), Error> {
+    fn copy(&mut self, length: u64, sink: &mut impl FnMut(FilePart<'_>) -> Result<(), Error>) -> Result<(), Error> {
         let mut left = length;
         while left > 0 {
             let bytes = self.stream.fill_buf().map_err(Error::Read)?;
@@ -155,7 +155,7 @@ impl<R: BufRead> Archive<R> {
             if most == 0 {
                 return Err(ends_early());
             }
-            sink(Piece::Bytes(&bytes[..most]))?;
+            sink(FilePart::Bytes(&bytes[..most]))?;
             self.stream.consume(most);
             left -= most as u64;
             self.left = self.left.saturating_sub(most as u64);
@@ -210,9 +210,16 @@ impl<R: BufRead> Archive<R> {
         Ok(None)
     }
 
-    fn expect_data(&mut self, entry: &Entry) -> Result<(), Error> {
-        let bodyless =
-            matches!(entry.kind, Kind::Link | Kind::Symlink | Kind::Char | Kind::Block | Kind::Directory | Kind::Fifo);
+    fn expect_data(&mut self, entry: &TarEntry) -> Result<(), Error> {
+        let bodyless = matches!(
+            entry.kind,
+            EntryKind::Link
+                | EntryKind::Symlink
+                | EntryKind::Char
+                | EntryKind::Block
+                | EntryKind::Directory
+                | EntryKind::Fifo
+        );
         let size = if bodyless { 0 } else { entry.size };
         self.left = u64::try_from(size).map_err(|_| Error::archive(&entry.name, "its size is negative"))?;
         self.padding = self.left.wrapping_neg() % BLOCK as u64;
@@ -220,14 +227,14 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// The whole data of a header that speaks about the next one.
-    fn special(&mut self, entry: &Entry) -> Result<Vec<u8>, Error> {
+    fn special(&mut self, entry: &TarEntry) -> Result<Vec<u8>, Error> {
         if self.left > SPECIAL {
             return Err(Error::archive(&entry.name, "an extended header has more than 1 MiB"));
         }
         let mut bytes = Vec::new();
         let all = self.left;
         self.copy(all, &mut |piece| {
-            if let Piece::Bytes(more) = piece {
+            if let FilePart::Bytes(more) = piece {
                 bytes.extend_from_slice(more);
             }
             Ok(())
@@ -236,8 +243,8 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// Where the records speak of a sparse file, finds out where its data belongs.
-    fn find_holes(&mut self, entry: &mut Entry, records: &Records) -> Result<(), Error> {
-        if entry.kind == Kind::Other(b'S') {
+    fn find_holes(&mut self, entry: &mut TarEntry, records: &Records) -> Result<(), Error> {
+        if entry.kind == EntryKind::Other(b'S') {
             return Err(Error::unsupported(&entry.name, "a sparse file of the old GNU kind"));
         }
         let Some(map) = sparse::map(entry, records)? else { return Ok(()) };
@@ -251,14 +258,14 @@ impl<R: BufRead> Archive<R> {
     }
 
     /// A sparse map that stands before the data, in blocks of its own.
-    fn map_ahead(&mut self, name: &[u8]) -> Result<Vec<sparse::Place>, Error> {
+    fn map_ahead(&mut self, name: &[u8]) -> Result<Vec<sparse::StoredRun>, Error> {
         let (mut text, mut lines, mut needed) = (Vec::new(), 0, 1);
         while lines < needed {
             if text.len() as u64 >= SPECIAL || self.left < BLOCK as u64 {
                 return Err(Error::archive(name, "its sparse map does not end"));
             }
             self.copy(BLOCK as u64, &mut |piece| {
-                if let Piece::Bytes(more) = piece {
+                if let FilePart::Bytes(more) = piece {
                     text.extend_from_slice(more);
                     lines += more.iter().filter(|byte| **byte == b'\n').count();
                 }

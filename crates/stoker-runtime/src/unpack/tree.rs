@@ -30,18 +30,18 @@ pub(super) struct Tree {
     /// What the root's own path takes from the longest allowed one.
     prefix: usize,
     /// The parent that was opened last, by its name in the archive: neighbours follow each other.
-    recent: Option<(Vec<u8>, Place)>,
+    recent: Option<(Vec<u8>, OpenDirectory)>,
 }
 
 /// A directory within the tree, open.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct OpenDirectory {
     fd: Rc<OwnedFd>,
     /// Its path below the root, without links. Empty for the root.
     pub(super) path: Vec<u8>,
 }
 
-impl Place {
+impl OpenDirectory {
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -79,8 +79,8 @@ impl Tree {
         Ok(Self { root: Rc::new(root), prefix: dir.as_os_str().len() + 2, recent: None })
     }
 
-    pub(super) fn root(&self) -> Place {
-        Place { fd: self.root.clone(), path: Vec::new() }
+    pub(super) fn root(&self) -> OpenDirectory {
+        OpenDirectory { fd: self.root.clone(), path: Vec::new() }
     }
 
     /// The path without links that a name stands for, below the root. What does not exist yet counts as no link.
@@ -110,12 +110,12 @@ impl Tree {
                 continue;
             };
             match step(dir, &part)? {
-                Step::Directory(next) => here = Some(next),
-                Step::Missing => here = None,
+                NameInTree::Directory(next) => here = Some(next),
+                NameInTree::Missing => here = None,
                 // The last one may be anything; below a file there is nothing.
-                Step::Other if ahead.is_empty() => here = None,
-                Step::Other => return Err(Error::disk("look into", as_path(&dir.join(&part)))(Errno::NOTDIR)),
-                Step::Link(target) => {
+                NameInTree::Other if ahead.is_empty() => here = None,
+                NameInTree::Other => return Err(Error::disk("look into", as_path(&dir.join(&part)))(Errno::NOTDIR)),
+                NameInTree::Link(target) => {
                     links += 1;
                     if links > LINKS {
                         return Err(Error::archive(&dir.join(&part), "it leads through too many links"));
@@ -138,11 +138,11 @@ impl Tree {
     }
 
     /// Opens a path without links, where it is a directory.
-    fn existing(&self, parts: &[Vec<u8>]) -> Result<Option<Place>, Error> {
+    fn existing(&self, parts: &[Vec<u8>]) -> Result<Option<OpenDirectory>, Error> {
         let mut here = self.root();
         for part in parts {
             match step(&here, part)? {
-                Step::Directory(next) => here = next,
+                NameInTree::Directory(next) => here = next,
                 _ => return Ok(None),
             }
         }
@@ -155,7 +155,7 @@ impl Tree {
         &mut self,
         parts: &[&[u8]],
         mut made: impl FnMut(&[u8]) -> Result<(), Error>,
-    ) -> Result<Place, Error> {
+    ) -> Result<OpenDirectory, Error> {
         let key = parts.join(&b'/');
         if let Some((recent, place)) = &self.recent
             && *recent == key
@@ -165,8 +165,8 @@ impl Tree {
         let mut here = self.root();
         for part in self.resolve(parts)? {
             here = match step(&here, &part)? {
-                Step::Directory(next) => next,
-                Step::Missing => {
+                NameInTree::Directory(next) => next,
+                NameInTree::Missing => {
                     let next = make(&here, &part)?;
                     made(&next.path)?;
                     next
@@ -179,12 +179,12 @@ impl Tree {
     }
 
     /// Opens the directory that a name stands for, if there is one. It makes nothing.
-    pub(super) fn find(&self, parts: &[&[u8]]) -> Result<Option<Place>, Error> {
+    pub(super) fn find(&self, parts: &[&[u8]]) -> Result<Option<OpenDirectory>, Error> {
         self.existing(&self.resolve(parts)?)
     }
 
     /// Removes a file, or a directory with all that is in it. That nothing is there is fine.
-    pub(super) fn remove(&mut self, dir: &Place, name: &[u8]) -> Result<(), Error> {
+    pub(super) fn remove(&mut self, dir: &OpenDirectory, name: &[u8]) -> Result<(), Error> {
         // What was resolved before may stand for something else now.
         self.recent = None;
         remove(dir.fd(), name, &dir.join(name), 0)
@@ -192,21 +192,21 @@ impl Tree {
 }
 
 /// What a name in a directory is.
-enum Step {
-    Directory(Place),
+enum NameInTree {
+    Directory(OpenDirectory),
     Link(Vec<u8>),
     Other,
     Missing,
 }
 
-fn step(dir: &Place, name: &[u8]) -> Result<Step, Error> {
+fn step(dir: &OpenDirectory, name: &[u8]) -> Result<NameInTree, Error> {
     match open(dir.fd(), name) {
-        Ok(fd) => Ok(Step::Directory(Place { fd: Rc::new(fd), path: dir.join(name) })),
-        Err(Errno::NOENT) => Ok(Step::Missing),
+        Ok(fd) => Ok(NameInTree::Directory(OpenDirectory { fd: Rc::new(fd), path: dir.join(name) })),
+        Err(Errno::NOENT) => Ok(NameInTree::Missing),
         // Linux says the one, others the other, of a link that it may not follow.
         Err(Errno::NOTDIR | Errno::LOOP) => match rustix::fs::readlinkat(dir.fd(), name, Vec::new()) {
-            Ok(target) => Ok(Step::Link(target.into_bytes())),
-            Err(Errno::INVAL) => Ok(Step::Other),
+            Ok(target) => Ok(NameInTree::Link(target.into_bytes())),
+            Err(Errno::INVAL) => Ok(NameInTree::Other),
             Err(errno) => Err(Error::disk("read the link", as_path(&dir.join(name)))(errno)),
         },
         Err(errno) => Err(Error::disk("open", as_path(&dir.join(name)))(errno)),
@@ -220,13 +220,13 @@ pub(super) fn open(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
 }
 
 /// A directory that no entry named: 0755, whatever the umask is.
-fn make(dir: &Place, name: &[u8]) -> Result<Place, Error> {
+fn make(dir: &OpenDirectory, name: &[u8]) -> Result<OpenDirectory, Error> {
     let path = dir.join(name);
     let mode = Mode::from_raw_mode(0o755);
     let made = rustix::fs::mkdirat(dir.fd(), name, mode).and_then(|()| open(dir.fd(), name));
     let fd = made.map_err(Error::disk("make the directory", as_path(&path)))?;
     rustix::fs::fchmod(&fd, mode).map_err(Error::disk("set the mode of", as_path(&path)))?;
-    Ok(Place { fd: Rc::new(fd), path })
+    Ok(OpenDirectory { fd: Rc::new(fd), path })
 }
 
 fn remove(dir: BorrowedFd<'_>, name: &[u8], path: &[u8], depth: usize) -> Result<(), Error> {
@@ -263,7 +263,7 @@ pub(super) fn names(fd: BorrowedFd<'_>, path: &Path) -> Result<Vec<Vec<u8>>, Err
 }
 
 /// The kind of a thing, links not followed; nothing where it is not there.
-pub(super) fn kind(dir: &Place, name: &[u8]) -> Result<Option<FileType>, Error> {
+pub(super) fn kind(dir: &OpenDirectory, name: &[u8]) -> Result<Option<FileType>, Error> {
     match rustix::fs::statat(dir.fd(), name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
         Err(Errno::NOENT) => Ok(None),

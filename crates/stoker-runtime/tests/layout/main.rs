@@ -11,7 +11,7 @@ use std::process::Command;
 use oci_spec::image::{Descriptor, Digest, MediaType};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use stoker_runtime::layout::{Error, Found};
+use stoker_runtime::layout::{Error, StoredImage};
 use stoker_runtime::{Care, Layout, Stored};
 use tempfile::TempDir;
 
@@ -57,7 +57,7 @@ async fn multi(layout: &Layout) -> Value {
 }
 
 /// What the store says of the image, having hashed it.
-async fn find(layout: &Layout, name: &str) -> Stored<Found> {
+async fn find(layout: &Layout, name: &str) -> Stored<StoredImage> {
     layout.find(name, Care::Hashed).await.unwrap()
 }
 

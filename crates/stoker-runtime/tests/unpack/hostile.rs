@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use proptest::prelude::*;
-use stoker_runtime::unpack::{Compression, Layer, settle, unpack};
+use stoker_runtime::unpack::{LayerCompression, LayerToUnpack, settle, unpack};
 
 use crate::archive::{Item, archive, dir, file, hardlink, of_kind, symlink};
 use crate::cases::{gzip, zstd};
@@ -21,7 +21,7 @@ fn survive(bytes: &[u8], lowest: bool) {
     fs::write(canary.join("a"), "alive").unwrap();
     fs::write(around.path().join("a"), "alive").unwrap();
     std::os::unix::fs::symlink("../canary", lower.join("b")).unwrap();
-    let layer = Layer { compression: Compression::Detect, lowest, most: 1 << 20 };
+    let layer = LayerToUnpack { compression: LayerCompression::Detect, lowest, most: 1 << 20 };
     let before = (listing(&canary), listing(&lower));
     if let Ok(unpacked) = unpack(bytes, layer, &stage) {
         let _ = settle(&stage, &upper, std::slice::from_ref(&lower), &unpacked);

@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
 
-use stoker_runtime::room::{Amount, Short, Unit};
-use stoker_runtime::unpack::{Compression, Error, Layer, unpack, unpack_within};
+use stoker_runtime::room::{DiskAmount, Short, Unit};
+use stoker_runtime::unpack::{Error, LayerCompression, LayerToUnpack, unpack, unpack_within};
 
 use crate::archive::{archive, dir, file};
 use crate::cases::{gzip, zstd};
@@ -13,7 +13,7 @@ use crate::containerd::digest;
 use crate::{root, scratch};
 
 fn detect(stream: impl Read + Send, most: u64, into: &Path) -> Result<(String, u64), Error> {
-    let layer = Layer { compression: Compression::Detect, lowest: false, most };
+    let layer = LayerToUnpack { compression: LayerCompression::Detect, lowest: false, most };
     unpack(stream, layer, into).map(|done| (done.diff_id(), done.size()))
 }
 
@@ -73,13 +73,13 @@ fn large_windows_of_zstd_are_not_decoded_here() {
 }
 
 /// What a layer takes from a purse that gives this much at a time, and no more than that in all.
-fn taken(tar: &[u8], step: u64, most: u64) -> Result<Amount, Error> {
-    let layer = Layer { compression: Compression::Detect, lowest: false, most: u64::MAX };
-    let mut sum = Amount::default();
+fn taken(tar: &[u8], step: u64, most: u64) -> Result<DiskAmount, Error> {
+    let layer = LayerToUnpack { compression: LayerCompression::Detect, lowest: false, most: u64::MAX };
+    let mut sum = DiskAmount::default();
     let into = scratch();
     let unpacked = unpack_within(tar, layer, into.path(), &mut |need| {
         let bytes = if need.bytes == 0 { 0 } else { need.bytes.max(step) };
-        let given = Amount { bytes, inodes: need.inodes };
+        let given = DiskAmount { bytes, inodes: need.inodes };
         (sum.bytes, sum.inodes) = (sum.bytes + given.bytes, sum.inodes + given.inodes);
         let short =
             Short { of: Unit::Bytes, need: 1, free: 2, reserved: 0, full: 81, limit: 80, later: false, device: 0 };

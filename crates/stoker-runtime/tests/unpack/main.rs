@@ -13,7 +13,7 @@ mod rules;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use stoker_runtime::unpack::{Compression, Error, Layer, Unpacked, settle, unpack};
+use stoker_runtime::unpack::{Error, LayerCompression, LayerToUnpack, Unpacked, settle, unpack};
 
 /// Whether this is root; says so loudly where not, since only root can make devices and give files away.
 pub(crate) fn root() -> bool {
@@ -33,7 +33,7 @@ pub(crate) fn scratch() -> tempfile::TempDir {
 /// Unpacks plain tar into a new directory.
 pub(crate) fn plain(tar: &[u8], lowest: bool, into: &Path) -> Result<Unpacked, Error> {
     std::fs::create_dir_all(into).unwrap();
-    unpack(tar, Layer { compression: Compression::None, lowest, most: 1 << 30 }, into)
+    unpack(tar, LayerToUnpack { compression: LayerCompression::None, lowest, most: 1 << 30 }, into)
 }
 
 /// Unpacks and settles layers, lowest first; gives the directories in the same order.
@@ -42,8 +42,9 @@ pub(crate) fn stack(layers: &[cases::Layer], dir: &Path) -> Result<Vec<PathBuf>,
     for (i, layer) in layers.iter().enumerate() {
         let stage = dir.join(format!("stage-{i}"));
         std::fs::create_dir(&stage).unwrap();
-        let compression = Compression::of(layer.media_type).unwrap();
-        let done = unpack(layer.stored.as_slice(), Layer { compression, lowest: i == 0, most: 1 << 30 }, &stage)?;
+        let compression = LayerCompression::of(layer.media_type).unwrap();
+        let done =
+            unpack(layer.stored.as_slice(), LayerToUnpack { compression, lowest: i == 0, most: 1 << 30 }, &stage)?;
         assert_eq!(done.size(), layer.plain.len() as u64);
         assert_eq!(done.diff_id(), containerd::digest(&layer.plain));
         unpacked.push((stage, done));

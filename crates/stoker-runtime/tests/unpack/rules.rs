@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use stoker_runtime::unpack::{Compression, Error, settle};
+use stoker_runtime::unpack::{Error, LayerCompression, settle};
 
 use crate::archive::{Item, TIME, archive, dir, file, hardlink, of_kind, symlink};
 use crate::listing::listing;
@@ -205,19 +205,19 @@ fn only_new_directories_are_filled() {
 #[test]
 fn media_types_are_containerds() {
     for (media_type, expected) in [
-        ("application/vnd.oci.image.layer.v1.tar", Some(Compression::None)),
-        ("application/vnd.oci.image.layer.v1.tar+gzip", Some(Compression::Detect)),
-        ("application/vnd.oci.image.layer.v1.tar+zstd", Some(Compression::Detect)),
-        ("application/vnd.oci.image.layer.nondistributable.v1.tar", Some(Compression::None)),
-        ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", Some(Compression::Detect)),
-        ("application/vnd.docker.image.rootfs.diff.tar", Some(Compression::Detect)),
-        ("application/vnd.docker.image.rootfs.diff.tar.gzip", Some(Compression::Detect)),
-        ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", Some(Compression::Detect)),
+        ("application/vnd.oci.image.layer.v1.tar", Some(LayerCompression::None)),
+        ("application/vnd.oci.image.layer.v1.tar+gzip", Some(LayerCompression::Detect)),
+        ("application/vnd.oci.image.layer.v1.tar+zstd", Some(LayerCompression::Detect)),
+        ("application/vnd.oci.image.layer.nondistributable.v1.tar", Some(LayerCompression::None)),
+        ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", Some(LayerCompression::Detect)),
+        ("application/vnd.docker.image.rootfs.diff.tar", Some(LayerCompression::Detect)),
+        ("application/vnd.docker.image.rootfs.diff.tar.gzip", Some(LayerCompression::Detect)),
+        ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", Some(LayerCompression::Detect)),
         ("application/vnd.oci.image.layer.v1.tar+gzip+encrypted", None),
         ("application/vnd.oci.image.layer.v1.tar+encrypted", None),
         ("application/vnd.in-toto+json", None),
         ("", None),
     ] {
-        assert_eq!(Compression::of(media_type), expected, "{media_type}");
+        assert_eq!(LayerCompression::of(media_type), expected, "{media_type}");
     }
 }

@@ -77,35 +77,35 @@ pub enum Malformed {
 
 #[derive(Deserialize)]
 struct ConfigFile {
-    auths: Entries,
+    auths: ConfigEntries,
 }
 
 /// The entries in the order of the file.
-struct Entries(Vec<(String, Entry)>);
+struct ConfigEntries(Vec<(String, ConfigEntry)>);
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Entry {
+struct ConfigEntry {
     username: Option<String>,
     password: Option<String>,
     auth: Option<String>,
     identitytoken: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Entries {
+impl<'de> Deserialize<'de> for ConfigEntries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct InOrder;
         impl<'de> Visitor<'de> for InOrder {
-            type Value = Entries;
+            type Value = ConfigEntries;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("logins by registry")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConfigEntries, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(entry) = map.next_entry()? {
                     entries.push(entry);
                 }
-                Ok(Entries(entries))
+                Ok(ConfigEntries(entries))
             }
         }
         deserializer.deserialize_map(InOrder)
@@ -119,10 +119,10 @@ pub(crate) fn read(kind: SecretKind, bytes: &[u8]) -> Result<Vec<(Pattern, Login
     }
     let parsed = match kind {
         SecretKind::DockerConfigJson => serde_json::from_slice::<ConfigFile>(bytes).map(|file| file.auths),
-        SecretKind::DockerCfg => serde_json::from_slice::<Entries>(bytes),
+        SecretKind::DockerCfg => serde_json::from_slice::<ConfigEntries>(bytes),
     };
     // The error's own text may quote the content.
-    let Entries(entries) = parsed.map_err(|error| Malformed::Json {
+    let ConfigEntries(entries) = parsed.map_err(|error| Malformed::Json {
         file: kind.data_key(),
         line: error.line(),
         column: error.column(),
@@ -139,7 +139,7 @@ pub(crate) fn read(kind: SecretKind, bytes: &[u8]) -> Result<Vec<(Pattern, Login
 }
 
 /// The login of an entry; `Some(None)` where it has none, `None` where it cannot be decoded.
-fn login(entry: Entry) -> Option<Option<Login>> {
+fn login(entry: ConfigEntry) -> Option<Option<Login>> {
     let given = |text: Option<String>| text.filter(|text| !text.is_empty());
     let (mut username, mut password) = (given(entry.username), given(entry.password));
     // `auth` wins, as it does for the kubelet.

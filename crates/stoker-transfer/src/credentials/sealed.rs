@@ -26,14 +26,14 @@ const STEP: usize = 256;
 
 /// One login of a pull secret, and where it may be sent.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct LoginEntry {
     pub(super) pattern: Pattern,
     pub(super) login: Login,
 }
 
 /// The text inside a box.
 #[derive(Serialize, Deserialize)]
-struct Text {
+struct BoxedText {
     host: String,
     port: String,
     path: String,
@@ -57,7 +57,7 @@ pub enum NotOpened {
     NoLogin,
 }
 
-impl Entry {
+impl LoginEntry {
     /// The entries of a pull secret, in its order.
     pub fn read(kind: SecretKind, bytes: &[u8]) -> Result<Vec<Self>, Malformed> {
         let logins = config::read(kind, bytes)?;
@@ -106,7 +106,7 @@ impl Entry {
     fn text(&self) -> Option<String> {
         let (host, port, path) = self.pattern.parts();
         let Login { username, password } = &self.login;
-        let text = Text {
+        let text = BoxedText {
             host: host.into(),
             port: port.into(),
             path: path.into(),
@@ -123,7 +123,7 @@ impl Entry {
     }
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for LoginEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Entry(***)")
     }
@@ -149,13 +149,13 @@ impl fmt::Display for PublicKey {
 /// A text that is no public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is not the base64 of a 32 byte key")]
-pub struct NotAKey;
+pub struct NotAPublicKey;
 
 impl FromStr for PublicKey {
-    type Err = NotAKey;
-    fn from_str(text: &str) -> Result<Self, NotAKey> {
-        let bytes = STANDARD.decode(text).map_err(|_| NotAKey)?;
-        let key = crypto_box::PublicKey::from_slice(&bytes).map_err(|_| NotAKey)?;
+    type Err = NotAPublicKey;
+    fn from_str(text: &str) -> Result<Self, NotAPublicKey> {
+        let bytes = STANDARD.decode(text).map_err(|_| NotAPublicKey)?;
+        let key = crypto_box::PublicKey::from_slice(&bytes).map_err(|_| NotAPublicKey)?;
         Ok(Self(key))
     }
 }
@@ -171,8 +171,8 @@ impl NodeKey {
     }
 
     /// The key of these bytes, as [`NodeKey::to_bytes`] gave them.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, NotAKey> {
-        crypto_box::SecretKey::from_slice(bytes).map(Self).map_err(|_| NotAKey)
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, NotAPublicKey> {
+        crypto_box::SecretKey::from_slice(bytes).map(Self).map_err(|_| NotAPublicKey)
     }
 
     /// The bytes, for the file that keeps them.
@@ -186,12 +186,12 @@ impl NodeKey {
     }
 
     /// The login in a box.
-    pub fn open(&self, sealed: &str) -> Result<Entry, NotOpened> {
+    pub fn open(&self, sealed: &str) -> Result<LoginEntry, NotOpened> {
         let bytes = STANDARD.decode(sealed).map_err(|_| NotOpened::OtherKey)?;
         let text = self.0.unseal(&bytes).map_err(|_| NotOpened::OtherKey)?;
-        let text: Text = serde_json::from_slice(&text).map_err(|_| NotOpened::NoLogin)?;
+        let text: BoxedText = serde_json::from_slice(&text).map_err(|_| NotOpened::NoLogin)?;
         let pattern = Pattern::from_parts(text.host, text.port, text.path).ok_or(NotOpened::NoLogin)?;
-        Ok(Entry { pattern, login: Login { username: text.username, password: text.password.into() } })
+        Ok(LoginEntry { pattern, login: Login { username: text.username, password: text.password.into() } })
     }
 }
 
@@ -205,11 +205,11 @@ impl fmt::Debug for NodeKey {
 mod tests {
     use super::*;
 
-    fn entries(text: &str) -> Vec<Entry> {
-        Entry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap()
+    fn entries(text: &str) -> Vec<LoginEntry> {
+        LoginEntry::read(SecretKind::DockerCfg, text.as_bytes()).unwrap()
     }
 
-    fn entry(place: &str, password: &str) -> Entry {
+    fn entry(place: &str, password: &str) -> LoginEntry {
         entries(&format!(r#"{{"{place}": {{"username": "ada", "password": "{password}"}}}}"#)).remove(0)
     }
 
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(text.parse::<PublicKey>().unwrap(), key.public());
         assert_eq!(key.public().name().len(), 16);
         for text in ["", "short", &STANDARD.encode([7; 31]), &STANDARD.encode([7; 33])] {
-            assert_eq!(text.parse::<PublicKey>(), Err(NotAKey), "{text}");
+            assert_eq!(text.parse::<PublicKey>(), Err(NotAPublicKey), "{text}");
         }
         assert!(NodeKey::from_bytes(&[1; 31]).is_err());
     }

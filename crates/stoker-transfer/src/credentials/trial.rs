@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use oci_spec::image::{Descriptor, Digest};
 
-use crate::error::{Error, Kind};
-use crate::image::Image;
+use crate::error::{Error, TransferErrorKind};
+use crate::image::PlatformImage;
 use crate::login::Login;
 use crate::platform::Platform;
 use crate::reference::Reference;
@@ -65,7 +65,7 @@ impl<'a> Trial<'a> {
     fn judge<T>(&mut self, result: Result<T, Error>) -> Option<Result<T, Error>> {
         let tried = self.left.pop();
         match result {
-            Err(error) if matches!(error.kind(), Kind::Unauthorized | Kind::NotFound) => {
+            Err(error) if matches!(error.kind(), TransferErrorKind::Unauthorized | TransferErrorKind::NotFound) => {
                 let refusal = self.refusal.get_or_insert(error);
                 self.left.is_empty().then(|| Err(refusal.clone()))
             }
@@ -97,7 +97,7 @@ impl Registry {
         digest: &Digest,
         platform: &Platform,
         logins: &Logins,
-    ) -> Result<Image, Error> {
+    ) -> Result<PlatformImage, Error> {
         let mut trial = logins.trial();
         loop {
             let result = self.image(image, digest, platform, trial.login()).await;

@@ -14,37 +14,37 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::reference::Reference;
-use crate::registry::{self, BlobBody, Broken, Party, Piece, Problem, Settings, passed};
-use crate::spool::{self, Core, Writer};
+use crate::registry::{self, BlobBody, BodyPiece, Broken, Party, RequestProblem, Settings, passed};
+use crate::spool::{self, Core, SpoolWriter};
 
 /// A buffer is written as soon as the disk is free; the wire waits when one has grown to this.
 const FULL: usize = 512 * 1024;
 
 /// How a body ended.
-pub(super) enum End {
+pub(super) enum BodyEnd {
     /// All of the blob's bytes are written; the last came from here.
     Whole(Box<Party>),
     /// Something went wrong; what came before it is written.
     Failed(registry::Error),
 }
 
-type Written = (Writer, Vec<u8>, io::Result<()>);
+type WriterAfter = (SpoolWriter, Vec<u8>, io::Result<()>);
 
 /// Where the writer is.
-enum Disk {
-    Idle(Writer, Vec<u8>),
-    Busy(JoinHandle<Written>),
+enum WriterTurn {
+    Idle(SpoolWriter, Vec<u8>),
+    Busy(JoinHandle<WriterAfter>),
 }
 
 /// Moves a body to the file. An error is one of the disk, after which the writer is gone.
 pub(super) async fn pump(
     core: &Core,
     image: &Reference,
-    writer: Writer,
+    writer: SpoolWriter,
     body: BlobBody,
     settings: &Settings,
-) -> Result<(Writer, End), Error> {
-    let mut wire = Wire {
+) -> Result<(SpoolWriter, BodyEnd), Error> {
+    let mut wire = ComingBytes {
         core,
         image,
         skip: writer.length().saturating_sub(body.start),
@@ -55,19 +55,19 @@ pub(super) async fn pump(
     };
     let mut bytes = body.bytes;
     core.pulse.awaits(body.who.host());
-    let mut disk = Disk::Idle(writer, Vec::new());
+    let mut disk = WriterTurn::Idle(writer, Vec::new());
     let mut end = None;
     let mut deadline = Instant::now() + settings.stall_timeout;
     let mut held: Option<BoxFuture<'static, ()>> = None;
     let mut busy = false;
     loop {
         disk = match disk {
-            Disk::Idle(writer, spare) if !wire.buffer.is_empty() => {
-                Disk::Busy(write(writer, std::mem::replace(&mut wire.buffer, spare)))
+            WriterTurn::Idle(writer, spare) if !wire.buffer.is_empty() => {
+                WriterTurn::Busy(write(writer, std::mem::replace(&mut wire.buffer, spare)))
             }
-            Disk::Idle(writer, spare) => match end {
+            WriterTurn::Idle(writer, spare) => match end {
                 Some(end) => return Ok((writer, end)),
-                None => Disk::Idle(writer, spare),
+                None => WriterTurn::Idle(writer, spare),
             },
             busy => busy,
         };
@@ -85,7 +85,7 @@ pub(super) async fn pump(
             biased;
             written = finished(&mut disk) => {
                 let (writer, spare) = landed(core, written)?;
-                disk = Disk::Idle(writer, spare);
+                disk = WriterTurn::Idle(writer, spare);
                 if !reading {
                     // The silence was ours, not the server's.
                     deadline = Instant::now() + settings.stall_timeout;
@@ -96,14 +96,14 @@ pub(super) async fn pump(
                 let step = match piece {
                     None => wire.over(None),
                     Some(Err(Broken::Cut(cause))) => wire.over(Some(cause)),
-                    Some(Err(Broken::Packed(why))) => ControlFlow::Break(wire.failed(Problem::InvalidContent { why })),
+                    Some(Err(Broken::Packed(why))) => ControlFlow::Break(wire.failed(RequestProblem::InvalidContent { why })),
                     Some(Ok(piece)) => {
                         held = pay(core, piece.wire);
                         wire.take(piece)
                     }
                 };
                 if let ControlFlow::Break(how) = step {
-                    if let End::Failed(_) = how {
+                    if let BodyEnd::Failed(_) = how {
                         bytes.spoiled();
                     }
                     end = Some(how);
@@ -147,7 +147,7 @@ async fn until(held: &mut Option<BoxFuture<'static, ()>>) {
     }
 }
 
-fn write(mut writer: Writer, mut buffer: Vec<u8>) -> JoinHandle<Written> {
+fn write(mut writer: SpoolWriter, mut buffer: Vec<u8>) -> JoinHandle<WriterAfter> {
     tokio::task::spawn_blocking(move || {
         let result = writer.append(&buffer);
         buffer.clear();
@@ -156,14 +156,14 @@ fn write(mut writer: Writer, mut buffer: Vec<u8>) -> JoinHandle<Written> {
 }
 
 /// The end of the write in hand; never, where there is none.
-async fn finished(disk: &mut Disk) -> Result<Written, tokio::task::JoinError> {
+async fn finished(disk: &mut WriterTurn) -> Result<WriterAfter, tokio::task::JoinError> {
     match disk {
-        Disk::Busy(task) => task.await,
-        Disk::Idle(..) => std::future::pending().await,
+        WriterTurn::Busy(task) => task.await,
+        WriterTurn::Idle(..) => std::future::pending().await,
     }
 }
 
-fn landed(core: &Core, written: Result<Written, tokio::task::JoinError>) -> Result<(Writer, Vec<u8>), Error> {
+fn landed(core: &Core, written: Result<WriterAfter, tokio::task::JoinError>) -> Result<(SpoolWriter, Vec<u8>), Error> {
     let (writer, spare, result) = written.map_err(|_| spool::Error::Stopped)?;
     result.map_err(|e| spool::Error::disk(&core.path, "write", &e))?;
     core.state.send_modify(|state| state.have = writer.length());
@@ -171,7 +171,7 @@ fn landed(core: &Core, written: Result<Written, tokio::task::JoinError>) -> Resu
 }
 
 /// What is still to come, and what came and is not written yet.
-struct Wire<'a> {
+struct ComingBytes<'a> {
     core: &'a Core,
     image: &'a Reference,
     /// Bytes to come that the file has already: the server does not do ranges. They are not written again, so that
@@ -183,8 +183,8 @@ struct Wire<'a> {
     buffer: Vec<u8>,
 }
 
-impl Wire<'_> {
-    fn take(&mut self, piece: Piece) -> ControlFlow<End> {
+impl ComingBytes<'_> {
+    fn take(&mut self, piece: BodyPiece) -> ControlFlow<BodyEnd> {
         let (data, length, wire) = (&piece.bytes, piece.bytes.len() as u64, piece.wire as u64);
         if self.mirror {
             self.core.mirrored.fetch_add(wire, Ordering::Relaxed);
@@ -193,7 +193,7 @@ impl Wire<'_> {
         self.core.upstream.fetch_add(wire, Ordering::Release);
         if length > self.left {
             let why = format!("it is longer than the {} bytes that its manifest says", self.core.descriptor.size());
-            return ControlFlow::Break(self.failed(Problem::InvalidContent { why }));
+            return ControlFlow::Break(self.failed(RequestProblem::InvalidContent { why }));
         }
         self.left -= length;
         let known = self.skip.min(length);
@@ -203,26 +203,26 @@ impl Wire<'_> {
         ControlFlow::Continue(())
     }
 
-    fn over(&self, cause: Option<String>) -> ControlFlow<End> {
+    fn over(&self, cause: Option<String>) -> ControlFlow<BodyEnd> {
         if self.left == 0 {
             return ControlFlow::Break(self.whole());
         }
         let cause = cause.unwrap_or_else(|| format!("the answer ended {} bytes early", self.left));
-        ControlFlow::Break(self.failed(Problem::Unreachable { cause }))
+        ControlFlow::Break(self.failed(RequestProblem::Unreachable { cause }))
     }
 
-    fn stalled(&self, settings: &Settings) -> End {
+    fn stalled(&self, settings: &Settings) -> BodyEnd {
         if self.left == 0 {
             return self.whole();
         }
-        self.failed(Problem::Stalled { after: settings.stall_timeout })
+        self.failed(RequestProblem::Stalled { after: settings.stall_timeout })
     }
 
-    fn whole(&self) -> End {
-        End::Whole(Box::new(self.who.clone()))
+    fn whole(&self) -> BodyEnd {
+        BodyEnd::Whole(Box::new(self.who.clone()))
     }
 
-    fn failed(&self, problem: Problem) -> End {
-        End::Failed(super::failed(self.core, self.image, self.who, problem))
+    fn failed(&self, problem: RequestProblem) -> BodyEnd {
+        BodyEnd::Failed(super::failed(self.core, self.image, self.who, problem))
     }
 }

@@ -21,15 +21,15 @@ const HUB_SERVER: &str = "registry-1.docker.io";
 
 /// All of a hosts.toml.
 #[derive(Debug)]
-pub(crate) struct File {
-    pub(crate) hosts: Vec<Entry>,
+pub(crate) struct HostsFile {
+    pub(crate) hosts: Vec<HostEntry>,
     /// The fields outside of any host: they are about the registry itself.
-    pub(crate) server: Entry,
+    pub(crate) server: HostEntry,
 }
 
 /// What is said of one host.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct HostEntry {
     /// Where it is in the file, in words.
     place: String,
     /// `None` is the registry under its own name.
@@ -49,7 +49,7 @@ pub(crate) struct Url {
     pub(crate) path: String,
 }
 
-impl Entry {
+impl HostEntry {
     /// A field of this entry, as errors name it.
     pub(crate) fn field(&self, name: &str) -> String {
         field(&self.place, name)
@@ -60,7 +60,7 @@ fn field(place: &str, name: &str) -> String {
     if place.is_empty() { name.to_owned() } else { format!("{name} of {place}") }
 }
 
-pub(crate) fn parse(file: &Path, text: &str) -> Result<File, Error> {
+pub(crate) fn parse(file: &Path, text: &str) -> Result<HostsFile, Error> {
     let table: Table = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or("").lines().count().max(1));
         Error::Syntax { file: file.to_owned(), line, cause: error.message().to_owned() }
@@ -78,30 +78,30 @@ pub(crate) fn parse(file: &Path, text: &str) -> Result<File, Error> {
         // An address with a password in it is refused below, but would be shown before.
         let shown = if url.contains('@') { format!("host {}", number + 1) } else { format!("host {url:?}") };
         let Value::Table(said) = said else { return Err(wrong(shown, "is no table")) };
-        entries.push(Fields { file, place: &shown, table: said }.entry(Some(url))?);
+        entries.push(HostsTable { file, place: &shown, table: said }.entry(Some(url))?);
     }
-    let root = Fields { file, place: "", table: &table };
+    let root = HostsTable { file, place: "", table: &table };
     let server = match table.get("server") {
         None => None,
         Some(Value::String(server)) => Some(server.as_str()).filter(|server| !server.is_empty()),
         Some(_) => return Err(wrong("server".to_owned(), "is no text")),
     };
-    Ok(File { hosts: entries, server: root.entry(server)? })
+    Ok(HostsFile { hosts: entries, server: root.entry(server)? })
 }
 
 /// One table of the file, and where it is.
-struct Fields<'a> {
+struct HostsTable<'a> {
     file: &'a Path,
     place: &'a str,
     table: &'a Table,
 }
 
-impl Fields<'_> {
+impl HostsTable<'_> {
     fn wrong(&self, name: &str, why: impl Into<String>) -> Error {
         Error::Field { file: self.file.to_owned(), field: field(self.place, name), why: why.into() }
     }
 
-    fn entry(&self, url: Option<&str>) -> Result<Entry, Error> {
+    fn entry(&self, url: Option<&str>) -> Result<HostEntry, Error> {
         let override_path = self.yes_or_no("override_path")?;
         let url = match url {
             None => None,
@@ -113,7 +113,7 @@ impl Fields<'_> {
                 Some(address(text, override_path).ok_or_else(bad)?)
             }
         };
-        Ok(Entry {
+        Ok(HostEntry {
             place: self.place.to_owned(),
             can: self.capabilities()?,
             ca: self.paths("ca")?,

@@ -229,8 +229,8 @@ fn what_is_wrong_is_named_with_its_file_and_field() {
 async fn nobody_to_ask_is_said() {
     let dir = certs(&[("reg.io/hosts.toml", "server = 'https://reg.io'\ncapabilities = ['pull']")]);
     let hosts = Hosts::new(vec![dir.path().to_owned()]);
-    assert_eq!(hosts.of(&image("reg.io/r"), Need::Pull).await.unwrap().len(), 1);
-    let error = hosts.of(&image("reg.io/r"), Need::Resolve).await.unwrap_err();
+    assert_eq!(hosts.of(&image("reg.io/r"), HostNeed::Pull).await.unwrap().len(), 1);
+    let error = hosts.of(&image("reg.io/r"), HostNeed::Resolve).await.unwrap_err();
     assert!(error.to_string().contains("resolve tags of reg.io"), "{error}");
 }
 
@@ -240,7 +240,7 @@ async fn the_first_directory_that_knows_a_registry_counts() {
     let second = certs(&[("reg.io/hosts.toml", "[host.'https://two.io']"), ("_default/hosts.toml", "server = ''")]);
     let hosts = Hosts::new(vec!["/nonexistent/certs.d".into(), first.path().into(), second.path().into()]);
     let asked = async |name: &str| {
-        let all = hosts.of(&image(name), Need::Pull).await.unwrap();
+        let all = hosts.of(&image(name), HostNeed::Pull).await.unwrap();
         all.into_iter().map(|host| host.authority).collect::<Vec<_>>()
     };
     assert_eq!(asked("reg.io/r").await, ["one.io", "reg.io"]);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
-use super::file::Entry;
+use super::file::HostEntry;
 use super::{Error, read};
 
 /// More files than this in a directory of certificates are somebody else's.
@@ -77,7 +77,7 @@ fn pem(path: PathBuf) -> Result<Pem, Error> {
 }
 
 /// Reads what an entry of a hosts.toml names.
-pub(super) fn load(dir: &Path, file: &Path, entry: &Entry) -> Result<Trust, Error> {
+pub(super) fn load(dir: &Path, file: &Path, entry: &HostEntry) -> Result<Trust, Error> {
     let missing = |field: &'static str, error: Error| match error {
         Error::Unreadable { file: named, cause } => Error::Field {
             file: file.to_owned(),

@@ -31,18 +31,18 @@ fn index(platforms: &[Option<&str>]) -> Value {
     json!({"schemaVersion": 2, "manifests": platforms.iter().enumerate().map(entry).collect::<Vec<_>>()})
 }
 
-fn read(value: &Value) -> Result<(MediaType, Parsed), Bad> {
+fn read(value: &Value) -> Result<(MediaType, ParsedDocument), Bad> {
     parse(&serde_json::to_vec(value).unwrap(), None)
 }
 
-fn image(value: &Value) -> Result<Image, Bad> {
-    let Parsed::Manifest(manifest) = read(value)?.1 else { panic!("an index") };
+fn image(value: &Value) -> Result<PlatformImage, Bad> {
+    let ParsedDocument::Manifest(manifest) = read(value)?.1 else { panic!("an index") };
     let descriptor = manifest.config().clone();
-    Image::new(vec![Document { descriptor, bytes: Bytes::new() }], *manifest)
+    PlatformImage::new(vec![Document { descriptor, bytes: Bytes::new() }], *manifest)
 }
 
 fn chosen(platforms: &[Option<&str>], platform: &str) -> Result<String, Bad> {
-    let Parsed::Index(index) = read(&index(platforms))?.1 else { panic!("a manifest") };
+    let ParsedDocument::Index(index) = read(&index(platforms))?.1 else { panic!("a manifest") };
     choose(&index, &platform.parse().unwrap()).map(|entry| entry.digest().to_string())
 }
 
@@ -155,9 +155,9 @@ proptest! {
         let length = bytes.len();
         bytes[at % length] = with;
         bytes.truncate(length - cut % length);
-        if let Ok((_, Parsed::Manifest(manifest))) = parse(&bytes, None) {
+        if let Ok((_, ParsedDocument::Manifest(manifest))) = parse(&bytes, None) {
             let descriptor = manifest.config().clone();
-            let _ = Image::new(vec![Document { descriptor, bytes: Bytes::new() }], *manifest);
+            let _ = PlatformImage::new(vec![Document { descriptor, bytes: Bytes::new() }], *manifest);
         }
     }
 

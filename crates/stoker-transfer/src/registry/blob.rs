@@ -7,16 +7,16 @@ use ::http::header::CONTENT_RANGE;
 use ::http::{Method, StatusCode};
 use oci_spec::image::Descriptor;
 
-use super::body::{Body, is_packed};
-use super::http::{Answer, content_length};
-use super::{Error, Party, Problem, Question, Registry};
+use super::body::{AnswerBody, is_packed};
+use super::http::{HttpAnswer, content_length};
+use super::{Error, Party, Registry, RegistryQuestion, RequestProblem};
 use crate::hosts::Host;
-use crate::spool::Source;
+use crate::spool::BlobSource;
 
 /// Bytes to come, and the place of the first of them in the blob.
 #[derive(Debug)]
 pub(crate) struct BlobBody {
-    pub(crate) bytes: Body,
+    pub(crate) bytes: AnswerBody,
     /// The offset that was asked for, or 0 where the server does not do ranges.
     pub(crate) start: u64,
     /// Whether a proxy compressed them, so that a range of them is no range of the blob.
@@ -32,13 +32,13 @@ impl Registry {
     pub(crate) async fn open_blob(
         &self,
         host: &Host,
-        source: &Source,
+        source: &BlobSource,
         blob: &Descriptor,
         from: u64,
         small: bool,
     ) -> Result<BlobBody, Error> {
         let image = &source.image;
-        let mut question = Question {
+        let mut question = RegistryQuestion {
             image,
             login: source.login.as_ref(),
             method: Method::GET,
@@ -49,17 +49,17 @@ impl Registry {
             what: format!("blob {} of {image}", blob.digest()),
         };
         let mut answer = self.ask(&question, host).await?;
-        let mut part = Part::of(&answer, from, blob.size());
+        let mut part = BlobPart::of(&answer, from, blob.size());
         if part.packed && answer.status == StatusCode::PARTIAL_CONTENT {
             // A range of the compressed bytes is no range of the blob: ask for all of it.
             question.from = 0;
             answer = self.ask(&question, host).await?;
-            part = Part::of(&answer, 0, blob.size());
+            part = BlobPart::of(&answer, 0, blob.size());
         }
         let who = question.who(host).redirected(answer.elsewhere);
         let start = match part.start {
             Ok(start) => start,
-            Err(why) => return Err(question.error(who, Problem::InvalidContent { why })),
+            Err(why) => return Err(question.error(who, RequestProblem::InvalidContent { why })),
         };
         let bytes = if part.packed { answer.body } else { answer.body.plain() };
         Ok(BlobBody { bytes, start, packed: part.packed, who, mirror: host.mirror_of.is_some() })
@@ -67,7 +67,7 @@ impl Registry {
 }
 
 /// Which part of a blob an answer has.
-struct Part {
+struct BlobPart {
     /// The offset of its first byte, or why it is no part of the blob.
     start: Result<u64, String>,
     /// Whether a proxy compressed the bytes. `Content-Encoding` alone does not say so: some object stores set it for layers
@@ -75,8 +75,8 @@ struct Part {
     packed: bool,
 }
 
-impl Part {
-    fn of(answer: &Answer, from: u64, size: u64) -> Self {
+impl BlobPart {
+    fn of(answer: &HttpAnswer, from: u64, size: u64) -> Self {
         let labelled = is_packed(&answer.headers);
         let length = content_length(&answer.headers);
         if answer.status == StatusCode::PARTIAL_CONTENT {

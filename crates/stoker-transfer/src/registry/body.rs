@@ -24,7 +24,7 @@ const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Some bytes of the body.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct BodyPiece {
     pub(crate) bytes: Bytes,
     /// The bytes on the wire; 0 for what was decompressed from bytes that an earlier piece counted.
     pub(crate) wire: usize,
@@ -41,7 +41,7 @@ pub(crate) enum Broken {
 
 /// A body still to come.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub(crate) struct AnswerBody {
     incoming: Incoming,
     packing: Packing,
     connection: CaptureConnection,
@@ -75,7 +75,7 @@ fn packing(headers: &HeaderMap) -> Packing {
     }
 }
 
-impl Body {
+impl AnswerBody {
     pub(crate) fn new(headers: &HeaderMap, incoming: Incoming, connection: CaptureConnection) -> Self {
         Self { ended: incoming.is_end_stream(), packing: packing(headers), incoming, connection }
     }
@@ -87,7 +87,7 @@ impl Body {
     }
 
     /// The next bytes; `None` at the end. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Result<Piece, Broken>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<BodyPiece, Broken>> {
         loop {
             match &mut self.packing {
                 Packing::Plain => {}
@@ -95,7 +95,7 @@ impl Body {
                     return Some(Err(Broken::Packed(format!("it is compressed as {name}, which we did not ask for"))));
                 }
                 Packing::Gzip(gunzip) => match gunzip.step().transpose() {
-                    Some(Ok(bytes)) => return Some(Ok(Piece { bytes, wire: 0 })),
+                    Some(Ok(bytes)) => return Some(Ok(BodyPiece { bytes, wire: 0 })),
                     Some(Err(why)) => return Some(Err(Broken::Packed(why))),
                     None => {}
                 },
@@ -110,22 +110,22 @@ impl Body {
                 Packing::Gzip(gunzip) => {
                     gunzip.packed.extend_from_slice(&data);
                     if wire > 0 {
-                        return Some(Ok(Piece { bytes: Bytes::new(), wire }));
+                        return Some(Ok(BodyPiece { bytes: Bytes::new(), wire }));
                     }
                 }
-                _ if wire > 0 => return Some(Ok(Piece { bytes: data, wire })),
+                _ if wire > 0 => return Some(Ok(BodyPiece { bytes: data, wire })),
                 _ => {}
             }
         }
     }
 
     /// After the last byte from the wire: what the decompressor still holds.
-    fn end(&mut self) -> Option<Result<Piece, Broken>> {
+    fn end(&mut self) -> Option<Result<BodyPiece, Broken>> {
         self.ended = true;
         let Packing::Gzip(gunzip) = &mut self.packing else { return None };
         match gunzip.finish() {
             Ok(bytes) if bytes.is_empty() => None,
-            Ok(bytes) => Some(Ok(Piece { bytes, wire: 0 })),
+            Ok(bytes) => Some(Ok(BodyPiece { bytes, wire: 0 })),
             Err(why) => Some(Err(Broken::Packed(why))),
         }
     }
@@ -138,7 +138,7 @@ impl Body {
     }
 }
 
-impl Drop for Body {
+impl Drop for AnswerBody {
     fn drop(&mut self) {
         if !self.ended {
             self.spoiled();

@@ -46,16 +46,16 @@ impl Connect {
 }
 
 impl Service<Uri> for Connect {
-    type Response = Stream;
+    type Response = HostStream;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Stream, BoxError>>;
+    type Future = BoxFuture<'static, Result<HostStream, BoxError>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.tcp.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let stream = |io, in_its_place| Stream { io, in_its_place };
+        let stream = |io, in_its_place| HostStream { io, in_its_place };
         match self.proxy.way(&to) {
             Way::Direct => {
                 let connecting = self.tcp.call(to);
@@ -92,24 +92,24 @@ impl Service<Uri> for Connect {
 
 /// A stream to a host, or to a proxy that stands in its place.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct HostStream {
     io: MaybeHttpsStream<TokioIo<TcpStream>>,
     in_its_place: bool,
 }
 
-impl Connection for Stream {
+impl Connection for HostStream {
     fn connected(&self) -> Connected {
         self.io.connected().proxy(self.in_its_place)
     }
 }
 
-impl Read for Stream {
+impl Read for HostStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
     }
 }
 
-impl Write for Stream {
+impl Write for HostStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
     }

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use super::party::Party;
-use super::refusal::Refusal;
-use crate::error::Kind;
+use super::refusal::LoginRefusal;
+use crate::error::TransferErrorKind;
 use crate::hosts;
 use crate::image::Bound;
 
@@ -23,7 +23,7 @@ pub enum Error {
         /// The image, or the part of it, that was asked for.
         what: String,
         /// How it failed.
-        problem: Problem,
+        problem: RequestProblem,
     },
     /// The node's settings for this registry are wrong.
     #[error("cannot get {what}: {problem}")]
@@ -44,7 +44,7 @@ pub enum Error {
 /// How a request failed. `said` is the explanation in the server's answer.
 #[derive(Debug, Clone)]
 #[allow(missing_docs)] // The fields are words of the sentences below.
-pub enum Problem {
+pub enum RequestProblem {
     /// No connection, or it broke.
     Unreachable { cause: String },
     /// Connected, but silent.
@@ -52,7 +52,7 @@ pub enum Problem {
     /// The registry does not know it.
     NotFound { said: Option<String> },
     /// The registry does not let us.
-    Unauthorized { why: Refusal, said: Option<String> },
+    Unauthorized { why: LoginRefusal, said: Option<String> },
     /// The registry wants us to slow down.
     RateLimited { retry_after: Option<Duration>, said: Option<String> },
     /// Any other status that is an error.
@@ -71,15 +71,17 @@ pub enum Problem {
     PlatformMissing { platform: String, offered: String },
 }
 
-fn sentence(who: &Party, what: &str, problem: &Problem) -> String {
+fn sentence(who: &Party, what: &str, problem: &RequestProblem) -> String {
     let host = who.host();
     match problem {
-        Problem::Unreachable { cause } => format!("cannot get {what} from {who}: {cause}; {}", reach(host, cause)),
-        Problem::Stalled { after } => format!(
+        RequestProblem::Unreachable { cause } => {
+            format!("cannot get {what} from {who}: {cause}; {}", reach(host, cause))
+        }
+        RequestProblem::Stalled { after } => format!(
             "{who} sent nothing of {what} for {} s; check {host}, and the network or proxy between this node and it",
             after.as_secs()
         ),
-        Problem::NotFound { said } => {
+        RequestProblem::NotFound { said } => {
             let step = match what.split(' ').next() {
                 Some("image") => "check the name, or push it",
                 Some("manifest") => "push the image again, or start the job again if its tag has moved since",
@@ -87,35 +89,37 @@ fn sentence(who: &Party, what: &str, problem: &Problem) -> String {
             };
             format!("{who} has no {what}{}; {step}", quoted(said))
         }
-        Problem::Unauthorized { why, said } => {
+        RequestProblem::Unauthorized { why, said } => {
             format!("{who} does not give us {what}: {why}{}; {}", quoted(said), why.next_step(who.registry()))
         }
-        Problem::RateLimited { retry_after, said } => format!(
+        RequestProblem::RateLimited { retry_after, said } => format!(
             "{who} limits its rate for {what}{}{}; wait, or pull with an account that has a higher limit",
             quoted(said),
             after(retry_after)
         ),
-        Problem::Server { status, retry_after, said } => {
+        RequestProblem::Server { status, retry_after, said } => {
             format!("{who} answered {status} for {what}{}{}; {}", quoted(said), after(retry_after), look(who, *status))
         }
-        Problem::TooLarge(Bound::Token) => format!("{who} sent a token for {what} that is too large: {}", Bound::Token),
-        Problem::TooLarge(bound) => format!("{who} has {what}, which is too large: {bound}"),
-        Problem::InvalidContent { why } => {
+        RequestProblem::TooLarge(Bound::Token) => {
+            format!("{who} sent a token for {what} that is too large: {}", Bound::Token)
+        }
+        RequestProblem::TooLarge(bound) => format!("{who} has {what}, which is too large: {bound}"),
+        RequestProblem::InvalidContent { why } => {
             format!("{who} gave a wrong answer for {what}: {why}; look at {host}, or at a proxy in between")
         }
-        Problem::Schema1 => format!(
+        RequestProblem::Schema1 => format!(
             "{who} has {what} only in the deprecated format of schema 1, which Stoker does not pull; push the image again \
              with a current tool"
         ),
-        Problem::Algorithm { digest } => format!(
+        RequestProblem::Algorithm { digest } => format!(
             "{what} from {who} names {digest}, and Stoker verifies sha256 digests only; push the image again with sha256 \
              digests"
         ),
-        Problem::DigestMismatch { actual } => format!(
+        RequestProblem::DigestMismatch { actual } => format!(
             "{what} from {who} has the digest {actual}, which is not the one that was asked for, twice in a row; push the \
              image again if the copy there is corrupt, or look at a proxy in between"
         ),
-        Problem::PlatformMissing { platform, offered } => format!(
+        RequestProblem::PlatformMissing { platform, offered } => format!(
             "{who} has {what} for {offered} only, not for {platform}; build it for this platform, or leave these nodes out"
         ),
     }
@@ -162,17 +166,19 @@ fn is_refusal(who: &Party, status: u16) -> bool {
 
 impl Error {
     /// What sort of trouble this is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TransferErrorKind {
         match self {
             Self::Failed { problem, .. } => problem.kind(),
-            Self::Setup { .. } | Self::Hosts { .. } => Kind::InvalidContent,
+            Self::Setup { .. } | Self::Hosts { .. } => TransferErrorKind::InvalidContent,
         }
     }
 
     /// How long the registry asked us to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.problem()? {
-            Problem::RateLimited { retry_after, .. } | Problem::Server { retry_after, .. } => *retry_after,
+            RequestProblem::RateLimited { retry_after, .. } | RequestProblem::Server { retry_after, .. } => {
+                *retry_after
+            }
             _ => None,
         }
     }
@@ -180,18 +186,24 @@ impl Error {
     /// Whether the same request may work later with nobody changing anything.
     pub fn is_retryable(&self) -> bool {
         match self.problem() {
-            Some(Problem::Unreachable { .. } | Problem::Stalled { .. } | Problem::RateLimited { .. }) => true,
-            Some(Problem::Server { status, .. }) => *status >= 500 || *status == 408 || self.is_refused_redirect(),
+            Some(
+                RequestProblem::Unreachable { .. }
+                | RequestProblem::Stalled { .. }
+                | RequestProblem::RateLimited { .. },
+            ) => true,
+            Some(RequestProblem::Server { status, .. }) => {
+                *status >= 500 || *status == 408 || self.is_refused_redirect()
+            }
             _ => false,
         }
     }
 
     /// Whether a redirect target refused the signed address twice. Another request at once would not help.
     pub(crate) fn is_refused_redirect(&self) -> bool {
-        matches!(self, Self::Failed { who, problem: Problem::Server { status, .. }, .. } if is_refusal(who, *status))
+        matches!(self, Self::Failed { who, problem: RequestProblem::Server { status, .. }, .. } if is_refusal(who, *status))
     }
 
-    pub(crate) fn problem(&self) -> Option<&Problem> {
+    pub(crate) fn problem(&self) -> Option<&RequestProblem> {
         match self {
             Self::Failed { problem, .. } => Some(problem),
             Self::Setup { .. } | Self::Hosts { .. } => None,
@@ -201,7 +213,7 @@ impl Error {
     /// The status of an answer that has no kind of its own.
     pub(crate) fn status(&self) -> Option<u16> {
         match self.problem()? {
-            Problem::Server { status, .. } => Some(*status),
+            RequestProblem::Server { status, .. } => Some(*status),
             _ => None,
         }
     }
@@ -211,14 +223,14 @@ impl Error {
         let Self::Failed { who, problem, .. } = self else { return self.to_string() };
         let host = who.host();
         match problem {
-            Problem::Unreachable { cause } => format!("{host}: {cause}"),
-            Problem::Stalled { .. } => format!("{host} sends nothing"),
-            Problem::NotFound { .. } => format!("{host} answered 404"),
-            Problem::Unauthorized { why, .. } => format!("{host}: {why}"),
-            Problem::RateLimited { .. } => format!("{host} answered 429"),
-            Problem::Server { status, .. } => format!("{host} answered {status}"),
-            Problem::InvalidContent { why } => format!("{host}: {why}"),
-            Problem::DigestMismatch { .. } => format!("{host} sent corrupt bytes"),
+            RequestProblem::Unreachable { cause } => format!("{host}: {cause}"),
+            RequestProblem::Stalled { .. } => format!("{host} sends nothing"),
+            RequestProblem::NotFound { .. } => format!("{host} answered 404"),
+            RequestProblem::Unauthorized { why, .. } => format!("{host}: {why}"),
+            RequestProblem::RateLimited { .. } => format!("{host} answered 429"),
+            RequestProblem::Server { status, .. } => format!("{host} answered {status}"),
+            RequestProblem::InvalidContent { why } => format!("{host}: {why}"),
+            RequestProblem::DigestMismatch { .. } => format!("{host} sent corrupt bytes"),
             _ => self.to_string(),
         }
     }
@@ -232,19 +244,19 @@ impl Error {
     }
 }
 
-impl Problem {
-    fn kind(&self) -> Kind {
+impl RequestProblem {
+    fn kind(&self) -> TransferErrorKind {
         match self {
-            Self::Unreachable { .. } => Kind::Unreachable,
-            Self::Stalled { .. } => Kind::Stalled,
-            Self::NotFound { .. } => Kind::NotFound,
-            Self::Unauthorized { .. } => Kind::Unauthorized,
-            Self::RateLimited { .. } => Kind::RateLimited,
-            Self::Server { .. } => Kind::Server,
-            Self::TooLarge(_) => Kind::TooLarge,
-            Self::InvalidContent { .. } | Self::Schema1 | Self::Algorithm { .. } => Kind::InvalidContent,
-            Self::DigestMismatch { .. } => Kind::DigestMismatch,
-            Self::PlatformMissing { .. } => Kind::PlatformMissing,
+            Self::Unreachable { .. } => TransferErrorKind::Unreachable,
+            Self::Stalled { .. } => TransferErrorKind::Stalled,
+            Self::NotFound { .. } => TransferErrorKind::NotFound,
+            Self::Unauthorized { .. } => TransferErrorKind::Unauthorized,
+            Self::RateLimited { .. } => TransferErrorKind::RateLimited,
+            Self::Server { .. } => TransferErrorKind::Server,
+            Self::TooLarge(_) => TransferErrorKind::TooLarge,
+            Self::InvalidContent { .. } | Self::Schema1 | Self::Algorithm { .. } => TransferErrorKind::InvalidContent,
+            Self::DigestMismatch { .. } => TransferErrorKind::DigestMismatch,
+            Self::PlatformMissing { .. } => TransferErrorKind::PlatformMissing,
         }
     }
 }

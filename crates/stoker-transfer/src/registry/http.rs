@@ -21,7 +21,7 @@ use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection}
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::timeout;
 
-use super::body::{Body, Broken, is_packed};
+use super::body::{AnswerBody, Broken, is_packed};
 use super::connect::Connect;
 use super::location::resolve;
 use super::silence::within;
@@ -44,14 +44,14 @@ const MOST_CLIENTS: usize = 64;
 
 /// Why there is no answer, and which host failed. The caller knows what was asked for.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct HttpFailure {
     /// The host that failed, if it is the target of a redirect.
     pub(crate) elsewhere: Option<String>,
-    pub(crate) why: Why,
+    pub(crate) why: HttpProblem,
 }
 
 #[derive(Debug)]
-pub(crate) enum Why {
+pub(crate) enum HttpProblem {
     Unreachable(String),
     Stalled,
     Refused(String),
@@ -62,25 +62,25 @@ pub(crate) enum Why {
 
 /// The head of an answer, with its body still to come.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpAnswer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Body,
+    pub(crate) body: AnswerBody,
     /// The host that answered, if it is the target of a redirect. It got none of our credentials.
     pub(crate) elsewhere: Option<String>,
 }
 
-impl Answer {
+impl HttpAnswer {
     fn new(response: Response<Incoming>, connection: CaptureConnection) -> Self {
         let (head, incoming) = response.into_parts();
-        let body = Body::new(&head.headers, incoming, connection);
+        let body = AnswerBody::new(&head.headers, incoming, connection);
         Self { status: head.status, headers: head.headers, body, elsewhere: None }
     }
 }
 
 /// What to ask, and as whom.
 #[derive(Debug, Clone)]
-pub(crate) struct Ask {
+pub(crate) struct HttpRequest {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) accept: Option<&'static str>,
@@ -93,7 +93,7 @@ pub(crate) struct Ask {
     pub(crate) small: bool,
 }
 
-impl Ask {
+impl HttpRequest {
     /// Just this, as nobody.
     pub(crate) fn new(method: Method, uri: Uri, trust: Arc<Trust>) -> Self {
         Self { method, uri, accept: None, from: 0, authorization: None, trust, headers: HeaderMap::new(), small: false }
@@ -159,18 +159,19 @@ impl Http {
     ///
     /// Credentials and headers go only to the address that was asked for: once a redirect leads to another scheme, host or port
     /// they are dropped, and stay dropped even if it leads back.
-    pub(crate) async fn send(&self, ask: Ask) -> Result<Answer, Failure> {
+    pub(crate) async fn send(&self, ask: HttpRequest) -> Result<HttpAnswer, HttpFailure> {
         let origin = ask.uri.clone();
         let mut ask = ask;
         let mut elsewhere = None;
         for _ in 0..=MOST_HOPS {
-            let failed = |why| Failure { elsewhere: elsewhere.clone(), why };
+            let failed = |why| HttpFailure { elsewhere: elsewhere.clone(), why };
             let mut answer = self.send_once(&ask).await.map_err(failed)?;
             let redirect = matches!(answer.status.as_u16(), 301 | 302 | 303 | 307 | 308);
             let Some(location) = answer.headers.get(LOCATION).filter(|_| redirect) else {
-                return Ok(Answer { elsewhere, ..answer });
+                return Ok(HttpAnswer { elsewhere, ..answer });
             };
-            let refused = |why: &str| Failure { elsewhere: elsewhere.clone(), why: Why::Refused(why.to_owned()) };
+            let refused =
+                |why: &str| HttpFailure { elsewhere: elsewhere.clone(), why: HttpProblem::Refused(why.to_owned()) };
             let next = resolve(&ask.uri, location)
                 .ok_or_else(|| refused("it redirects to something that is no http or https address"))?;
             if !may_lead_to(&origin, &next) {
@@ -189,10 +190,10 @@ impl Http {
             elsewhere = (!same_place(&origin, &next)).then(|| name(&next));
             ask.uri = next;
         }
-        Err(Failure { elsewhere: None, why: Why::Refused("it redirects more than 5 times".to_owned()) })
+        Err(HttpFailure { elsewhere: None, why: HttpProblem::Refused("it redirects more than 5 times".to_owned()) })
     }
 
-    async fn send_once(&self, ask: &Ask) -> Result<Answer, Why> {
+    async fn send_once(&self, ask: &HttpRequest) -> Result<HttpAnswer, HttpProblem> {
         let mut request = Request::new(Empty::new());
         *request.method_mut() = ask.method.clone();
         *request.uri_mut() = ask.uri.clone();
@@ -218,45 +219,45 @@ impl Http {
         {
             headers.insert(PROXY_AUTHORIZATION, login);
         }
-        let connections = self.connections(&ask.trust, ask.small).map_err(Why::Settings)?;
+        let connections = self.connections(&ask.trust, ask.small).map_err(HttpProblem::Settings)?;
         let connection = capture_connection(&mut request);
         match within(self.stall, connections.request(request)).await {
-            Some(Ok(response)) => Ok(Answer::new(response, connection)),
-            Some(Err(error)) => Err(Why::Unreachable(causes(&error))),
-            None => Err(Why::Stalled),
+            Some(Ok(response)) => Ok(HttpAnswer::new(response, connection)),
+            Some(Err(error)) => Err(HttpProblem::Unreachable(causes(&error))),
+            None => Err(HttpProblem::Stalled),
         }
     }
 
     /// Reads a body that must be small.
-    pub(crate) async fn read(&self, answer: &mut Answer, most: usize) -> Result<Bytes, Failure> {
-        self.read_body(answer, most).await.map_err(|why| Failure { elsewhere: answer.elsewhere.clone(), why })
+    pub(crate) async fn read(&self, answer: &mut HttpAnswer, most: usize) -> Result<Bytes, HttpFailure> {
+        self.read_body(answer, most).await.map_err(|why| HttpFailure { elsewhere: answer.elsewhere.clone(), why })
     }
 
-    async fn read_body(&self, answer: &mut Answer, most: usize) -> Result<Bytes, Why> {
+    async fn read_body(&self, answer: &mut HttpAnswer, most: usize) -> Result<Bytes, HttpProblem> {
         let length = content_length(&answer.headers);
         if length.is_some_and(|length| length > most as u64) {
-            return Err(Why::TooLarge(length.filter(|_| !is_packed(&answer.headers))));
+            return Err(HttpProblem::TooLarge(length.filter(|_| !is_packed(&answer.headers))));
         }
         let mut bytes = BytesMut::new();
         loop {
-            match within(self.stall, answer.body.next()).await.ok_or(Why::Stalled)? {
+            match within(self.stall, answer.body.next()).await.ok_or(HttpProblem::Stalled)? {
                 None => return Ok(bytes.freeze()),
-                Some(Err(Broken::Cut(cause))) => return Err(Why::Unreachable(cause)),
-                Some(Err(Broken::Packed(why))) => return Err(Why::Refused(why)),
-                Some(Ok(piece)) if bytes.len() + piece.bytes.len() > most => return Err(Why::TooLarge(None)),
+                Some(Err(Broken::Cut(cause))) => return Err(HttpProblem::Unreachable(cause)),
+                Some(Err(Broken::Packed(why))) => return Err(HttpProblem::Refused(why)),
+                Some(Ok(piece)) if bytes.len() + piece.bytes.len() > most => return Err(HttpProblem::TooLarge(None)),
                 Some(Ok(piece)) => bytes.extend_from_slice(&piece.bytes),
             }
         }
     }
 
     /// Reads the rest of a short answer, so that its connection can be used again.
-    pub(crate) async fn discard(&self, answer: &mut Answer) {
+    pub(crate) async fn discard(&self, answer: &mut HttpAnswer) {
         // Whatever happens: at worst the connection is closed instead of kept.
         let _ = timeout(A_MOMENT, self.read(answer, MOST_DISCARDED)).await;
     }
 
     /// The explanation in the body of an error answer, without these secrets. Waits for a moment only.
-    pub(crate) async fn explanation(&self, answer: &mut Answer, secrets: &[&str]) -> Option<String> {
+    pub(crate) async fn explanation(&self, answer: &mut HttpAnswer, secrets: &[&str]) -> Option<String> {
         let body = timeout(A_MOMENT, self.read(answer, MOST_DISCARDED)).await.ok()?.ok()?;
         said::explanation(&body, secrets)
     }

@@ -1,6 +1,6 @@
 //! From a name to the list of blobs.
 //!
-//! A reference, a digest and a platform come in; a descriptor or a whole [`Image`] goes out, every document of it
+//! A reference, a digest and a platform come in; a descriptor or a whole [`PlatformImage`] goes out, every document of it
 //! checked against the digest that named it. Blobs are not touched.
 
 use ::http::header::CONTENT_TYPE;
@@ -11,10 +11,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::body::is_packed;
 use super::http::content_length;
-use super::{Error, Party, Problem, Question, Refusal, Registry, Walk};
+use super::{Error, LoginRefusal, Party, Registry, RegistryQuestion, RequestProblem, Walk};
 use crate::hash::hex;
-use crate::hosts::{Host, Need};
-use crate::image::{self, Bad, Bound, Document, Image, Parsed};
+use crate::hosts::{Host, HostNeed};
+use crate::image::{self, Bad, Bound, Document, ParsedDocument, PlatformImage};
 use crate::login::Login;
 use crate::platform::Platform;
 use crate::reference::{Address as _, Reference};
@@ -28,10 +28,10 @@ const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.o
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
 /// A document with its parsed form, and the host that it came from.
-type Found = (Document, Parsed, Box<Party>);
+type FoundDocument = (Document, ParsedDocument, Box<Party>);
 
 /// What a HEAD told us, as far as it did.
-struct Told {
+struct HeadAnswer {
     digest: Option<Digest>,
     media_type: Option<MediaType>,
     size: Option<u64>,
@@ -40,7 +40,7 @@ struct Told {
 impl Registry {
     /// The descriptor that a tag (or digest) points to now. Where it is an index, the index's: it serves all platforms.
     pub async fn resolve(&self, image: &Reference, login: Option<&Login>) -> Result<Descriptor, crate::Error> {
-        let need = if image.pinned().is_some() { Need::Pull } else { Need::Resolve };
+        let need = if image.pinned().is_some() { HostNeed::Pull } else { HostNeed::Resolve };
         let mut walk = self.walk(image, need).await?;
         loop {
             match self.resolve_at(walk.asked(), image, login).await {
@@ -67,8 +67,8 @@ impl Registry {
         error: Error,
     ) -> Result<Descriptor, Error> {
         match error.problem() {
-            Some(Problem::NotFound { .. } | Problem::Server { .. }) => {}
-            Some(Problem::Unauthorized { why: Refusal::Forbidden, .. }) => {}
+            Some(RequestProblem::NotFound { .. } | RequestProblem::Server { .. }) => {}
+            Some(RequestProblem::Unauthorized { why: LoginRefusal::Forbidden, .. }) => {}
             _ => return Err(error),
         }
         let question = question(image, image.manifest_name(), login, Method::GET);
@@ -86,7 +86,7 @@ impl Registry {
         digest: &Digest,
         platform: &Platform,
         login: Option<&Login>,
-    ) -> Result<Image, crate::Error> {
+    ) -> Result<PlatformImage, crate::Error> {
         let mut documents: Vec<Document> = Vec::new();
         let mut next: (Digest, Option<u64>) = (digest.clone(), None);
         loop {
@@ -99,13 +99,13 @@ impl Registry {
             }
             documents.push(document);
             match parsed {
-                Parsed::Manifest(manifest) => {
-                    return Image::new(documents, *manifest).map_err(|bad| refuse(bad).into());
+                ParsedDocument::Manifest(manifest) => {
+                    return PlatformImage::new(documents, *manifest).map_err(|bad| refuse(bad).into());
                 }
-                Parsed::Index(_) if documents.len() > MOST_INDEXES => {
+                ParsedDocument::Index(_) if documents.len() > MOST_INDEXES => {
                     return Err(refuse(Bad::Bound(Bound::Depth)).into());
                 }
-                Parsed::Index(index) => {
+                ParsedDocument::Index(index) => {
                     let chosen = match image::choose(&index, platform) {
                         Ok(chosen) if chosen.size() > MOST_MANIFEST_BYTES as u64 => {
                             return Err(refuse(too_large(chosen.size())).into());
@@ -127,9 +127,9 @@ impl Registry {
         let answer = self.ask(&question, host).await;
         let who = |elsewhere| question.who(host).redirected(elsewhere);
         match answer.map(|answer| (told(&answer.headers), who(answer.elsewhere))) {
-            Ok((Told { digest: Some(digest), media_type: Some(media_type), size: Some(size) }, who)) => {
+            Ok((HeadAnswer { digest: Some(digest), media_type: Some(media_type), size: Some(size) }, who)) => {
                 if image.pinned().is_some_and(|asked| asked != digest) {
-                    return Err(question.error(who, Problem::DigestMismatch { actual: digest.to_string() }));
+                    return Err(question.error(who, RequestProblem::DigestMismatch { actual: digest.to_string() }));
                 }
                 if size > MOST_MANIFEST_BYTES as u64 {
                     return Err(refuse(&question, who, too_large(size)));
@@ -139,7 +139,7 @@ impl Registry {
             // A registry that answers a HEAD in part or not at all is asked for the thing itself.
             Err(error) if !matches!(error.status(), Some(400 | 405 | 501)) => Err(error),
             Ok(_) | Err(_) => {
-                let question = Question { method: Method::GET, ..question };
+                let question = RegistryQuestion { method: Method::GET, ..question };
                 let (document, ..) = self.document_at(host, &question, image.pinned().as_ref()).await?;
                 Ok(document.descriptor)
             }
@@ -147,8 +147,8 @@ impl Registry {
     }
 
     /// Fetches, verifies and reads the document of this digest, from whoever has it.
-    async fn document(&self, question: &Question<'_>, digest: &Digest) -> Result<Found, Error> {
-        let mut walk = self.walk(question.image, Need::Pull).await?;
+    async fn document(&self, question: &RegistryQuestion<'_>, digest: &Digest) -> Result<FoundDocument, Error> {
+        let mut walk = self.walk(question.image, HostNeed::Pull).await?;
         loop {
             match self.document_at(walk.asked(), question, Some(digest)).await {
                 Ok(document) => {
@@ -163,9 +163,9 @@ impl Registry {
     async fn document_at(
         &self,
         host: &Host,
-        question: &Question<'_>,
+        question: &RegistryQuestion<'_>,
         expected: Option<&Digest>,
-    ) -> Result<Found, Error> {
+    ) -> Result<FoundDocument, Error> {
         let mut answer = self.ask(question, host).await?;
         let told = told(&answer.headers);
         let who = question.who(host).redirected(answer.elsewhere.clone());
@@ -177,7 +177,7 @@ impl Registry {
             && *expected != digest
         {
             answer.body.spoiled();
-            return Err(question.error(who, Problem::DigestMismatch { actual: digest.to_string() }));
+            return Err(question.error(who, RequestProblem::DigestMismatch { actual: digest.to_string() }));
         }
         match image::parse(&bytes, told.media_type.as_ref()) {
             Ok((media_type, parsed)) => {
@@ -192,19 +192,19 @@ impl Registry {
     }
 }
 
-fn question<'a>(image: &'a Reference, name: &str, login: Option<&'a Login>, method: Method) -> Question<'a> {
+fn question<'a>(image: &'a Reference, name: &str, login: Option<&'a Login>, method: Method) -> RegistryQuestion<'a> {
     // A child of an index is named with its own digest; the image's name alone would point to the wrong document.
     let what =
         if image.manifest_name() == name { format!("image {image}") } else { format!("manifest {name} of {image}") };
     let path = format!("manifests/{name}");
-    Question { image, login, method, path, accept: Some(ACCEPT), from: 0, small: false, what }
+    RegistryQuestion { image, login, method, path, accept: Some(ACCEPT), from: 0, small: false, what }
 }
 
-fn told(headers: &HeaderMap) -> Told {
+fn told(headers: &HeaderMap) -> HeadAnswer {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let digest = text("docker-content-digest").and_then(|text| Digest::try_from(text.trim()).ok());
     let media_type = text(CONTENT_TYPE.as_str()).map(|text| text.split(';').next().unwrap_or("").trim());
-    Told {
+    HeadAnswer {
         digest: digest.filter(|digest| *digest.algorithm() == DigestAlgorithm::Sha256),
         media_type: media_type.map(MediaType::from).filter(|media_type| image::shape(media_type).is_some()),
         // Where the answer to a GET would be compressed, this is not the length of the manifest.
@@ -220,16 +220,18 @@ fn too_large(size: u64) -> Bad {
     Bad::Bound(Bound::Manifest(Some(size)))
 }
 
-fn refuse(question: &Question<'_>, who: Box<Party>, bad: Bad) -> Error {
+fn refuse(question: &RegistryQuestion<'_>, who: Box<Party>, bad: Bad) -> Error {
     let problem = match bad {
-        Bad::Bound(bound) => Problem::TooLarge(bound),
-        Bad::Content(why) => Problem::InvalidContent { why },
-        Bad::Schema1 => Problem::Schema1,
+        Bad::Bound(bound) => RequestProblem::TooLarge(bound),
+        Bad::Content(why) => RequestProblem::InvalidContent { why },
+        Bad::Schema1 => RequestProblem::Schema1,
         Bad::Algorithm(digest) => {
             let digest: String = digest.to_string().chars().take(20).collect();
-            Problem::Algorithm { digest: format!("{digest}…") }
+            RequestProblem::Algorithm { digest: format!("{digest}…") }
         }
-        Bad::Platform { platform, offered } => Problem::PlatformMissing { platform: platform.to_string(), offered },
+        Bad::Platform { platform, offered } => {
+            RequestProblem::PlatformMissing { platform: platform.to_string(), offered }
+        }
     };
     question.error(who, problem)
 }

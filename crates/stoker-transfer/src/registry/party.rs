@@ -13,14 +13,14 @@ pub struct Party {
     /// Name and port of the host that was asked, which the node's hosts.toml may choose.
     asked: String,
     /// The host that failed, if it is one that the asked host named.
-    beyond: Option<(Role, String)>,
+    beyond: Option<(OtherHost, String)>,
     /// What other hosts of the registry did before.
     earlier: Vec<String>,
 }
 
 /// How the registry named another host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum OtherHost {
     Redirect,
     Tokens,
 }
@@ -32,15 +32,15 @@ impl Party {
 
     /// The host that was redirected to, if any.
     pub(crate) fn redirected(self: Box<Self>, host: Option<String>) -> Box<Self> {
-        self.beyond(Role::Redirect, host)
+        self.beyond(OtherHost::Redirect, host)
     }
 
     /// The token server that was asked on behalf of the registry, if any.
     pub(crate) fn token_server(self: Box<Self>, host: Option<String>) -> Box<Self> {
-        self.beyond(Role::Tokens, host)
+        self.beyond(OtherHost::Tokens, host)
     }
 
-    fn beyond(mut self: Box<Self>, role: Role, host: Option<String>) -> Box<Self> {
+    fn beyond(mut self: Box<Self>, role: OtherHost, host: Option<String>) -> Box<Self> {
         self.beyond = host.map(|host| (role, host)).or(self.beyond);
         self
     }
@@ -61,15 +61,15 @@ impl Party {
     }
 
     pub(crate) fn is_redirect_target(&self) -> bool {
-        matches!(self.beyond, Some((Role::Redirect, _)))
+        matches!(self.beyond, Some((OtherHost::Redirect, _)))
     }
 }
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.beyond {
-            Some((Role::Redirect, host)) => write!(f, "{host} (to which ")?,
-            Some((Role::Tokens, host)) => write!(f, "{host} (the token server of ")?,
+            Some((OtherHost::Redirect, host)) => write!(f, "{host} (to which ")?,
+            Some((OtherHost::Tokens, host)) => write!(f, "{host} (the token server of ")?,
             None => {}
         }
         f.write_str(&self.registry)?;
@@ -77,8 +77,8 @@ impl fmt::Display for Party {
             write!(f, " at {}", self.asked)?;
         }
         match &self.beyond {
-            Some((Role::Redirect, _)) => f.write_str(" redirects)")?,
-            Some((Role::Tokens, _)) => f.write_str(")")?,
+            Some((OtherHost::Redirect, _)) => f.write_str(" redirects)")?,
+            Some((OtherHost::Tokens, _)) => f.write_str(")")?,
             None => {}
         }
         if !self.earlier.is_empty() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A refusal of a registry or of its token server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum LoginRefusal {
     /// Nobody may pull without a login, and there is none.
     NoLogin,
     /// The login is wrong.
@@ -23,7 +23,7 @@ pub enum Refusal {
     NoToken,
 }
 
-impl Refusal {
+impl LoginRefusal {
     /// What to do, for the images of this registry.
     pub(crate) fn next_step(self, registry: &str) -> String {
         match self {
@@ -42,7 +42,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for LoginRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoLogin => "it wants a login and there is none",

@@ -93,10 +93,10 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::registry::{Party, Problem};
+    use crate::registry::{Party, RequestProblem};
 
     fn broken(retry_after: Option<Duration>) -> Error {
-        let problem = Problem::Server { status: 503, retry_after, said: None };
+        let problem = RequestProblem::Server { status: 503, retry_after, said: None };
         Error::Failed { who: Party::new("r", "r"), what: "w".into(), problem }
     }
 

@@ -61,7 +61,7 @@ pub(super) fn config(trust: &Trust, extra_ca: &[u8]) -> Result<ClientConfig, Unu
         Arc::new(Anyone { provider: provider.clone() })
     } else {
         let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-        Arc::new(Checked { inner: inner.build().map_err(|e| setup(e.to_string()))?, known })
+        Arc::new(CaOrSelfSigned { inner: inner.build().map_err(|e| setup(e.to_string()))?, known })
     };
     // Named "dangerous" for what `Anyone` does; `Checked` is rustls' own verifier with one case more.
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
@@ -114,12 +114,12 @@ impl ResolvesClientCert for Clients {
 /// just one certificate that signed itself, which Go takes and webpki refuses for the mark of a CA in it. Its name is
 /// checked; its dates are not, for the file on this node is the same to the byte.
 #[derive(Debug)]
-struct Checked {
+struct CaOrSelfSigned {
     inner: Arc<WebPkiServerVerifier>,
     known: Vec<CertificateDer<'static>>,
 }
 
-impl ServerCertVerifier for Checked {
+impl ServerCertVerifier for CaOrSelfSigned {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -13,8 +13,8 @@ use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::challenge::{Bearer, Challenge};
-use super::http::{Ask, Failure, Http, may_lead_to, name, place, same_host};
-use super::refusal::Refusal;
+use super::http::{Http, HttpFailure, HttpRequest, may_lead_to, name, place, same_host};
+use super::refusal::LoginRefusal;
 use crate::hosts::Trust;
 use crate::login::{self, Login, sensitive};
 
@@ -32,18 +32,18 @@ const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug)]
 pub(crate) enum Denied {
     /// The registry's challenge cannot be met.
-    Registry(Refusal),
+    Registry(LoginRefusal),
     /// The token server refused.
-    TokenServer { host: String, why: Refusal, said: Option<String> },
+    TokenServer { host: String, why: LoginRefusal, said: Option<String> },
     /// The token server did not answer.
-    Failure(String, Failure),
+    Failure(String, HttpFailure),
     /// The token server answered with this status.
     Status { host: String, status: u16, retry_after: Option<Duration>, said: Option<String> },
 }
 
 /// Whose proof it is, and for what.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct ProofKey {
     /// Scheme, name and port of whom it is for: what one host gave is no other host's business.
     pub(crate) place: String,
     pub(crate) repository: String,
@@ -59,13 +59,13 @@ struct Grant {
 
 /// The place of one proof; locked while it is renewed.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct ProofSlot {
     grant: tokio::sync::Mutex<Option<Grant>>,
     /// Whether one was ever good.
     let_in: AtomicBool,
 }
 
-impl Slot {
+impl ProofSlot {
     /// How often a refusal is answered with another proof. Who was let in before is refused for the sake of a token that is
     /// used up, and those who share it may use up the next one too; for anybody else a second refusal is meant.
     pub(crate) fn renewals(&self) -> usize {
@@ -113,10 +113,10 @@ impl Grant {
 
 /// All the proofs of this process.
 #[derive(Debug, Default)]
-pub(crate) struct Tokens(Mutex<HashMap<Key, Arc<Slot>>>);
+pub(crate) struct Tokens(Mutex<HashMap<ProofKey, Arc<ProofSlot>>>);
 
 impl Tokens {
-    pub(crate) fn slot(&self, key: Key) -> Arc<Slot> {
+    pub(crate) fn slot(&self, key: ProofKey) -> Arc<ProofSlot> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= MOST_SLOTS && !slots.contains_key(&key) {
             slots.clear();
@@ -152,28 +152,28 @@ impl Asker<'_> {
         });
         match (bearer, self.login) {
             (Some(bearer), _) => self.token(bearer).await,
-            (None, _) if challenges.is_empty() => Err(Denied::Registry(Refusal::UnknownScheme)),
-            (None, None) => Err(Denied::Registry(Refusal::NoLogin)),
+            (None, _) if challenges.is_empty() => Err(Denied::Registry(LoginRefusal::UnknownScheme)),
+            (None, None) => Err(Denied::Registry(LoginRefusal::NoLogin)),
             (None, Some(login)) => {
-                let header = login.basic().ok_or(Denied::Registry(Refusal::Unsendable))?;
+                let header = login.basic().ok_or(Denied::Registry(LoginRefusal::Unsendable))?;
                 Ok(Grant { header, expires: None })
             }
         }
     }
 
     async fn token(&self, bearer: &Bearer) -> Result<Grant, Denied> {
-        let uri = self.token_uri(bearer).ok_or(Denied::Registry(Refusal::TokenServer))?;
+        let uri = self.token_uri(bearer).ok_or(Denied::Registry(LoginRefusal::TokenServer))?;
         // The token server gets the password: it must be as trustworthy as the way to the registry itself.
         if !may_lead_to(self.registry, &uri) {
-            return Err(Denied::Registry(Refusal::UnsafeTokenServer));
+            return Err(Denied::Registry(LoginRefusal::UnsafeTokenServer));
         }
         let authorization = match self.login {
-            Some(login) => Some(login.basic().ok_or(Denied::Registry(Refusal::Unsendable))?),
+            Some(login) => Some(login.basic().ok_or(Denied::Registry(LoginRefusal::Unsendable))?),
             None => None,
         };
         let trust = if same_host(self.registry, &uri) { self.trust.clone() } else { self.trust.abroad() };
         let accept = Some("application/json");
-        let ask = Ask { accept, authorization, ..Ask::new(Method::GET, uri, trust) };
+        let ask = HttpRequest { accept, authorization, ..HttpRequest::new(Method::GET, uri, trust) };
         tracing::debug!(server = place(&ask.uri), repository = self.repository, "asking for a token");
         let (host, sent) = (name(&ask.uri), ask.authorization.clone());
         let mut answer = self.http.send(ask).await.map_err(|failure| Denied::Failure(host.clone(), failure))?;
@@ -183,9 +183,9 @@ impl Asker<'_> {
             let retry_after = super::retry::retry_after(&answer.headers);
             let said = self.http.explanation(&mut answer, &login::secrets(self.login, sent.as_ref())).await;
             return Err(match (status.as_u16(), self.login) {
-                (400 | 401, Some(_)) => Denied::TokenServer { host, why: Refusal::Login, said },
-                (400 | 401, None) => Denied::TokenServer { host, why: Refusal::NoLogin, said },
-                (403, _) => Denied::TokenServer { host, why: Refusal::Forbidden, said },
+                (400 | 401, Some(_)) => Denied::TokenServer { host, why: LoginRefusal::Login, said },
+                (400 | 401, None) => Denied::TokenServer { host, why: LoginRefusal::NoLogin, said },
+                (403, _) => Denied::TokenServer { host, why: LoginRefusal::Forbidden, said },
                 (status, _) => Denied::Status { host, status, retry_after, said },
             });
         }
@@ -193,7 +193,7 @@ impl Asker<'_> {
         let body = body.map_err(|failure| Denied::Failure(host.clone(), failure))?;
         read_token(&body).ok_or_else(|| {
             answer.body.spoiled();
-            Denied::TokenServer { host, why: Refusal::NoToken, said: None }
+            Denied::TokenServer { host, why: LoginRefusal::NoToken, said: None }
         })
     }
 

@@ -5,8 +5,8 @@
 //! are asked again. It asks nobody itself.
 
 use super::{Backoff, Error, Registry};
-use crate::error::Kind;
-use crate::hosts::{Host, Need};
+use crate::error::TransferErrorKind;
+use crate::hosts::{Host, HostNeed};
 use crate::pulse::Pulse;
 use crate::reference::Reference;
 
@@ -28,7 +28,7 @@ pub(crate) struct Walk<'a> {
 
 impl Registry {
     /// The hosts to ask for this, as the node's settings say now.
-    pub(crate) async fn walk(&self, image: &Reference, need: Need) -> Result<Walk<'_>, Error> {
+    pub(crate) async fn walk(&self, image: &Reference, need: HostNeed) -> Result<Walk<'_>, Error> {
         let hosts = self.inner.hosts.of(image, need).await;
         let hosts = hosts.map_err(|problem| Error::Hosts { what: format!("image {image}"), problem })?;
         let backoff = Backoff::new(&self.inner.settings.retry);
@@ -95,7 +95,7 @@ impl Walk<'_> {
             return Ok(());
         }
         // A proxy or a bad line may have damaged the bytes on their way; bytes that are wrong twice are so at the host.
-        if error.kind() == Kind::DigestMismatch && !std::mem::replace(&mut self.again, true) {
+        if error.kind() == TransferErrorKind::DigestMismatch && !std::mem::replace(&mut self.again, true) {
             tracing::debug!(%error, "asking again");
             return Ok(());
         }

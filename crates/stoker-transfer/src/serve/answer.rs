@@ -11,15 +11,15 @@ use axum::response::Response;
 use http::header::{ACCEPT_RANGES, ALLOW, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::Shared;
-use super::layout::{Blob, sha256};
-use super::range::{Part, part};
+use super::ServeShared;
+use super::layout::{ServedBlob, sha256};
+use super::range::{RangeAnswer, part};
 use crate::spool::on_disk;
 
 const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 const API: HeaderName = HeaderName::from_static("docker-distribution-api-version");
 
-pub(super) async fn answer(shared: Arc<Shared>, request: Request) -> Response {
+pub(super) async fn answer(shared: Arc<ServeShared>, request: Request) -> Response {
     if request.method() != Method::GET && request.method() != Method::HEAD {
         let mut response = error(StatusCode::METHOD_NOT_ALLOWED, "UNSUPPORTED", "this registry is read-only");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -57,7 +57,7 @@ fn api(head: bool) -> Response {
     response
 }
 
-async fn manifest(shared: &Shared, repository: &str, name: &str, head: bool) -> Response {
+async fn manifest(shared: &ServeShared, repository: &str, name: &str, head: bool) -> Response {
     let Some(manifest) = shared.layout.manifest(repository, name).await else {
         return error(StatusCode::NOT_FOUND, "MANIFEST_UNKNOWN", "no such tag or manifest here");
     };
@@ -73,7 +73,7 @@ async fn manifest(shared: &Shared, repository: &str, name: &str, head: bool) -> 
     response
 }
 
-async fn blob(shared: Arc<Shared>, name: &str, range: Option<&str>, head: bool) -> Response {
+async fn blob(shared: Arc<ServeShared>, name: &str, range: Option<&str>, head: bool) -> Response {
     let Some(digest) = sha256(name) else {
         return error(
             StatusCode::BAD_REQUEST,
@@ -86,14 +86,14 @@ async fn blob(shared: Arc<Shared>, name: &str, range: Option<&str>, head: bool) 
     };
     let size = blob.size;
     let (status, first, length) = match part(range, size) {
-        Part::Outside => {
+        RangeAnswer::Outside => {
             let mut response =
                 error(StatusCode::RANGE_NOT_SATISFIABLE, "RANGE_INVALID", "the range lies outside of the blob");
             set(&mut response, CONTENT_RANGE, &format!("bytes */{size}"));
             return response;
         }
-        Part::Whole => (StatusCode::OK, 0, size),
-        Part::Some { first, last } => (StatusCode::PARTIAL_CONTENT, first, last - first + 1),
+        RangeAnswer::Whole => (StatusCode::OK, 0, size),
+        RangeAnswer::Some { first, last } => (StatusCode::PARTIAL_CONTENT, first, last - first + 1),
     };
     let mut response = Response::new(if head { Body::empty() } else { stream(shared, blob, first, length) });
     *response.status_mut() = status;
@@ -108,7 +108,7 @@ async fn blob(shared: Arc<Shared>, name: &str, range: Option<&str>, head: bool) 
 }
 
 /// A part of a file, piece by piece. An error in the middle closes the connection: the reader sees that it is not whole.
-fn stream(shared: Arc<Shared>, blob: Blob, first: u64, length: u64) -> Body {
+fn stream(shared: Arc<ServeShared>, blob: ServedBlob, first: u64, length: u64) -> Body {
     let state = (shared, Arc::new(blob.file), first, length);
     Body::from_stream(futures::stream::try_unfold(state, |(shared, file, at, left)| async move {
         if left == 0 {

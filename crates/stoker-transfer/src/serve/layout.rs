@@ -19,13 +19,13 @@ const MOST_INDEX_BYTES: u64 = 16 * 1024 * 1024;
 const NAME: &str = "org.opencontainers.image.ref.name";
 
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct ServedLayout {
     dir: PathBuf,
 }
 
 /// A file to serve.
 #[derive(Debug)]
-pub(super) struct Blob {
+pub(super) struct ServedBlob {
     pub(super) file: File,
     pub(super) size: u64,
 }
@@ -38,7 +38,7 @@ pub(super) struct Manifest {
     pub(super) bytes: Vec<u8>,
 }
 
-impl Layout {
+impl ServedLayout {
     pub(super) async fn open(dir: PathBuf) -> Result<Self, Error> {
         let place = dir.clone();
         let index = on_disk(move || read_index(&place)).await;
@@ -69,12 +69,12 @@ impl Layout {
     }
 
     /// A blob's open file, whatever is in it.
-    pub(super) async fn blob(&self, digest: &Digest) -> Option<Blob> {
+    pub(super) async fn blob(&self, digest: &Digest) -> Option<ServedBlob> {
         let path = self.dir.join("blobs/sha256").join(digest.digest());
         on_disk(move || {
             let file = File::open(path).ok()?;
             let meta = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-            Some(Blob { file, size: meta.len() })
+            Some(ServedBlob { file, size: meta.len() })
         })
         .await
         .ok()?

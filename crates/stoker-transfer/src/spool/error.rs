@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::error::Kind;
+use crate::error::TransferErrorKind;
 
 /// A failure on this side of the wire.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -39,11 +39,11 @@ impl Error {
     }
 
     /// What sort of trouble this is.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> TransferErrorKind {
         match self {
-            Self::NoSpace { .. } => Kind::NoSpace,
-            Self::Disk { .. } | Self::Busy { .. } | Self::Stopped => Kind::Disk,
-            Self::Restarted { .. } => Kind::DigestMismatch,
+            Self::NoSpace { .. } => TransferErrorKind::NoSpace,
+            Self::Disk { .. } | Self::Busy { .. } | Self::Stopped => TransferErrorKind::Disk,
+            Self::Restarted { .. } => TransferErrorKind::DigestMismatch,
             Self::Fetch { problem, .. } => problem.kind(),
         }
     }
@@ -51,7 +51,7 @@ impl Error {
     /// Whether the same may work later with nobody changing anything.
     pub fn is_retryable(&self) -> bool {
         // A disk that our own half of an image fills is not kept full for the sake of another try.
-        self.kind() != Kind::NoSpace
+        self.kind() != TransferErrorKind::NoSpace
     }
 }
 
@@ -63,9 +63,9 @@ mod tests {
     fn a_full_disk_has_its_own_kind() {
         const ENOSPC: i32 = 28;
         let full = Error::disk(Path::new("/spool/x"), "write", &io::Error::from_raw_os_error(ENOSPC));
-        assert_eq!((full.kind(), full.is_retryable()), (Kind::NoSpace, false));
+        assert_eq!((full.kind(), full.is_retryable()), (TransferErrorKind::NoSpace, false));
         assert!(full.to_string().contains("/spool/x"), "{full}");
         let other = Error::disk(Path::new("/spool/x"), "write", &io::Error::from(io::ErrorKind::PermissionDenied));
-        assert_eq!((other.kind(), other.is_retryable()), (Kind::Disk, true));
+        assert_eq!((other.kind(), other.is_retryable()), (TransferErrorKind::Disk, true));
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
-use super::growing::State;
+use super::growing::BlobState;
 use super::{Growing, on_disk};
 use crate::Error;
 
@@ -30,7 +30,7 @@ struct Follower {
     growing: Growing,
     file: Option<Arc<File>>,
     at: u64,
-    /// The epoch of what was given out already; `None` before the first chunk.
+    /// How often the blob had been begun again when bytes were last given out; `None` before the first chunk.
     seen: Option<u32>,
 }
 
@@ -41,7 +41,7 @@ impl Follower {
             if let Some(Err(error)) = state.outcome {
                 return Err(error);
             }
-            if self.seen.is_some_and(|seen| seen != state.epoch) {
+            if self.seen.is_some_and(|seen| seen != state.restarts) {
                 return Err(super::Error::Restarted { blob: self.growing.core().named() }.into());
             }
             let readable = self.readable(&state);
@@ -50,7 +50,7 @@ impl Follower {
             }
             let bytes = self.read((readable - self.at).min(CHUNK)).await?;
             // What was read while the file was begun again belongs to neither.
-            if self.growing.core().state.borrow().epoch != state.epoch {
+            if self.growing.core().state.borrow().restarts != state.restarts {
                 continue;
             }
             if bytes.is_empty() {
@@ -62,13 +62,13 @@ impl Follower {
                 }));
             }
             self.at += bytes.len() as u64;
-            self.seen = Some(state.epoch);
+            self.seen = Some(state.restarts);
             return Ok(Some(bytes));
         }
     }
 
     /// How far one may read now.
-    fn readable(&self, state: &State) -> u64 {
+    fn readable(&self, state: &BlobState) -> u64 {
         let size = self.growing.core().descriptor.size();
         match state.outcome {
             Some(Ok(())) => size,
@@ -77,12 +77,12 @@ impl Follower {
     }
 
     /// Waits until there is something to give, to complain about, or to end with.
-    async fn wait(&self) -> Result<State, Error> {
+    async fn wait(&self) -> Result<BlobState, Error> {
         let mut state = self.growing.core().state.subscribe();
-        let news = |state: &State| {
+        let news = |state: &BlobState| {
             state.outcome.is_some()
                 || self.readable(state) > self.at
-                || self.seen.is_some_and(|seen| seen != state.epoch)
+                || self.seen.is_some_and(|seen| seen != state.restarts)
         };
         let state = state.wait_for(news).await.map_err(|_| super::Error::Stopped)?;
         Ok(state.clone())

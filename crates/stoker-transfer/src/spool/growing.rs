@@ -12,19 +12,19 @@ use oci_spec::image::Descriptor;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Source, check, follow};
+use super::{BlobSource, check, follow};
 use crate::Error;
 use crate::limit::Pace;
-use crate::pulse::{Pulse, Trouble};
+use crate::pulse::{Pulse, TransferTrouble};
 use crate::reference::Reference;
 
 /// What everyone who waits for a blob may know of it.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct State {
+pub(crate) struct BlobState {
     /// Bytes in the file.
     pub(crate) have: u64,
     /// How often it was thrown away and begun again.
-    pub(crate) epoch: u32,
+    pub(crate) restarts: u32,
     /// How it ended, once it has.
     pub(crate) outcome: Option<Result<(), Error>>,
 }
@@ -34,15 +34,15 @@ pub(crate) struct State {
 pub(crate) struct Core {
     pub(crate) path: PathBuf,
     pub(crate) descriptor: Descriptor,
-    pub(crate) state: watch::Sender<State>,
+    pub(crate) state: watch::Sender<BlobState>,
     pub(crate) upstream: AtomicU64,
     pub(crate) mirrored: AtomicU64,
     pub(crate) pulse: Pulse,
     /// Of the spool as a whole.
     pace: Arc<Pace>,
-    first: Source,
+    first: BlobSource,
     /// Those of everyone who joined.
-    others: Mutex<Vec<Source>>,
+    others: Mutex<Vec<BlobSource>>,
     /// Changes with each of them.
     pub(crate) joined: watch::Sender<()>,
     /// How many sources have failed: the next one is in use.
@@ -50,11 +50,11 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: Source, pace: Arc<Pace>) -> Self {
+    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: BlobSource, pace: Arc<Pace>) -> Self {
         Self {
             path,
             descriptor,
-            state: watch::Sender::new(State::default()),
+            state: watch::Sender::new(BlobState::default()),
             upstream: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
             pulse: Pulse::default(),
@@ -77,7 +77,7 @@ impl Core {
     }
 
     /// Adds one more who wants the blob; `false` where this fetch is no longer good for that.
-    pub(crate) fn join(&self, source: &Source) -> bool {
+    pub(crate) fn join(&self, source: &BlobSource) -> bool {
         match &self.state.borrow().outcome {
             // The runtime may have taken the file away meanwhile.
             Some(Ok(())) => return self.path.exists(),
@@ -93,11 +93,11 @@ impl Core {
     }
 
     /// The way to try now; none where all have failed.
-    pub(crate) fn source(&self) -> Option<Source> {
-        self.with_source(Source::clone)
+    pub(crate) fn source(&self) -> Option<BlobSource> {
+        self.with_source(BlobSource::clone)
     }
 
-    fn with_source<T>(&self, look: impl FnOnce(&Source) -> T) -> Option<T> {
+    fn with_source<T>(&self, look: impl FnOnce(&BlobSource) -> T) -> Option<T> {
         match self.failed.load(Ordering::Relaxed).checked_sub(1) {
             None => Some(look(&self.first)),
             Some(other) => self.others.lock().unwrap_or_else(PoisonError::into_inner).get(other).map(look),
@@ -147,7 +147,7 @@ impl Core {
             if believed {
                 let blob = self.descriptor.digest().to_string();
                 state.have = 0;
-                state.epoch += 1;
+                state.restarts += 1;
                 state.outcome = Some(Err(super::Error::Restarted { blob }.into()));
             }
             believed
@@ -268,7 +268,7 @@ impl Progress {
 
     /// Why the fetch makes no progress at the moment: a silent host, or an error after which it is retried. `None` while
     /// bytes flow, while a bandwidth limit holds the fetch back, and after its end.
-    pub fn trouble(&self) -> Option<Trouble> {
+    pub fn trouble(&self) -> Option<TransferTrouble> {
         self.core.pulse.trouble()
     }
 

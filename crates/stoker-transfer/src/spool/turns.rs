@@ -14,16 +14,16 @@ const MOST: usize = 1024;
 
 /// So many at once.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct SpoolTurns {
     /// One less than the limit: the first turn is the image's own.
     free: Arc<Semaphore>,
-    count: Mutex<Count>,
+    count: Mutex<TurnCount>,
     /// The turns of images that want one.
     own: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
 #[derive(Debug)]
-struct Count {
+struct TurnCount {
     limit: usize,
     /// Turns that are still taken but must not be given to anyone again: the limit fell meanwhile.
     surplus: usize,
@@ -32,16 +32,16 @@ struct Count {
 /// A turn, for as long as it is held.
 #[derive(Debug)]
 pub(crate) struct Turn {
-    turns: Arc<Turns>,
+    turns: Arc<SpoolTurns>,
     /// One of those that are for all.
     shared: Option<OwnedSemaphorePermit>,
     _own: Option<OwnedSemaphorePermit>,
 }
 
-impl Turns {
+impl SpoolTurns {
     pub(crate) fn new(limit: usize) -> Arc<Self> {
         let limit = limit.clamp(1, MOST) - 1;
-        let count = Mutex::new(Count { limit, surplus: 0 });
+        let count = Mutex::new(TurnCount { limit, surplus: 0 });
         Arc::new(Self { free: Arc::new(Semaphore::new(limit)), count, own: Mutex::default() })
     }
 
@@ -95,13 +95,13 @@ mod tests {
     use super::*;
 
     /// Takes turns until there is none.
-    fn all(turns: &Arc<Turns>) -> Vec<Turn> {
+    fn all(turns: &Arc<SpoolTurns>) -> Vec<Turn> {
         std::iter::from_fn(|| turns.take("a").now_or_never().flatten()).collect()
     }
 
     #[tokio::test]
     async fn one_image_has_all_turns_and_another_still_one() {
-        let turns = Turns::new(3);
+        let turns = SpoolTurns::new(3);
         let taken = all(&turns);
         let other = turns.take("b").now_or_never().flatten();
         assert_eq!((taken.len(), other.is_some()), (3, true));
@@ -112,7 +112,7 @@ mod tests {
 
     #[tokio::test]
     async fn fewer_and_more_turns_while_some_are_taken() {
-        let turns = Turns::new(3);
+        let turns = SpoolTurns::new(3);
         let mut taken = all(&turns);
         assert_eq!(taken.len(), 3);
         turns.set(1);
@@ -132,7 +132,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_who_waits_gets_the_turn_that_is_new() {
-        let turns = Turns::new(1);
+        let turns = SpoolTurns::new(1);
         let _taken = turns.take("a").await;
         let mut waits = Box::pin(turns.take("a"));
         assert!(waits.as_mut().now_or_never().is_none());

@@ -1,7 +1,7 @@
 //! The one writer of a spool file.
 //!
 //! Bytes come in, in order; a file and the hash of all of it go out. All of this blocks: it is called in short pieces
-//! beside the executor. While a writer exists nobody else can have the same file, in this process (the seat) or in
+//! beside the executor. While a writer exists nobody else can have the same file, in this process (the lock) or in
 //! another (the file's lock); so a piece that is still at work after its fetch was dropped does no harm.
 
 use std::fs::{File, TryLockError};
@@ -19,29 +19,29 @@ use crate::hash::hex;
 const PIECE: usize = 1024 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct SpoolWriter {
     file: File,
     hash: Sha256,
     length: u64,
     unsynced: u64,
     checkpoint: u64,
-    _seat: OwnedMutexGuard<()>,
+    _lock: OwnedMutexGuard<()>,
 }
 
-impl Writer {
-    /// Opens or makes the file and locks it; gives the seat back where another process has the lock.
+impl SpoolWriter {
+    /// Opens or makes the file and locks it; gives its own lock back where another process has that of the file.
     pub(crate) fn open(
         path: &Path,
         checkpoint: u64,
-        seat: OwnedMutexGuard<()>,
+        lock: OwnedMutexGuard<()>,
     ) -> io::Result<Result<Self, OwnedMutexGuard<()>>> {
         let file = private::options().open(path)?;
         match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Ok(Err(seat)),
+            Err(TryLockError::WouldBlock) => return Ok(Err(lock)),
             Err(TryLockError::Error(e)) => return Err(e),
         }
-        Ok(Ok(Self { file, hash: Sha256::new(), length: 0, unsynced: 0, checkpoint, _seat: seat }))
+        Ok(Ok(Self { file, hash: Sha256::new(), length: 0, unsynced: 0, checkpoint, _lock: lock }))
     }
 
     /// Bytes that are written and hashed.

@@ -1,7 +1,7 @@
 //! Who we are, to whom, and to nobody else.
 
 use stoker_testbed::registry::{Auth, Fault, On};
-use stoker_transfer::{Kind, Platform};
+use stoker_transfer::{Platform, TransferErrorKind};
 
 use super::*;
 
@@ -14,12 +14,12 @@ async fn a_401_that_stays_is_unauthorized() {
     let bench = Bench::new().await;
     bench.registry.protect(Auth::Refuse);
     let error = bench.fetch_as(Some(login("hunter2"))).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::Unauthorized, false));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::Unauthorized, false));
     assert_clean(&error);
     assert_eq!(bench.registry.requests("/blobs/").len(), 2, "once without, once with the login");
 
     let error = bench.client.resolve(&bench.image(), None).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unauthorized);
+    assert_eq!(error.kind(), TransferErrorKind::Unauthorized);
     assert!(error.to_string().contains("there is none"), "{error}");
 }
 
@@ -33,7 +33,7 @@ async fn basic_logins_work_and_are_remembered() {
     assert_eq!(bench.registry.requests("/blobs/").len(), 1, "the second question knew what to say");
     assert_eq!(bench.fetch_as(Some(super::login("wrong"))).await.unwrap(), bench.layer, "joins what is there");
     bench.spool.release(&digest_of(&bench.pushed.layers[0])).await.unwrap();
-    assert_eq!(bench.fetch_as(Some(super::login("wrong"))).await.unwrap_err().kind(), Kind::Unauthorized);
+    assert_eq!(bench.fetch_as(Some(super::login("wrong"))).await.unwrap_err().kind(), TransferErrorKind::Unauthorized);
 }
 
 #[tokio::test]
@@ -45,7 +45,7 @@ async fn one_token_serves_a_whole_image() {
     let root = bench.client.resolve(&image, login.as_ref()).await.unwrap();
     let image = bench.client.image(&image, root.digest(), &Platform::host(), login.as_ref()).await.unwrap();
     for blob in image.blobs() {
-        bench.spool.blob(Source::new(bench.image(), login.clone()), blob.clone()).complete().await.unwrap();
+        bench.spool.blob(BlobSource::new(bench.image(), login.clone()), blob.clone()).complete().await.unwrap();
     }
     let tokens = bench.registry.requests("/token");
     assert_eq!(tokens.len(), 1);
@@ -74,7 +74,7 @@ async fn a_401_that_asks_for_nothing_is_unauthorized() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, 1, Fault::Status(401, None));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unauthorized);
+    assert_eq!(error.kind(), TransferErrorKind::Unauthorized);
     assert_eq!(bench.registry.requests("/blobs/").len(), 1);
 }
 
@@ -107,7 +107,7 @@ async fn a_token_server_without_tls_elsewhere_gets_nothing() {
     let realm = Some("http://192.0.2.1/token".to_owned());
     bench.registry.protect(Auth::Bearer { login: None, uses: 1, realm, expires_in: 300 });
     let error = bench.client.resolve(&bench.image(), Some(&login("hunter2"))).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unauthorized);
+    assert_eq!(error.kind(), TransferErrorKind::Unauthorized);
     assert!(error.to_string().contains("without TLS"), "{error}");
     assert_clean(&error);
 }
@@ -118,7 +118,7 @@ async fn a_token_that_is_too_long_is_refused() {
     bench.registry.protect(bearer(None, 1));
     bench.registry.fault(On::Tokens, 1, Fault::Longer { by: 65 * 1024, declared: false });
     let error = bench.client.resolve(&bench.image(), None).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::TooLarge);
+    assert_eq!(error.kind(), TransferErrorKind::TooLarge);
     assert!(error.to_string().contains("more than 64 KiB"), "{error}");
 }
 
@@ -144,12 +144,12 @@ async fn a_redirect_that_fails_shows_no_signature() {
     let cdn = testbed::Registry::start().await.unwrap();
     bench.registry.fault(On::Blobs, 1, Fault::Redirect(format!("http://{}", cdn.host())));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.kind(), TransferErrorKind::NotFound);
     assert_clean(&error);
     let (_nobody, gone) = nobody();
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect(format!("http://{gone}")));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable);
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable);
     assert_clean(&error);
 }
 
@@ -168,7 +168,7 @@ async fn a_redirect_in_a_circle_ends() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect(format!("http://{}", bench.registry.host())));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent);
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent);
     assert!(error.to_string().contains("more than 5 times"), "{error}");
     assert_eq!(bench.registry.requests("/blobs/").len(), 6);
 }
@@ -178,7 +178,7 @@ async fn a_redirect_to_plain_http_elsewhere_is_not_followed() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect("http://192.0.2.1".into()));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent);
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent);
     assert!(error.to_string().contains("plain HTTP"), "{error}");
     assert_clean(&error);
 }
@@ -195,7 +195,7 @@ async fn tokens_that_are_used_up_by_others_are_renewed_and_a_refusal_is_believed
     let blobs: Vec<_> = pushed
         .layers
         .iter()
-        .map(|layer| bench.spool.blob(Source::new(image.clone(), ada.clone()), descriptor(layer, 20_000)))
+        .map(|layer| bench.spool.blob(BlobSource::new(image.clone(), ada.clone()), descriptor(layer, 20_000)))
         .collect();
     for blob in &blobs {
         blob.complete().await.unwrap();
@@ -203,13 +203,16 @@ async fn tokens_that_are_used_up_by_others_are_renewed_and_a_refusal_is_believed
     let before = bench.registry.requests("/token").len();
     bench.registry.protect(bearer(Some("ada:hunter2"), 0));
     let error = bench.client.resolve(&image, None).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unauthorized);
+    assert_eq!(error.kind(), TransferErrorKind::Unauthorized);
     assert_eq!(bench.registry.requests("/token").len() - before, 1, "nobody was never let in");
 
     bench.registry.protect(Auth::Basic { login: "ada:hunter2".into() });
     bench.client.resolve(&bench.image(), ada.as_ref()).await.unwrap();
     bench.registry.protect(Auth::Basic { login: "ada:rotated".into() });
     let before = bench.registry.requests("team/app").len();
-    assert_eq!(bench.client.resolve(&bench.image(), ada.as_ref()).await.unwrap_err().kind(), Kind::Unauthorized);
+    assert_eq!(
+        bench.client.resolve(&bench.image(), ada.as_ref()).await.unwrap_err().kind(),
+        TransferErrorKind::Unauthorized
+    );
     assert_eq!(bench.registry.requests("team/app").len() - before, 1, "a password is not said twice");
 }

@@ -1,7 +1,7 @@
 //! What can happen to the bytes of a blob.
 
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::Kind;
+use stoker_transfer::TransferErrorKind;
 
 use super::*;
 
@@ -31,7 +31,7 @@ async fn cuts_without_a_new_byte_end_it() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::CutAfter(0));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable, "{error}");
     assert!(error.is_retryable());
     assert_eq!((bench.registry.requests("/blobs/").len(), bench.sent()), (3, 0));
 }
@@ -55,7 +55,7 @@ async fn a_server_without_ranges_that_always_cuts_is_given_up() {
     bench.registry.fault(On::Blobs, usize::MAX, Fault::IgnoreRange);
     bench.registry.fault(On::Blobs, usize::MAX, Fault::CutAfter(100_000));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable, "{error}");
     // The first try brought something, so patience began there: it, and two more that brought nothing new.
     assert_eq!(bench.sent(), 3 * 100_000);
 }
@@ -73,7 +73,7 @@ async fn a_blob_that_stays_corrupt_is_a_clear_failure() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::CorruptAt(0));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::DigestMismatch, false));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::DigestMismatch, false));
     assert!(error.to_string().contains(&bench.pushed.layers[0]), "{error}");
     assert_eq!(bench.sent(), 2 * SIZE as u64);
 }
@@ -103,7 +103,7 @@ async fn a_stall_that_lasts_is_a_failure() {
         pass(STALL).await;
     }
     let error = growing.complete().await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::Stalled, true));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::Stalled, true));
     assert_eq!((bench.registry.requests("/blobs/").len(), bench.sent()), (3, 3));
 }
 
@@ -112,7 +112,7 @@ async fn a_missing_blob_is_not_asked_for_again() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Status(404, None));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::NotFound, false));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::NotFound, false));
     assert_eq!(bench.registry.requests("/blobs/").len(), 1);
 }
 
@@ -139,7 +139,7 @@ async fn a_retry_after_that_is_too_long_is_told() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Status(429, Some("3600".into())));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!((error.kind(), error.retry_after()), (Kind::RateLimited, Some(Duration::from_secs(3600))));
+    assert_eq!((error.kind(), error.retry_after()), (TransferErrorKind::RateLimited, Some(Duration::from_secs(3600))));
     assert!(error.is_retryable());
     assert_eq!(bench.registry.requests("/blobs/").len(), 1);
 }
@@ -149,7 +149,7 @@ async fn a_wrong_content_range_is_refused() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::WrongContentRange);
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent, "{error}");
     assert_eq!(bench.registry.requests("/blobs/").len(), 1);
     assert_eq!(bench.held().await, vec![(digest_of(&bench.pushed.layers[0]), 0)]);
 }
@@ -159,7 +159,7 @@ async fn a_declared_length_that_is_too_long_is_refused_at_once() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Longer { by: 1, declared: true });
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent, "{error}");
     assert_eq!(bench.registry.requests("/blobs/").len(), 1);
     assert_eq!(bench.held().await, vec![(digest_of(&bench.pushed.layers[0]), 0)]);
 }
@@ -169,7 +169,7 @@ async fn a_body_that_does_not_end_is_refused() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Longer { by: 10_000_000, declared: false });
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent, "{error}");
     assert_eq!(bench.registry.requests("/blobs/").len(), 1);
     let held = bench.held().await;
     assert!(held[0].1 <= SIZE as u64, "{held:?}");
@@ -190,10 +190,10 @@ async fn a_manifest_that_lies_about_a_size_does_not_get_the_blob() {
     // Too long a size: the server has no more bytes to give.
     let long = descriptor(&bench.pushed.layers[0], SIZE as u64 + 1);
     let error = bench.spool.blob(bench.source(), long).complete().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Server, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::Server, "{error}");
     // Too short a size: the server would send more.
     let short = descriptor(&bench.pushed.layers[0], SIZE as u64 - 1);
     let error = bench.spool.blob(bench.source(), short).complete().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent, "{error}");
     assert_eq!(bench.fetch().await.unwrap(), bench.layer);
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use stoker_testbed::registry::{Auth, Fault, On};
-use stoker_transfer::{Keyring, Kind, Platform, SecretKind};
+use stoker_transfer::{Keyring, Platform, SecretKind, TransferErrorKind};
 
 use super::auth::bearer;
 use super::*;
@@ -25,7 +25,7 @@ async fn pull(bench: &Bench, ring: &Keyring) -> Result<(), Error> {
     let root = bench.client.resolve_with(&image, &logins).await?;
     let found = bench.client.image_with(&image, root.digest(), &Platform::host(), &logins).await?;
     for blob in found.blobs() {
-        let source = Source::new(image.clone(), logins.current().cloned());
+        let source = BlobSource::new(image.clone(), logins.current().cloned());
         bench.spool.blob(source, blob.clone()).complete().await?;
     }
     Ok(())
@@ -51,7 +51,7 @@ async fn what_is_open_to_everybody_needs_no_login_that_works() {
     bench.registry.protect(Auth::Basic { login: "ada:hunter2".into() });
     let host = bench.registry.host();
     let error = pull(&bench, &ring(&host, &["ada:wrong"])).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unauthorized);
+    assert_eq!(error.kind(), TransferErrorKind::Unauthorized);
     assert!(error.to_string().contains("refuses the login"), "the login's refusal, not nobody's: {error}");
     assert_clean(&error);
 
@@ -66,7 +66,7 @@ async fn a_login_is_never_sent_to_another_host() {
     let ring = ring(&ours.registry.host(), &["ada:hunter2"]);
     for auth in [Auth::Basic { login: "ada:hunter2".into() }, bearer(Some("ada:hunter2"), 1000)] {
         other.registry.protect(auth);
-        assert_eq!(pull(&other, &ring).await.unwrap_err().kind(), Kind::Unauthorized);
+        assert_eq!(pull(&other, &ring).await.unwrap_err().kind(), TransferErrorKind::Unauthorized);
     }
     assert!(other.registry.seen().iter().all(|seen| seen.authorization.is_none()), "{:?}", other.registry.seen());
 }
@@ -78,7 +78,7 @@ async fn a_registry_that_is_down_is_not_asked_with_every_login() {
     bench.registry.fault(On::Heads, usize::MAX, Fault::Status(500, None));
     let host = bench.registry.host();
     let error = pull(&bench, &ring(&host, &["a:1", "b:2", "c:3"])).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Server);
+    assert_eq!(error.kind(), TransferErrorKind::Server);
     let seen = bench.registry.requests("/manifests/");
     let logins: HashSet<_> = seen.iter().filter_map(|seen| seen.authorization.clone()).collect();
     assert!(logins.len() <= 1, "only the first one: {logins:?}");

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt as _;
 
 use futures::StreamExt as _;
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::Kind;
+use stoker_transfer::TransferErrorKind;
 
 use super::*;
 
@@ -27,8 +27,8 @@ async fn a_file_that_changed_after_its_check_is_fetched_again() {
     assert!(other.is_same_fetch(&first));
     assert!(first.is_damaged().await.unwrap());
     // Everyone who holds it is told, and none of them gets the file.
-    assert_eq!(other.complete().await.unwrap_err().kind(), Kind::DigestMismatch);
-    assert_eq!(other.follow(0).next().await.unwrap().unwrap_err().kind(), Kind::DigestMismatch);
+    assert_eq!(other.complete().await.unwrap_err().kind(), TransferErrorKind::DigestMismatch);
+    assert_eq!(other.follow(0).next().await.unwrap().unwrap_err().kind(), TransferErrorKind::DigestMismatch);
     let next = bench.spool.blob(bench.source(), bench.descriptor());
     assert!(!next.is_same_fetch(&first));
     assert_eq!(std::fs::read(next.complete().await.unwrap()).unwrap(), bench.layer);
@@ -51,7 +51,7 @@ async fn small_blobs_are_hashed_when_they_are_read() {
     let growing = bench.spool.blob(bench.source(), bench.descriptor());
     assert_eq!(growing.bytes().await.unwrap(), bench.layer);
     flip(&growing.complete().await.unwrap(), 0);
-    assert_eq!(growing.bytes().await.unwrap_err().kind(), Kind::DigestMismatch);
+    assert_eq!(growing.bytes().await.unwrap_err().kind(), TransferErrorKind::DigestMismatch);
     assert_eq!(bench.spool.blob(bench.source(), bench.descriptor()).bytes().await.unwrap(), bench.layer);
     assert_eq!(bench.sent(), 2 * SIZE as u64);
 }

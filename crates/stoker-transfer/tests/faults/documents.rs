@@ -1,11 +1,11 @@
 //! What can happen to tags, manifests and indexes.
 
 use stoker_testbed::registry::{Fault, INDEX, MANIFEST, On, digest};
-use stoker_transfer::{Image, Kind, Platform};
+use stoker_transfer::{Platform, PlatformImage, TransferErrorKind};
 
 use super::*;
 
-async fn image(bench: &Bench, digest: &str) -> Result<Image, Error> {
+async fn image(bench: &Bench, digest: &str) -> Result<PlatformImage, Error> {
     let platform: Platform = "linux/amd64".parse().unwrap();
     bench.client.image(&bench.image(), &digest_of(digest), &platform, None).await
 }
@@ -61,7 +61,7 @@ async fn an_index_leads_to_this_platform() {
 
     let platform: Platform = "linux/s390x".parse().unwrap();
     let error = bench.client.image(&bench.image(), &digest_of(&index), &platform, None).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::PlatformMissing);
+    assert_eq!(error.kind(), TransferErrorKind::PlatformMissing);
     assert!(error.to_string().contains("linux/amd64, linux/arm64"), "{error}");
 }
 
@@ -81,7 +81,7 @@ async fn an_index_may_hold_an_index_but_no_deeper() {
     let (three, _) = wrap("three", &two, length, INDEX);
     assert_eq!(image(&bench, &two).await.unwrap().documents.len(), 3);
     let error = image(&bench, &three).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::TooLarge);
+    assert_eq!(error.kind(), TransferErrorKind::TooLarge);
     assert!(error.to_string().contains("more than 2 indexes inside one another"), "{error}");
     assert_eq!(size(&bench.pushed.manifest), 1, "the third level was never opened");
 }
@@ -91,7 +91,7 @@ async fn a_missing_tag_is_not_found() {
     let bench = Bench::new().await;
     let image: Reference = format!("{}/team/app:nope", bench.registry.host()).parse().unwrap();
     let error = bench.client.resolve(&image, None).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::NotFound, false));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::NotFound, false));
     assert!(error.to_string().contains("team/app:nope"), "{error}");
     assert_eq!(bench.registry.seen().len(), 2, "the HEAD, and a GET that may say why");
 }
@@ -102,21 +102,21 @@ async fn a_wrong_digest_is_found_out() {
     // A tag whose digest is of nothing that the registry has.
     bench.registry.fault(On::Heads, usize::MAX, Fault::SayDigest(digest(b"else")));
     let root = bench.client.resolve(&bench.image(), None).await.unwrap();
-    assert_eq!(image(&bench, root.digest().as_ref()).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(image(&bench, root.digest().as_ref()).await.unwrap_err().kind(), TransferErrorKind::NotFound);
 
     // Other bytes under the right digest.
     bench.registry.fault(On::Manifests, 2, Fault::Serve(Bytes::from_static(b"{\"schemaVersion\":2,\"layers\":[]}")));
     let error = image(&bench, &bench.pushed.manifest).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::DigestMismatch, false));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::DigestMismatch, false));
 
     // A pinned reference, and a registry that answers with another digest.
     let pinned: Reference = format!("{}/team/app@{}", bench.registry.host(), bench.pushed.manifest).parse().unwrap();
-    assert_eq!(bench.client.resolve(&pinned, None).await.unwrap_err().kind(), Kind::DigestMismatch);
+    assert_eq!(bench.client.resolve(&pinned, None).await.unwrap_err().kind(), TransferErrorKind::DigestMismatch);
 
     // A tag whose bytes do not match the server's own header.
     bench.registry.fault(On::Heads, usize::MAX, Fault::Status(405, None));
     bench.registry.fault(On::Manifests, 2, Fault::SayDigest(digest(b"else")));
-    assert_eq!(bench.client.resolve(&bench.image(), None).await.unwrap_err().kind(), Kind::DigestMismatch);
+    assert_eq!(bench.client.resolve(&bench.image(), None).await.unwrap_err().kind(), TransferErrorKind::DigestMismatch);
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn a_manifest_that_is_corrupt_once_is_fetched_again() {
 
     bench.registry.fault(On::Manifests, usize::MAX, Fault::Serve(Bytes::from_static(b"{}")));
     let error = image(&bench, &bench.pushed.manifest).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::DigestMismatch, false));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::DigestMismatch, false));
     assert!(error.to_string().contains("twice in a row"), "{error}");
     assert_eq!(bench.registry.seen().len(), 4);
 }
@@ -142,7 +142,7 @@ async fn an_oversized_manifest_is_refused_declared_or_not() {
         bench.registry.fault(On::Manifests, usize::MAX, Fault::Serve(huge.clone()));
         bench.registry.fault(On::Manifests, usize::MAX, Fault::Longer { by: 0, declared });
         let error = image(&bench, &bench.pushed.manifest).await.unwrap_err();
-        assert_eq!((error.kind(), error.is_retryable()), (Kind::TooLarge, false));
+        assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::TooLarge, false));
         let has = if declared { "134217728 bytes, and the limit" } else { "more than 4 MiB, which is the limit" };
         assert!(error.to_string().contains(has), "{error}");
         assert_eq!(bench.registry.seen().len(), 1);
@@ -151,7 +151,7 @@ async fn an_oversized_manifest_is_refused_declared_or_not() {
     }
     let bench = Bench::new().await;
     bench.registry.fault(On::Heads, usize::MAX, Fault::Longer { by: 5 << 20, declared: true });
-    assert_eq!(bench.client.resolve(&bench.image(), None).await.unwrap_err().kind(), Kind::TooLarge);
+    assert_eq!(bench.client.resolve(&bench.image(), None).await.unwrap_err().kind(), TransferErrorKind::TooLarge);
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn a_manifest_of_schema_1_gets_its_own_advice() {
     let digest = bench.registry.put_manifest("team/app", Some("old"), old, text);
     let tag: Reference = format!("{}/team/app:old", bench.registry.host()).parse().unwrap();
     for error in [bench.client.resolve(&tag, None).await.unwrap_err(), image(&bench, &digest).await.unwrap_err()] {
-        assert_eq!((error.kind(), error.is_retryable()), (Kind::InvalidContent, false));
+        assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::InvalidContent, false));
         assert!(
             error.to_string().contains("schema 1") && error.to_string().contains("push the image again"),
             "{error}"
@@ -183,7 +183,7 @@ async fn digests_other_than_sha256_get_their_own_advice() {
     let index = bench.registry.put_index("team/app", "long", &[(&long, 7, MANIFEST, "linux/amd64")]);
     for digest in [layers, index] {
         let error = image(&bench, &digest).await.unwrap_err();
-        assert_eq!((error.kind(), error.is_retryable()), (Kind::InvalidContent, false));
+        assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::InvalidContent, false));
         assert!(error.to_string().contains("sha256 digests only"), "{error}");
         assert!(!error.to_string().contains("proxy"), "nobody in between did it: {error}");
     }
@@ -201,7 +201,7 @@ async fn cut_and_failing_manifests_are_tried_again() {
 
     bench.registry.fault(On::Manifests, usize::MAX, Fault::Status(500, None));
     let before = bench.registry.seen().len();
-    assert_eq!(image(&bench, &bench.pushed.manifest).await.unwrap_err().kind(), Kind::Server);
+    assert_eq!(image(&bench, &bench.pushed.manifest).await.unwrap_err().kind(), TransferErrorKind::Server);
     assert_eq!(bench.registry.seen().len() - before, 3);
 }
 
@@ -210,5 +210,5 @@ async fn a_registry_that_is_not_there_is_unreachable() {
     let (_nobody, host) = nobody();
     let image: Reference = format!("{host}/team/app:v1").parse().unwrap();
     let error = Registry::new(settings()).unwrap().resolve(&image, None).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::Unreachable, true));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::Unreachable, true));
 }

@@ -1,7 +1,7 @@
 //! Errors of the hosts that a registry names, redirect targets and token servers, and the explanations in error answers.
 
 use stoker_testbed::registry::{Auth, Fault, On};
-use stoker_transfer::Kind;
+use stoker_transfer::TransferErrorKind;
 
 use super::auth::bearer;
 use super::*;
@@ -35,7 +35,7 @@ async fn a_redirect_target_that_fails_is_named() {
     let (bench, cdn) = redirected().await;
     cdn.fault(On::Blobs, 3, Fault::Explain(503, errors("slow down")));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::Server, true));
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::Server, true));
     let (host, text) = (cdn.host(), error.to_string());
     let says = format!("{host} (to which {} redirects) answered 503", bench.registry.host());
     assert!(text.starts_with(&says) && text.contains("DENIED: slow down") && text.contains("logs of "), "{text}");
@@ -43,12 +43,12 @@ async fn a_redirect_target_that_fails_is_named() {
 
     cdn.fault(On::Blobs, 3, Fault::CutAfter(0));
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable);
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable);
     assert!(error.to_string().contains(&format!("from {host} (to which ")), "{error}");
 
     drop(cdn);
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable);
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable);
     assert!(error.to_string().contains(&format!("from {host} (to which ")), "{error}");
     assert_clean(&error);
 }
@@ -56,11 +56,16 @@ async fn a_redirect_target_that_fails_is_named() {
 #[tokio::test]
 async fn a_token_server_that_fails_is_named() {
     for (body, kind, status, said) in [
-        (errors("no account"), Kind::Unauthorized, 401, "DENIED: no account"),
-        (r#"{"details":"incorrect password"}"#.to_owned(), Kind::Unauthorized, 401, "incorrect password"),
-        (r#"{"error":"x","error_description":"blocked"}"#.to_owned(), Kind::Unauthorized, 403, "x: blocked"),
-        (errors("database is down"), Kind::Server, 500, "database is down"),
-        (errors("too many"), Kind::RateLimited, 429, "too many"),
+        (errors("no account"), TransferErrorKind::Unauthorized, 401, "DENIED: no account"),
+        (r#"{"details":"incorrect password"}"#.to_owned(), TransferErrorKind::Unauthorized, 401, "incorrect password"),
+        (
+            r#"{"error":"x","error_description":"blocked"}"#.to_owned(),
+            TransferErrorKind::Unauthorized,
+            403,
+            "x: blocked",
+        ),
+        (errors("database is down"), TransferErrorKind::Server, 500, "database is down"),
+        (errors("too many"), TransferErrorKind::RateLimited, 429, "too many"),
     ] {
         let (bench, server, named) = with_token_server().await;
         server.fault(On::Tokens, usize::MAX, Fault::Explain(status, body));
@@ -71,16 +76,19 @@ async fn a_token_server_that_fails_is_named() {
     let (bench, server, named) = with_token_server().await;
     drop(server);
     let error = bench.client.resolve(&bench.image(), None).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable);
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable);
     assert!(error.to_string().contains(&named), "{error}");
 }
 
 #[tokio::test]
 async fn what_a_registry_says_is_shown_for_tags_manifests_and_blobs() {
     let platform = "linux/amd64".parse().unwrap();
-    for (status, kind) in
-        [(403, Kind::Unauthorized), (404, Kind::NotFound), (429, Kind::RateLimited), (500, Kind::Server)]
-    {
+    for (status, kind) in [
+        (403, TransferErrorKind::Unauthorized),
+        (404, TransferErrorKind::NotFound),
+        (429, TransferErrorKind::RateLimited),
+        (500, TransferErrorKind::Server),
+    ] {
         let bench = Bench::new().await;
         let digest = digest_of(&bench.pushed.manifest);
         let said = format!("because of {status}");
@@ -141,7 +149,7 @@ async fn a_signed_address_that_stays_refused_is_not_about_our_login() {
         Fault::Explain(403, "<Code>AccessDenied</Code><Message>Request has expired</Message>".into()),
     );
     let error = bench.fetch().await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::Server, true), "the order may be tried again");
+    assert_eq!((error.kind(), error.is_retryable()), (TransferErrorKind::Server, true), "the order may be tried again");
     assert_eq!((bench.registry.requests("/blobs/").len(), cdn.seen().len()), (2, 2), "this attempt asked twice");
     let text = error.to_string();
     assert!(text.contains(&cdn.host()) && text.contains("403") && text.contains("Request has expired"), "{text}");
@@ -157,7 +165,7 @@ async fn a_redirect_target_cannot_ask_for_our_password() {
         cdn.fault(On::Blobs, 2, Fault::Header("WWW-Authenticate", challenge));
         let error = bench.fetch_as(Some(login("hunter2"))).await.unwrap_err();
         assert!(thief.seen().is_empty(), "{:?}", thief.seen());
-        assert_eq!(error.kind(), Kind::Server, "{error}");
+        assert_eq!(error.kind(), TransferErrorKind::Server, "{error}");
     }
     let told = bench.registry.seen().into_iter().chain(cdn.seen());
     assert!(told.filter_map(|seen| seen.authorization).next().is_none(), "the registry did not ask for it");

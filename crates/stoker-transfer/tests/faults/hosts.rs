@@ -1,7 +1,7 @@
 //! A node's hosts.toml: mirrors, certificates and headers, on real sockets.
 
 use stoker_testbed::registry::{Auth, Fault, On};
-use stoker_transfer::{Image, Kind, Platform};
+use stoker_transfer::{Platform, PlatformImage, TransferErrorKind};
 
 use super::auth::bearer;
 use super::*;
@@ -41,16 +41,16 @@ impl Site {
         "reg.test/team/app:v1".parse().unwrap()
     }
 
-    async fn find(&self, login: Option<&Login>) -> Result<Image, Error> {
+    async fn find(&self, login: Option<&Login>) -> Result<PlatformImage, Error> {
         let (client, image) = (&self.bench.client, self.image());
         let root = client.resolve(&image, login).await?;
         client.image(&image, root.digest(), &Platform::host(), login).await
     }
 
-    async fn pull(&self, login: Option<Login>) -> Result<Image, Error> {
+    async fn pull(&self, login: Option<Login>) -> Result<PlatformImage, Error> {
         let (image, found) = (self.image(), self.find(login.as_ref()).await?);
         for blob in found.blobs() {
-            let source = Source::new(image.clone(), login.clone());
+            let source = BlobSource::new(image.clone(), login.clone());
             self.bench.spool.blob(source, blob.clone()).complete().await?;
         }
         Ok(found)
@@ -78,7 +78,7 @@ async fn what_came_from_a_mirror_is_counted_as_such() {
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("hosts.toml"), format!("[host.'http://{mirror}']\n")).unwrap();
     let came = async |blob: &Descriptor| {
-        let fetch = site.bench.spool.blob(Source::new(site.bench.image(), None), blob.clone());
+        let fetch = site.bench.spool.blob(BlobSource::new(site.bench.image(), None), blob.clone());
         let progress = fetch.progress();
         fetch.complete().await.unwrap();
         (progress.upstream(), progress.mirrored())
@@ -210,7 +210,7 @@ async fn when_all_fail_the_error_is_the_registrys_and_names_the_mirror() {
     site.mirror.fault(On::Path("/v2/".into()), usize::MAX, Fault::Status(503, None));
     let image: Reference = "reg.test/team/other:v1".parse().unwrap();
     let error = site.bench.client.resolve(&image, None).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::NotFound);
+    assert_eq!(error.kind(), TransferErrorKind::NotFound);
     let (server, mirror) = (site.bench.registry.host(), site.mirror.host());
     assert!(error.to_string().contains(&format!("reg.test at {server} (after {mirror} answered 503)")), "{error}");
 }

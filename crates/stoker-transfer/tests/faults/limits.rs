@@ -9,7 +9,7 @@ use stoker_transfer::Pace;
 use super::*;
 
 /// Four blobs of a quarter of a MiB, each with a handle.
-fn four(bench: &Bench, source: &Source) -> Vec<Growing> {
+fn four(bench: &Bench, source: &BlobSource) -> Vec<Growing> {
     let blob = |seed| {
         let bytes = testbed::noise(256 * 1024, seed);
         let digest = bench.registry.put_blob(bytes);
@@ -89,7 +89,7 @@ async fn who_shares_a_blob_with_others_is_not_held_back_by_their_limit() {
     let slow = bench.spool.blob(bench.source().paced(Arc::new(Pace::new(1))), bench.descriptor());
     came(&slow, 1).await;
     let name = format!("{}/shop/app:v1", bench.registry.host());
-    let fast = bench.spool.blob(Source::new(name.parse().unwrap(), None), bench.descriptor());
+    let fast = bench.spool.blob(BlobSource::new(name.parse().unwrap(), None), bench.descriptor());
     assert!(fast.is_same_fetch(&slow) && !slow.throttled());
     fast.complete().await.unwrap();
     assert_eq!(bench.sent(), SIZE as u64, "nothing came twice");

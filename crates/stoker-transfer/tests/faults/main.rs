@@ -27,7 +27,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use stoker_testbed::registry::{self as testbed, Pushed};
 use stoker_transfer::{
-    Descriptor, Digest, Error, Growing, Login, MediaType, Reference, Registry, Retry, Settings, Source, Spool,
+    BlobSource, Descriptor, Digest, Error, Growing, Login, MediaType, Reference, Registry, Retry, Settings, Spool,
     SpoolSettings,
 };
 use tempfile::TempDir;
@@ -78,8 +78,8 @@ impl Bench {
         format!("{}/team/app:v1", self.registry.host()).parse().unwrap()
     }
 
-    fn source(&self) -> Source {
-        Source::new(self.image(), None)
+    fn source(&self) -> BlobSource {
+        BlobSource::new(self.image(), None)
     }
 
     fn descriptor(&self) -> Descriptor {
@@ -92,7 +92,7 @@ impl Bench {
     }
 
     async fn fetch_as(&self, login: Option<Login>) -> Result<Vec<u8>, Error> {
-        let source = Source::new(self.image(), login);
+        let source = BlobSource::new(self.image(), login);
         let file = self.spool.blob(source, self.descriptor()).complete().await?;
         Ok(std::fs::read(file).unwrap())
     }

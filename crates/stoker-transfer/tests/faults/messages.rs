@@ -9,7 +9,7 @@ mod ways;
 use std::fmt::Write as _;
 
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::{Image, Platform, Settings};
+use stoker_transfer::{Platform, PlatformImage, Settings};
 
 use super::*;
 
@@ -82,7 +82,7 @@ impl<'a> Case<'a> {
         self.page.note_image(what, &error);
     }
 
-    async fn image(&self, digest: &str) -> Result<Image, Error> {
+    async fn image(&self, digest: &str) -> Result<PlatformImage, Error> {
         let platform: Platform = "linux/amd64".parse().unwrap();
         self.bench.client.image(&self.bench.image(), &digest_of(digest), &platform, None).await
     }

@@ -1,12 +1,12 @@
 //! Answers that a proxy compressed on the way, and connections that a wrong length spoiled.
 
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::{Image, Kind, Platform};
+use stoker_transfer::{Platform, PlatformImage, TransferErrorKind};
 
 use super::auth::bearer;
 use super::*;
 
-async fn image(bench: &Bench) -> Result<Image, Error> {
+async fn image(bench: &Bench) -> Result<PlatformImage, Error> {
     let platform: Platform = "linux/amd64".parse().unwrap();
     bench.client.image(&bench.image(), &digest_of(&bench.pushed.manifest), &platform, None).await
 }
@@ -82,13 +82,13 @@ async fn what_is_too_large_when_unpacked_is_refused() {
     let bench = Bench::new().await;
     bench.registry.fault(On::Manifests, 1, Fault::Serve(vec![b' '; 64 << 20].into()));
     bench.registry.fault(On::Manifests, 1, Fault::Gzip);
-    assert_eq!(image(&bench).await.unwrap_err().kind(), Kind::TooLarge);
+    assert_eq!(image(&bench).await.unwrap_err().kind(), TransferErrorKind::TooLarge);
 
     let bomb = Bytes::from(vec![0; 64 << 20]);
     let digest = bench.registry.put_blob(bomb);
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Gzip);
     let error = bench.spool.blob(bench.source(), descriptor(&digest, 1 << 20)).complete().await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent, "{error}");
     let held = bench.held().await;
     assert!(held.iter().all(|(_, bytes)| *bytes <= 1 << 20), "{held:?}");
 }
@@ -107,7 +107,7 @@ async fn a_label_that_is_wrong_does_no_harm() {
     assert_eq!(image(&bench).await.unwrap().documents[0].bytes, bench.pushed.bytes);
     bench.registry.fault(On::Manifests, 1, Fault::Header("Content-Encoding", "br".into()));
     let error = image(&bench).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent);
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent);
     assert!(error.to_string().contains("compressed as br"), "{error}");
 }
 

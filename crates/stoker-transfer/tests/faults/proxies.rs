@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use stoker_testbed::registry::{Auth, Fault, On};
-use stoker_transfer::{Kind, Platform, Proxy};
+use stoker_transfer::{Platform, Proxy, TransferErrorKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
@@ -69,7 +69,7 @@ fn proxied(bench: &mut Bench, hosts: Option<&TempDir>, extra_ca: String, variabl
 }
 
 async fn fetch(bench: &Bench) -> Result<Vec<u8>, Error> {
-    let source = Source::new("reg.test/team/app:v1".parse().unwrap(), None);
+    let source = BlobSource::new("reg.test/team/app:v1".parse().unwrap(), None);
     let file = bench.spool.blob(source, bench.descriptor()).complete().await?;
     Ok(std::fs::read(file).unwrap())
 }
@@ -93,7 +93,7 @@ async fn an_https_registry_is_reached_by_a_tunnel() {
     bench.spool.release(bench.descriptor().digest()).await.unwrap();
     proxied(&mut bench, None, ca, &[("https_proxy", format!("http://eve:hunter2@{}", tunnels.host))]);
     let error = fetch(&bench).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable);
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable);
     assert!(error.to_string().contains("proxy"), "{error}");
     assert_clean(&error);
 }
@@ -138,6 +138,6 @@ async fn a_registry_behind_a_proxy_cannot_send_us_to_this_machine() {
     proxied(&mut bench, Some(&certs), String::new(), &[("HTTP_PROXY", host.clone())]);
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect(format!("http://{host}")));
     let error = fetch(&bench).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::InvalidContent, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::InvalidContent, "{error}");
     assert_eq!(bench.registry.requests("/blobs/").len(), 1);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use stoker_testbed::registry::{digest, noise};
-use stoker_transfer::{Kind, Platform, ServeSettings, Server};
+use stoker_transfer::{Platform, RegistryServer, ServeSettings, TransferErrorKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +44,8 @@ async fn raw(addr: SocketAddr, request: &str) -> String {
 async fn a_layout_is_served_and_pulled() {
     let dir = TempDir::new().unwrap();
     let layer = layout(dir.path());
-    let server = Server::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), ServeSettings::default()).await.unwrap();
+    let server =
+        RegistryServer::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), ServeSettings::default()).await.unwrap();
     let (addr, sent, stop) = (server.addr(), server.sent(), CancellationToken::new());
     let running = tokio::spawn(server.run(stop.clone()));
 
@@ -57,12 +58,12 @@ async fn a_layout_is_served_and_pulled() {
     // A part that is there already: the server is asked for the rest alone.
     let name = image.layers[0].digest().digest();
     std::fs::write(dir.path().join(format!("spool/{name}.{SIZE}")), &layer[..1_000_000]).unwrap();
-    let blob = spool.blob(Source::new(reference.clone(), None), image.layers[0].clone());
+    let blob = spool.blob(BlobSource::new(reference.clone(), None), image.layers[0].clone());
     assert_eq!(std::fs::read(blob.complete().await.unwrap()).unwrap(), layer);
     assert_eq!(sent.load(Ordering::Relaxed), root.size() + SIZE as u64 - 1_000_000);
 
     let missing: Reference = format!("{addr}/team/other:v1").parse().unwrap();
-    assert_eq!(client.resolve(&missing, None).await.unwrap_err().kind(), Kind::NotFound);
+    assert_eq!(client.resolve(&missing, None).await.unwrap_err().kind(), TransferErrorKind::NotFound);
     stop.cancel();
     running.await.unwrap().unwrap();
 }
@@ -71,7 +72,8 @@ async fn a_layout_is_served_and_pulled() {
 async fn the_protocol_is_kept() {
     let dir = TempDir::new().unwrap();
     let layer = layout(dir.path());
-    let server = Server::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), ServeSettings::default()).await.unwrap();
+    let server =
+        RegistryServer::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), ServeSettings::default()).await.unwrap();
     let (addr, stop) = (server.addr(), CancellationToken::new());
     let running = tokio::spawn(server.run(stop.clone()));
     let blob = digest(&layer);
@@ -104,7 +106,7 @@ async fn a_slow_reader_does_not_hold_up_the_stop() {
     let dir = TempDir::new().unwrap();
     let layer = layout(dir.path());
     let settings = ServeSettings { bytes_per_second: Some(10_000) };
-    let server = Server::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), settings).await.unwrap();
+    let server = RegistryServer::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), settings).await.unwrap();
     let (addr, stop) = (server.addr(), CancellationToken::new());
     let running = tokio::spawn(server.run(stop.clone()));
     let mut stream = TcpStream::connect(addr).await.unwrap();
@@ -118,7 +120,8 @@ async fn a_slow_reader_does_not_hold_up_the_stop() {
 #[tokio::test]
 async fn what_is_no_layout_is_said_so() {
     let dir = TempDir::new().unwrap();
-    let error =
-        Server::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), ServeSettings::default()).await.unwrap_err();
+    let error = RegistryServer::bind(([127, 0, 0, 1], 0).into(), dir.path().into(), ServeSettings::default())
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("not an OCI layout"), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::Kind;
+use stoker_transfer::TransferErrorKind;
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn half(bench: &Bench) -> Growing {
     half_from(bench, bench.source()).await
 }
 
-async fn half_from(bench: &Bench, source: Source) -> Growing {
+async fn half_from(bench: &Bench, source: BlobSource) -> Growing {
     bench.registry.fault(On::Blobs, 1, Fault::StallAfter(HALF));
     let growing = bench.spool.blob(source, bench.descriptor());
     let progress = growing.progress();
@@ -108,17 +108,17 @@ async fn a_follower_never_gets_the_end_of_a_corrupt_blob() {
             Err(error) => break error,
         }
     };
-    assert_eq!(error.kind(), Kind::DigestMismatch, "{error}");
+    assert_eq!(error.kind(), TransferErrorKind::DigestMismatch, "{error}");
     assert!(read < SIZE, "{read}");
     assert!(follower.next().await.is_none());
-    assert_eq!(growing.complete().await.unwrap_err().kind(), Kind::DigestMismatch);
+    assert_eq!(growing.complete().await.unwrap_err().kind(), TransferErrorKind::DigestMismatch);
 }
 
 #[tokio::test]
 async fn a_second_caller_brings_a_second_way() {
     let bench = Bench::new().await;
     bench.registry.push("mirror/app", "v1", std::slice::from_ref(&bench.layer));
-    let source = |name: &str| Source::new(format!("{}/{name}:v1", bench.registry.host()).parse().unwrap(), None);
+    let source = |name: &str| BlobSource::new(format!("{}/{name}:v1", bench.registry.host()).parse().unwrap(), None);
     let first = half_from(&bench, source("team/app")).await;
     let second = bench.spool.blob(source("mirror/app"), bench.descriptor());
     assert!(second.is_same_fetch(&first));
@@ -137,7 +137,7 @@ async fn a_registry_that_sends_nothing_does_not_hold_up_the_same_blob_of_another
     let other = testbed::Registry::start().await.unwrap();
     other.push("shop/app", "v1", std::slice::from_ref(&bench.layer));
     let stuck = half(&bench).await;
-    let source = Source::new(format!("{}/shop/app:v1", other.host()).parse().unwrap(), None);
+    let source = BlobSource::new(format!("{}/shop/app:v1", other.host()).parse().unwrap(), None);
     let file = bench.spool.blob(source, bench.descriptor()).complete().await.unwrap();
     assert_eq!(std::fs::read(file).unwrap(), bench.layer);
     assert_eq!(other.body_bytes("/blobs/"), SIZE as u64);
@@ -159,7 +159,7 @@ async fn blobs_of_an_image_that_never_comes_leave_a_turn_to_others() {
         .collect();
     bench.registry.wait_for(|seen| seen.iter().filter(|seen| seen.body_bytes == 10).count() == 4).await;
     let digest = bench.registry.put_blob(testbed::noise(1_000, 9));
-    let source = Source::new(format!("{}/shop/app:v1", bench.registry.host()).parse().unwrap(), None);
+    let source = BlobSource::new(format!("{}/shop/app:v1", bench.registry.host()).parse().unwrap(), None);
     bench.spool.blob(source, descriptor(&digest, 1_000)).complete().await.unwrap();
     drop(stuck);
 }

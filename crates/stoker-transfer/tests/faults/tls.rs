@@ -6,7 +6,7 @@ use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, Issuer, KeyP
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use stoker_testbed::registry::{Auth, Fault, On};
-use stoker_transfer::Kind;
+use stoker_transfer::TransferErrorKind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -103,7 +103,7 @@ fn sited(bench: &mut Bench, address: &str, more: &str, files: &[(&str, String)])
 }
 
 async fn fetch(bench: &Bench) -> Result<Vec<u8>, Error> {
-    let source = Source::new("reg.test/team/app:v1".parse().unwrap(), Some(login("hunter2")));
+    let source = BlobSource::new("reg.test/team/app:v1".parse().unwrap(), Some(login("hunter2")));
     let file = bench.spool.blob(source, bench.descriptor()).complete().await?;
     let bytes = std::fs::read(file).unwrap();
     bench.spool.release(bench.descriptor().digest()).await?;
@@ -165,7 +165,7 @@ async fn we_come_with_a_certificate_where_a_host_wants_one() {
         ("other.pem", KeyPair::generate().unwrap().serialize_pem()),
     ];
     let _certs = sited(&mut bench, &address, "ca = 'ca.pem'", &files);
-    assert_eq!(fetch(&bench).await.unwrap_err().kind(), Kind::Unreachable);
+    assert_eq!(fetch(&bench).await.unwrap_err().kind(), TransferErrorKind::Unreachable);
     for client in ["[['own.pem', 'key.pem']]", "'both.pem'", "['both.pem']"] {
         let _certs = sited(&mut bench, &address, &format!("ca = 'ca.pem'\nclient = {client}"), &files);
         assert_eq!(fetch(&bench).await.unwrap(), bench.layer, "{client}");
@@ -185,7 +185,7 @@ async fn a_certificate_that_we_were_given_is_trusted_and_no_other() {
     bench.registry.protect(Auth::Basic { login: "ada:hunter2".into() });
     bench.registry.fault(On::Blobs, usize::MAX, Fault::Redirect(address));
     let error = bench.fetch_as(Some(login("hunter2"))).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unreachable);
+    assert_eq!(error.kind(), TransferErrorKind::Unreachable);
     assert!(error.to_string().contains("certificate"), "{error}");
     assert_clean(&error);
 

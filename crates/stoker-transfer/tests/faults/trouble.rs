@@ -1,12 +1,12 @@
 //! The trouble of a running transfer, as its reader sees it.
 
 use stoker_testbed::registry::{Fault, On};
-use stoker_transfer::{Kind, Progress, Pulse, Trouble};
+use stoker_transfer::{Progress, Pulse, TransferErrorKind, TransferTrouble};
 
 use super::*;
 
 /// Waits until the client has seen the trouble that the registry made.
-async fn trouble(mut read: impl FnMut() -> Option<Trouble>) -> Trouble {
+async fn trouble(mut read: impl FnMut() -> Option<TransferTrouble>) -> TransferTrouble {
     loop {
         if let Some(trouble) = read() {
             return trouble;
@@ -29,7 +29,10 @@ async fn a_stall_is_reported_while_it_lasts() {
     have(&growing.progress(), 700_000).await;
     pass(STALL / 2).await;
     let stalled = growing.progress().trouble().unwrap();
-    assert_eq!((stalled.kind, &stalled.text), (Kind::Stalled, &format!("{} sends nothing", bench.registry.host())));
+    assert_eq!(
+        (stalled.kind, &stalled.text),
+        (TransferErrorKind::Stalled, &format!("{} sends nothing", bench.registry.host()))
+    );
     assert!(stalled.lasts >= STALL / 2 && stalled.lasts < STALL, "{stalled:?}");
     pass(STALL).await;
     growing.complete().await.unwrap();
@@ -44,11 +47,18 @@ async fn an_error_is_reported_until_bytes_arrive() {
     let growing = bench.spool.blob(bench.source(), bench.descriptor());
     let progress = growing.progress();
     let failed = trouble(|| progress.trouble()).await;
-    assert_eq!((failed.kind, failed.text), (Kind::Server, format!("{} answered 503", bench.registry.host())));
+    assert_eq!(
+        (failed.kind, failed.text),
+        (TransferErrorKind::Server, format!("{} answered 503", bench.registry.host()))
+    );
     pass(Duration::from_secs(50)).await;
     have(&progress, 1_000_000).await;
     // On a very slow machine the host may have been silent for long enough again.
-    assert!(progress.trouble().is_none_or(|trouble| trouble.kind == Kind::Stalled), "{:?}", progress.trouble());
+    assert!(
+        progress.trouble().is_none_or(|trouble| trouble.kind == TransferErrorKind::Stalled),
+        "{:?}",
+        progress.trouble()
+    );
     bench.registry.let_go();
     growing.complete().await.unwrap();
     assert_eq!(progress.trouble(), None);

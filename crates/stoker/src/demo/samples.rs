@@ -95,7 +95,7 @@ impl Maker<'_> {
 }
 
 fn write_tar(file: &Path, entry: &str, seed: u64, size: u64) -> io::Result<(String, u64)> {
-    let mut out = Hashing { out: io::BufWriter::new(File::create(file)?), hash: Sha256::new(), length: 0 };
+    let mut out = HashingWriter { out: io::BufWriter::new(File::create(file)?), hash: Sha256::new(), length: 0 };
     let mut tar = tar::Builder::new(&mut out);
     let mut header = tar::Header::new_ustar();
     header.set_size(size);
@@ -109,13 +109,13 @@ fn write_tar(file: &Path, entry: &str, seed: u64, size: u64) -> io::Result<(Stri
 }
 
 /// Hashes what it passes on.
-struct Hashing<W> {
+struct HashingWriter<W> {
     out: W,
     hash: Sha256,
     length: u64,
 }
 
-impl<W: Write> Write for Hashing<W> {
+impl<W: Write> Write for HashingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.out.write_all(bytes)?;
         self.hash.update(bytes);

@@ -5,8 +5,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 use stoker_api::native;
 
-use super::manifests::{Document, merged, metadata};
-use crate::cli::Install;
+use super::manifests::{InstallDocument, merged, metadata};
+use crate::cli::InstallArgs;
 
 /// The service account, and the name of everything else of the controller.
 pub(super) const CONTROLLER: &str = "stoker-controller";
@@ -26,7 +26,11 @@ const SECRETS: &str = "stoker-controller-secrets";
 pub(super) const EDITORS: &str = "stoker-edit";
 
 /// Accounts, roles and bindings. `definitions` are the CRDs that are installed with them.
-pub(super) fn all(namespace: &str, args: &Install, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+pub(super) fn all(
+    namespace: &str,
+    args: &InstallArgs,
+    definitions: &[CustomResourceDefinition],
+) -> Vec<InstallDocument> {
     let mut documents = controller(namespace, &args.secrets_from, definitions);
     documents.extend(agent(namespace));
     documents.extend(people(args.aggregate_to_edit, definitions));
@@ -34,7 +38,11 @@ pub(super) fn all(namespace: &str, args: &Install, definitions: &[CustomResource
 }
 
 /// Secrets are read in the namespaces of `secrets_from`, or in all where it is empty.
-fn controller(namespace: &str, secrets_from: &[String], definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+fn controller(
+    namespace: &str,
+    secrets_from: &[String],
+    definitions: &[CustomResourceDefinition],
+) -> Vec<InstallDocument> {
     // By name, as jobs give them; nobody may list them.
     let secrets = rule("", &["secrets"], &["get"]);
     let mut rules = vec![
@@ -57,25 +65,25 @@ fn controller(namespace: &str, secrets_from: &[String], definitions: &[CustomRes
     ];
     let mut documents = vec![
         account(namespace, CONTROLLER, "controller"),
-        Document::new(
+        InstallDocument::new(
             "The controller sees nodes and jobs, reads the Secrets that jobs name, writes orders, and says in jobs what came of them.",
             cluster_role(CONTROLLER, "controller", rules),
         ),
         cluster_binding(namespace, CONTROLLER, "controller"),
-        Document::new(
+        InstallDocument::new(
             "In its own namespace it holds the Lease that only one controller has, and deletes copies of logins that earlier \
              versions made.",
             role(namespace, CONTROLLER, "controller", own),
         ),
         binding(namespace, CONTROLLER, "controller"),
-        Document::new(
+        InstallDocument::new(
             "On a busy API server renewals of that Lease go the way of Kubernetes' own leader elections, instead of queueing with \
              the requests of all service accounts. It allows nothing that the roles above do not allow.",
             flow_schema(namespace),
         ),
     ];
     if !secrets_from.is_empty() {
-        documents.push(Document::new(
+        documents.push(InstallDocument::new(
             "Secrets with logins of registries, in the namespaces of --secrets-from alone.",
             cluster_role(SECRETS, "controller", vec![secrets]),
         ));
@@ -110,7 +118,7 @@ fn flow_schema(namespace: &str) -> Value {
     })
 }
 
-fn agent(namespace: &str) -> Vec<Document> {
+fn agent(namespace: &str) -> Vec<InstallDocument> {
     let rules = vec![
         rule("", &["nodes"], &["get"]),
         rule(native::GROUP, &[NODE_PREHEATS], &["create", "get", "list", "watch"]),
@@ -118,13 +126,13 @@ fn agent(namespace: &str) -> Vec<Document> {
     ];
     vec![
         account(namespace, AGENT, "agent"),
-        Document::new(
+        InstallDocument::new(
             "An agent makes the NodePreheat of its node and says there what came of its orders. That it is the one of its own \
              node, and no other, is what the ValidatingAdmissionPolicy below sees to.",
             cluster_role(AGENT, "agent", rules),
         ),
         cluster_binding(namespace, AGENT, "agent"),
-        Document::new(
+        InstallDocument::new(
             "An agent reads no Secrets. For one release: this takes away what earlier versions allowed under the same name.",
             role(namespace, AGENT, "agent", Vec::new()),
         ),
@@ -133,7 +141,7 @@ fn agent(namespace: &str) -> Vec<Document> {
 
 /// Roles for jobs, one that Kubernetes adds to its own `view` and one that it adds to `edit` where that is asked for, and a role
 /// for the nodes' side, which is nobody's namespace.
-fn people(aggregate_to_edit: bool, definitions: &[CustomResourceDefinition]) -> Vec<Document> {
+fn people(aggregate_to_edit: bool, definitions: &[CustomResourceDefinition]) -> Vec<InstallDocument> {
     const READ: &[&str] = &["get", "list", "watch"];
     const EDIT: &[&str] = &["get", "list", "watch", "create", "delete", "deletecollection", "patch", "update"];
     let rules = |verbs| jobs(definitions).map(|(group, plural)| rule(group, &[plural], verbs)).collect::<Vec<_>>();
@@ -144,17 +152,17 @@ fn people(aggregate_to_edit: bool, definitions: &[CustomResourceDefinition]) -> 
         role
     };
     let edit = if aggregate_to_edit {
-        Document::new("Who may edit a namespace makes jobs in it.", aggregated(EDITORS, "edit", rules(EDIT)))
+        InstallDocument::new("Who may edit a namespace makes jobs in it.", aggregated(EDITORS, "edit", rules(EDIT)))
     } else {
-        Document::new(
+        InstallDocument::new(
             "Makes jobs. Bound to nobody: bind it in a namespace to people who may have images pulled on all nodes.",
             cluster_role(EDITORS, "access", rules(EDIT)),
         )
     };
     vec![
-        Document::new("Who may view a namespace sees its jobs.", aggregated("stoker-view", "view", rules(READ))),
+        InstallDocument::new("Who may view a namespace sees its jobs.", aggregated("stoker-view", "view", rules(READ))),
         edit,
-        Document::new(
+        InstallDocument::new(
             "What `stoker get` and `stoker why` also look at. Bound to nobody: bind it to people who may see all nodes.",
             cluster_role(
                 "stoker-nodes-view",
@@ -186,8 +194,8 @@ fn named(rule: Value, name: &str) -> Value {
     merged(rule, json!({ "resourceNames": [name] }))
 }
 
-fn account(namespace: &str, name: &str, component: &str) -> Document {
-    Document::new(
+fn account(namespace: &str, name: &str, component: &str) -> InstallDocument {
+    InstallDocument::new(
         "Who it is for the API server.",
         json!({
             "apiVersion": "v1",
@@ -208,16 +216,16 @@ fn role(namespace: &str, name: &str, component: &str, rules: Vec<Value>) -> Valu
     json!({ "apiVersion": RBAC_V1, "kind": "Role", "metadata": metadata, "rules": rules })
 }
 
-fn cluster_binding(namespace: &str, name: &str, component: &str) -> Document {
+fn cluster_binding(namespace: &str, name: &str, component: &str) -> InstallDocument {
     bound("ClusterRole", metadata(name, None, component), namespace, name)
 }
 
-fn binding(namespace: &str, name: &str, component: &str) -> Document {
+fn binding(namespace: &str, name: &str, component: &str) -> InstallDocument {
     bound("Role", metadata(name, Some(namespace), component), namespace, name)
 }
 
-fn bound(kind: &str, metadata: Value, namespace: &str, name: &str) -> Document {
-    Document::new(
+fn bound(kind: &str, metadata: Value, namespace: &str, name: &str) -> InstallDocument {
+    InstallDocument::new(
         "Gives it to the account.",
         json!({
             "apiVersion": RBAC_V1,

@@ -29,7 +29,7 @@ const OTHER_MAKERS: [&str; 2] = ["controller-gen.kubebuilder.io/version", "meta.
 
 /// Why nothing is printed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum ClusterProblem {
     /// Nobody answers, or not as we need it.
     #[error(
         "the cluster cannot be checked: {0}; mend that, or give --offline if no namespace or CRD of somebody else is in the way"
@@ -58,7 +58,7 @@ pub(super) enum Problem {
 
 /// What was seen of a cluster that is fit.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct ClusterFacts {
     /// What people should know, a sentence each.
     pub(super) notes: Vec<String>,
     /// Whether the namespace is there and somebody else's: it is left as it is.
@@ -72,11 +72,13 @@ pub(super) async fn cluster(
     client: &Client,
     namespace: &str,
     ours: &[CustomResourceDefinition],
-) -> Result<Seen, Problem> {
-    let mut seen = Seen::default();
+) -> Result<ClusterFacts, ClusterProblem> {
+    let mut seen = ClusterFacts::default();
     let version = answer(client.apiserver_version()).await?;
     match version_of(&version) {
-        Some(known) if known < OLDEST => return Err(Problem::TooOld(format!("Kubernetes {}", version.git_version))),
+        Some(known) if known < OLDEST => {
+            return Err(ClusterProblem::TooOld(format!("Kubernetes {}", version.git_version)));
+        }
         Some(_) => {}
         None => seen.notes.push(format!(
             "the version of this cluster cannot be read (major `{}`, minor `{}`, `{}`); it must be {NEEDS}",
@@ -90,7 +92,7 @@ pub(super) async fn cluster(
         foreign.extend(there.filter(|there| !is_ours(there)).map(|there| there.name_any()));
     }
     if !foreign.is_empty() {
-        return Err(Problem::Foreign(foreign));
+        return Err(ClusterProblem::Foreign(foreign));
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let homes = answer(namespaces.list(&manifests::installed())).await?;
@@ -101,7 +103,7 @@ pub(super) async fn cluster(
     if let Some(other) =
         homes.items.iter().map(|home| home.name_any()).chain(controllers).find(|home| home != namespace)
     {
-        return Err(Problem::Elsewhere(other));
+        return Err(ClusterProblem::Elsewhere(other));
     }
     let home = answer(namespaces.get_opt(namespace)).await?;
     if let Some(home) = home.filter(|home| !is_our_home(home)) {
@@ -153,10 +155,10 @@ fn version_of(info: &Info) -> Option<(u32, u32)> {
     Some((number(&info.major)?, number(&info.minor)?))
 }
 
-async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, Problem> {
+async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, ClusterProblem> {
     match tokio::time::timeout(PATIENCE, request).await {
-        Ok(answer) => answer.map_err(|problem| Problem::Unreachable(jobs::explain(problem).to_string())),
-        Err(_) => Err(Problem::Unreachable(format!("no answer after {} s", PATIENCE.as_secs()))),
+        Ok(answer) => answer.map_err(|problem| ClusterProblem::Unreachable(jobs::explain(problem).to_string())),
+        Err(_) => Err(ClusterProblem::Unreachable(format!("no answer after {} s", PATIENCE.as_secs()))),
     }
 }
 

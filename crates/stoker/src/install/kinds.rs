@@ -13,7 +13,7 @@ use kube::core::ApiResource;
 
 /// When the objects of a kind go. Those of one stage go together; a stage begins when the one before is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum RemovalStage {
     /// While an agent runs it makes its NodePreheat anew, and a controller its Lease.
     Workloads,
     /// With their objects; and what the workloads left in a namespace that stays.
@@ -24,36 +24,36 @@ pub(super) enum Stage {
     Namespace,
 }
 
-impl Stage {
+impl RemovalStage {
     /// Every stage, in its order.
     pub(super) const ALL: [Self; 4] = [Self::Workloads, Self::Definitions, Self::Rights, Self::Namespace];
 }
 
 /// One kind.
-pub(super) struct Kind {
-    pub(super) stage: Stage,
+pub(super) struct InstalledKind {
+    pub(super) stage: RemovalStage,
     pub(super) resource: ApiResource,
 }
 
 /// Every kind, in its order.
-pub(super) fn all() -> Vec<Kind> {
+pub(super) fn all() -> Vec<InstalledKind> {
     vec![
-        kind::<Deployment>(Stage::Workloads),
-        kind::<DaemonSet>(Stage::Workloads),
-        kind::<CustomResourceDefinition>(Stage::Definitions),
-        kind::<PodDisruptionBudget>(Stage::Rights),
-        kind::<ValidatingAdmissionPolicyBinding>(Stage::Rights),
-        kind::<ValidatingAdmissionPolicy>(Stage::Rights),
-        kind::<FlowSchema>(Stage::Rights),
-        kind::<ClusterRoleBinding>(Stage::Rights),
-        kind::<ClusterRole>(Stage::Rights),
-        kind::<RoleBinding>(Stage::Rights),
-        kind::<Role>(Stage::Rights),
-        kind::<ServiceAccount>(Stage::Rights),
-        kind::<Namespace>(Stage::Namespace),
+        kind::<Deployment>(RemovalStage::Workloads),
+        kind::<DaemonSet>(RemovalStage::Workloads),
+        kind::<CustomResourceDefinition>(RemovalStage::Definitions),
+        kind::<PodDisruptionBudget>(RemovalStage::Rights),
+        kind::<ValidatingAdmissionPolicyBinding>(RemovalStage::Rights),
+        kind::<ValidatingAdmissionPolicy>(RemovalStage::Rights),
+        kind::<FlowSchema>(RemovalStage::Rights),
+        kind::<ClusterRoleBinding>(RemovalStage::Rights),
+        kind::<ClusterRole>(RemovalStage::Rights),
+        kind::<RoleBinding>(RemovalStage::Rights),
+        kind::<Role>(RemovalStage::Rights),
+        kind::<ServiceAccount>(RemovalStage::Rights),
+        kind::<Namespace>(RemovalStage::Namespace),
     ]
 }
 
-fn kind<K: Resource<DynamicType = ()>>(stage: Stage) -> Kind {
-    Kind { stage, resource: ApiResource::erase::<K>(&()) }
+fn kind<K: Resource<DynamicType = ()>>(stage: RemovalStage) -> InstalledKind {
+    InstalledKind { stage, resource: ApiResource::erase::<K>(&()) }
 }

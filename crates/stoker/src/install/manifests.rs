@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use super::{access, policy, workloads};
-use crate::cli::Install;
+use crate::cli::InstallArgs;
 
 /// By this label what is ours is found again.
 pub(super) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "stoker");
@@ -24,12 +24,12 @@ pub(super) const POD_SECURITY: (&str, &str) = ("pod-security.kubernetes.io/enfor
 const OWN: &str = "stoker";
 
 /// An object, and what it is for.
-pub(super) struct Document {
+pub(super) struct InstallDocument {
     pub(super) about: &'static str,
     pub(super) object: Value,
 }
 
-impl Document {
+impl InstallDocument {
     pub(super) fn new(about: &'static str, object: Value) -> Self {
         Self { about, object }
     }
@@ -60,9 +60,9 @@ pub(super) fn installed() -> ListParams {
 }
 
 /// Everything.
-pub(super) fn all(namespace: &str, args: &Install) -> anyhow::Result<Vec<Document>> {
+pub(super) fn all(namespace: &str, args: &InstallArgs) -> anyhow::Result<Vec<InstallDocument>> {
     let definitions = definitions(&args.dialects);
-    let mut documents = vec![Document::new(
+    let mut documents = vec![InstallDocument::new(
         "Where Stoker's own objects are, and nothing else: `stoker uninstall` deletes it with all that is in it. Where there is \
          one of somebody else, leave this document out. Agents need what the Pod Security levels below `privileged` forbid.",
         json!({
@@ -76,7 +76,7 @@ pub(super) fn all(namespace: &str, args: &Install) -> anyhow::Result<Vec<Documen
     )];
     for definition in &definitions {
         let object = serde_json::to_value(definition).context("a CRD cannot be written as JSON")?;
-        documents.push(Document::new("A kind of object that Stoker serves.", object));
+        documents.push(InstallDocument::new("A kind of object that Stoker serves.", object));
     }
     documents.extend(access::all(namespace, args, &definitions));
     documents.extend(policy::all(namespace));
@@ -123,9 +123,9 @@ pub(super) fn merged(mut one: Value, more: Value) -> Value {
 }
 
 /// All documents as one text.
-pub(super) fn yaml(documents: &[Document]) -> anyhow::Result<String> {
+pub(super) fn yaml(documents: &[InstallDocument]) -> anyhow::Result<String> {
     let mut text = String::new();
-    for Document { about, object } in documents {
+    for InstallDocument { about, object } in documents {
         text += &format!("---\n{}{}\n", comment(about), serde_saphyr::to_string(object)?.trim_end());
     }
     Ok(text)

@@ -7,7 +7,7 @@ use serde_json::json;
 use stoker_api::native;
 
 use super::access::AGENT;
-use super::manifests::{Document, metadata};
+use super::manifests::{InstallDocument, metadata};
 
 const NAME: &str = "stoker-agent-own-node";
 const V1: &str = "admissionregistration.k8s.io/v1";
@@ -42,7 +42,7 @@ pub(super) const RULES: [(&str, &str); 5] = [
 ];
 
 /// The policy and what puts it in force.
-pub(super) fn all(namespace: &str) -> Vec<Document> {
+pub(super) fn all(namespace: &str) -> Vec<InstallDocument> {
     let rules = RULES
         .map(|(expression, message)| json!({ "expression": expression, "message": message, "reason": "Forbidden" }));
     let resources = json!([{
@@ -73,8 +73,8 @@ pub(super) fn all(namespace: &str) -> Vec<Document> {
         "spec": { "policyName": NAME, "validationActions": ["Deny"] },
     });
     vec![
-        Document::new("An agent writes for its own node only, and never its own orders.", policy),
-        Document::new("Puts the policy in force.", binding),
+        InstallDocument::new("An agent writes for its own node only, and never its own orders.", policy),
+        InstallDocument::new("Puts the policy in force.", binding),
     ]
 }
 

@@ -13,12 +13,12 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use k8s_openapi::serde::Serialize;
 use k8s_openapi::serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use stoker_runtime::{Otherwise, Wish};
+use stoker_runtime::{Otherwise, RuntimeWish};
 
 use super::{access, kinds, manifests};
-use crate::cli::{Cli, Command, Install};
+use crate::cli::{Cli, Command, InstallArgs};
 
-fn install(args: &[&str]) -> Install {
+fn install(args: &[&str]) -> InstallArgs {
     let said = ["stoker", "install", "--image", "registry.example/stoker:v1"].iter().chain(args);
     match Cli::try_parse_from(said).unwrap().command {
         Command::Install(args) => args,
@@ -79,7 +79,7 @@ fn only_the_agent_of_a_machine_without_a_cluster_may_end_in_a_layout() {
     else {
         panic!()
     };
-    assert_eq!((args.settings.wish(), args.settings.otherwise), (Wish::Auto, Otherwise::Refuse));
+    assert_eq!((args.settings.wish(), args.settings.otherwise), (RuntimeWish::Auto, Otherwise::Refuse));
 }
 
 #[test]

@@ -28,17 +28,17 @@ use stoker_api::native::{GROUP, NodePreheat};
 
 use super::access::CONTROLLER;
 use super::check::is_ours;
-use super::kinds::{self, Stage};
+use super::kinds::{self, RemovalStage};
 use super::manifests::{self, MANAGED_BY};
-use crate::cli::{Cluster, Uninstall};
+use crate::cli::{ClusterArgs, UninstallArgs};
 use crate::connect::connect;
-use crate::delete::{self, Deleted};
+use crate::delete::{self, Deletion};
 use crate::jobs;
 use crate::out::outln;
 
 /// An object that is to go.
-struct Found {
-    stage: Stage,
+struct FoundObject {
+    stage: RemovalStage,
     resource: ApiResource,
     object: DynamicObject,
 }
@@ -46,7 +46,7 @@ struct Found {
 /// What is there of an installation.
 #[derive(Default)]
 struct Survey {
-    found: Vec<Found>,
+    found: Vec<FoundObject>,
     /// Kinds that this API server does not have, and so no objects of them either.
     lacking: Vec<String>,
     /// What would be lost besides, for people.
@@ -58,7 +58,7 @@ struct Survey {
 }
 
 /// Removes Stoker from the cluster.
-pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(cluster: &ClusterArgs, args: UninstallArgs) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let survey = survey(&client).await?;
     if let Some(problem) = not_there(cluster.namespace.as_deref(), &survey.homes) {
@@ -74,9 +74,9 @@ pub(crate) async fn run(cluster: &Cluster, args: Uninstall) -> anyhow::Result<Ex
         outln!("nothing of Stoker is here");
         return Ok(ExitCode::SUCCESS);
     }
-    for stage in Stage::ALL {
+    for stage in RemovalStage::ALL {
         let mut left = Vec::new();
-        if stage == Stage::Definitions {
+        if stage == RemovalStage::Definitions {
             drop_finalizers(&client).await?;
             for home in &survey.staying {
                 left.extend(left_in(&client, home).await?);
@@ -104,11 +104,11 @@ fn not_there(named: Option<&str>, homes: &BTreeSet<String>) -> Option<String> {
 
 async fn survey(client: &Client) -> anyhow::Result<Survey> {
     let mut survey = Survey::default();
-    for kinds::Kind { stage, resource } in kinds::all() {
+    for kinds::InstalledKind { stage, resource } in kinds::all() {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
         // CRDs of earlier installations have other labels, and are ours all the same.
         let selected = match stage {
-            Stage::Definitions => ListParams::default(),
+            RemovalStage::Definitions => ListParams::default(),
             _ => manifests::installed(),
         };
         let mut objects = match api.list(&selected).await {
@@ -118,18 +118,22 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
             }
             objects => objects.map_err(jobs::explain)?.items,
         };
-        if stage == Stage::Definitions {
+        if stage == RemovalStage::Definitions {
             objects.retain(|object| definition(object).is_some_and(|definition| is_ours(&definition)));
             for object in &objects {
                 survey.held.extend(jobs_of(client, object).await?);
             }
         }
-        for namespace in objects.iter().filter(|_| stage == Stage::Namespace) {
+        for namespace in objects.iter().filter(|_| stage == RemovalStage::Namespace) {
             survey.held.extend(strangers(client, &namespace.name_any()).await?);
         }
-        survey.found.extend(objects.into_iter().map(|object| Found { stage, resource: resource.clone(), object }));
+        survey.found.extend(objects.into_iter().map(|object| FoundObject {
+            stage,
+            resource: resource.clone(),
+            object,
+        }));
     }
-    let going = survey.found.iter().filter(|found| found.stage == Stage::Namespace);
+    let going = survey.found.iter().filter(|found| found.stage == RemovalStage::Namespace);
     let going: BTreeSet<String> = going.map(|found| found.object.name_any()).collect();
     let homes: BTreeSet<String> = survey.found.iter().filter_map(|found| home(&found.object)).collect();
     survey.staying = homes.difference(&going).cloned().collect();
@@ -144,7 +148,7 @@ fn home(object: &DynamicObject) -> Option<String> {
 }
 
 /// What Stoker made while it ran in a namespace that stays: its Lease, and copies of logins that earlier versions made.
-async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<Found>> {
+async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<FoundObject>> {
     let lease = ListParams::default().fields(&format!("metadata.name={CONTROLLER}"));
     let copies = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
     let mut left = Vec::new();
@@ -152,7 +156,7 @@ async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<Found>>
     {
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
         let objects = api.list(&selected).await.map_err(jobs::explain)?.items;
-        let found = |object| Found { stage: Stage::Definitions, resource: resource.clone(), object };
+        let found = |object| FoundObject { stage: RemovalStage::Definitions, resource: resource.clone(), object };
         left.extend(objects.into_iter().map(found));
     }
     Ok(left)
@@ -263,16 +267,16 @@ async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
 }
 
 /// Deletes one object with what depends on it, and waits until it is gone.
-async fn remove(client: &Client, found: &Found, patience: Duration) -> anyhow::Result<()> {
-    let Found { resource, object, .. } = found;
+async fn remove(client: &Client, found: &FoundObject, patience: Duration) -> anyhow::Result<()> {
+    let FoundObject { resource, object, .. } = found;
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let api = api_of(client, resource, object);
     let what = format!("{} {name}", resource.kind);
     let deleted = delete::only(&api, object, DeleteParams::foreground()).await;
     match deleted.map_err(jobs::explain).with_context(|| format!("cannot delete {what}"))? {
-        Deleted::Going => {}
-        Deleted::Gone => return Ok(()),
-        Deleted::Replaced => bail!(
+        Deletion::Going => {}
+        Deletion::Gone => return Ok(()),
+        Deletion::Replaced => bail!(
             "somebody has deleted {what} and made another of this name, which stays; look at it, and run `stoker uninstall` \
              again if it may go"
         ),

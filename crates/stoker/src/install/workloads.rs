@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::access::{AGENT, CONTROLLER};
 use super::host;
-use super::manifests::{COMPONENT, Document, PART_OF, labels, merged, metadata};
-use crate::cli::{HostArgs, Install};
+use super::manifests::{COMPONENT, InstallDocument, PART_OF, labels, merged, metadata};
+use crate::cli::{HostArgs, InstallArgs};
 
 /// Inside the controllers' pods, which have a network of their own.
 const CONTROLLER_PORT: u16 = 8080;
@@ -17,11 +17,11 @@ const NOBODY: u32 = 65532;
 const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "MKNOD", "SETFCAP", "SYS_ADMIN"];
 
 /// Deployment, its budget, DaemonSet.
-pub(super) fn all(namespace: &str, args: &Install) -> Vec<Document> {
+pub(super) fn all(namespace: &str, args: &InstallArgs) -> Vec<InstallDocument> {
     vec![
-        Document::new("When nodes are drained, one controller at a time goes.", budget(namespace)),
-        Document::new("One controller leads, the others stand by.", controller(namespace, args)),
-        Document::new(
+        InstallDocument::new("When nodes are drained, one controller at a time goes.", budget(namespace)),
+        InstallDocument::new("One controller leads, the others stand by.", controller(namespace, args)),
+        InstallDocument::new(
             "One agent on every node, whatever its taints. It is root and may write where containerd keeps snapshots: layers are \
              unpacked by it. It shares the node's network (mirrors on loopback, the node's DNS) and sees its processes, because \
              containerd 2 says only on its command line where its settings are.",
@@ -50,7 +50,7 @@ fn budget(namespace: &str) -> Value {
     })
 }
 
-fn controller(namespace: &str, args: &Install) -> Value {
+fn controller(namespace: &str, args: &InstallArgs) -> Value {
     let apart = ["kubernetes.io/hostname", "topology.kubernetes.io/zone"].map(|key| {
         json!({
             "topologyKey": key,
@@ -112,13 +112,13 @@ fn controller(namespace: &str, args: &Install) -> Value {
 }
 
 /// Says with which login the image is pulled, where it takes one.
-fn log_in(workload: &mut Value, args: &Install) {
+fn log_in(workload: &mut Value, args: &InstallArgs) {
     if let Some(name) = &args.image_pull_secret {
         workload["spec"]["template"]["spec"]["imagePullSecrets"] = json!([{ "name": name }]);
     }
 }
 
-fn agent(namespace: &str, args: &Install) -> Value {
+fn agent(namespace: &str, args: &InstallArgs) -> Value {
     let (volumes, mounts) = host::volumes(&args.host);
     let at = json!({ "host": probed(&args.host), "port": args.host.agent_probes.port() });
     let container = json!({
@@ -169,7 +169,7 @@ fn agent(namespace: &str, args: &Install) -> Value {
     set
 }
 
-fn controller_args(namespace: &str, install: &Install) -> Vec<String> {
+fn controller_args(namespace: &str, install: &InstallArgs) -> Vec<String> {
     let args = [
         "controller".to_string(),
         format!("--metrics=0.0.0.0:{CONTROLLER_PORT}"),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use serde_json::json;
-use stoker_runtime::containerd::{Blob, Settings, Wanted};
+use stoker_runtime::containerd::{LayerSource, Settings, WantedImage};
 use stoker_runtime::room::Purse;
 use stoker_testbed::containerd::{Containerd, Version};
 use stoker_testbed::image::{self, Compression, Image, ImageBuilder, LayerBuilder};
@@ -67,8 +67,8 @@ fn descriptor(blob: &image::Blob) -> Descriptor {
     Descriptor::new(MediaType::from(blob.media_type), blob.bytes.len() as u64, blob.digest.parse::<Digest>().unwrap())
 }
 
-fn wanted(image: &Image, name: &str) -> Wanted {
-    Wanted {
+fn wanted(image: &Image, name: &str) -> WantedImage {
+    WantedImage {
         pull: name.replace(['/', ':'], "-"),
         names: vec![format!("damage.example/{name}")],
         source: ("damage.example".into(), "image".into()),
@@ -101,7 +101,7 @@ async fn a_bit_that_flips_for_one_of_two_readers(version: Version) {
         // A layer that is held back is imported when it is complete: our unpacking is the first to read.
         let complete = first.notified().map(Ok).boxed();
         let taken = std::sync::atomic::AtomicU64::new(0);
-        let blob = Blob { open: &open, complete, slow: &|| true, taken: &taken };
+        let blob = LayerSource { open: &open, complete, slow: &|| true, taken: &taken };
         session.layer(0, Some(blob), &Purse::bottomless()).await.unwrap();
         session.finish().await.unwrap();
         assert!(opened.load(Ordering::Relaxed) > wrong, "the wrong bytes were read");

@@ -11,7 +11,7 @@ use stoker_transfer::limit::Pace;
 
 use super::{Attempts, RunningAttempt};
 use crate::meter::Meter;
-use crate::pull::{Done, Tools};
+use crate::pull::{PullTools, Success};
 use crate::starts;
 
 impl Attempts {
@@ -51,11 +51,11 @@ impl Attempts {
 /// An attempt that ends in time, by itself or with a failure that says what it last waited for.
 async fn attempt_within(
     left: Duration,
-    tools: Tools,
+    tools: PullTools,
     order: Order,
     meter: Meter,
     pace: Arc<Pace>,
-) -> Result<Done, Failure> {
+) -> Result<Success, Failure> {
     let attempt = tokio::time::timeout(left, tools.attempt(&order, &meter, &pace)).await;
     attempt.unwrap_or_else(|_| {
         let last = meter.waiting().or(meter.trouble().map(|trouble| trouble.to_string()));

@@ -8,14 +8,14 @@ use stoker_core::step::{self, Failure, Task};
 use stoker_core::{Reason, human, text};
 use stoker_runtime::Stored;
 
-use super::{Attempts, Ended};
-use crate::pull::Done;
+use super::{AttemptEnd, Attempts};
+use crate::pull::Success;
 use crate::sweep;
-use crate::truth::{self, Seen};
+use crate::truth::{self, Sightings};
 
 impl Attempts {
     /// An attempt has ended by itself, was aborted, or panicked. Only the one that runs for its order counts.
-    pub(super) fn join(&mut self, ended: Ended, orders: &BTreeMap<Key, Order>) {
+    pub(super) fn join(&mut self, ended: AttemptEnd, orders: &BTreeMap<Key, Order>) {
         let (id, result) = match ended {
             Ok(ended) => ended,
             Err(problem) => {
@@ -42,7 +42,7 @@ impl Attempts {
     }
 
     /// Compares what the reports say with what was seen on the node.
-    pub(super) fn judge(&mut self, seen: Seen, orders: &BTreeMap<Key, Order>) {
+    pub(super) fn judge(&mut self, seen: Sightings, orders: &BTreeMap<Key, Order>) {
         let now = (self.tools.clock)();
         for (key, said, there) in seen {
             let (Some(order), Some(task)) = (orders.get(&key), self.tasks.get(&key)) else { continue };
@@ -62,18 +62,18 @@ impl Attempts {
 /// The task after its attempt. `began_with` are the logins that the order named when the attempt began.
 fn conclude(
     (order, task): (&Order, &Task),
-    result: Result<Done, Failure>,
+    result: Result<Success, Failure>,
     began_with: Option<&[LoginId]>,
     (node, salt): (&str, u64),
     now: Timestamp,
 ) -> Task {
     let image = &order.image;
     match result {
-        Ok(Done { answer: Some(pin), .. }) => {
+        Ok(Success { answer: Some(pin), .. }) => {
             tracing::info!(node, image, digest = pin.digest, "the registry has answered");
             step::resolve(order, task, pin, now)
         }
-        Ok(Done { digest, note, .. }) => {
+        Ok(Success { digest, note, .. }) => {
             let bytes = task.report.bytes;
             tracing::info!(node, image, digest, received = human::bytes(bytes.upstream), "the image is there");
             let mut task = step::succeed(order, task, digest, bytes, now);
@@ -98,7 +98,7 @@ fn conclude(
 
 /// Whether an attempt counts as one to bring an image. An answer is no image; that there is none is what keeps images from
 /// coming.
-fn counts(order: Option<&Order>, result: &Result<Done, Failure>) -> bool {
+fn counts(order: Option<&Order>, result: &Result<Success, Failure>) -> bool {
     let question = order.is_some_and(|order| order.ask.is_question());
     let no_answer = |failure: &Failure| matches!(failure.reason, Reason::Unresolved | Reason::Unsupported);
     !question || result.as_ref().is_err_and(|failure| !no_answer(failure))
@@ -111,18 +111,18 @@ mod tests {
     use stoker_core::model::{Ask, Phase, Pin};
     use stoker_core::step::{TaskState, begin};
 
-    fn failed(reason: Reason, retryable: bool) -> Result<Done, Failure> {
+    fn failed(reason: Reason, retryable: bool) -> Result<Success, Failure> {
         Err(Failure { reason, message: "no\nway".into(), retryable, pause: None })
     }
 
     #[test]
     fn an_order_ends_rests_or_goes_on_as_the_same_attempt() {
         let pin = Pin::new(at(0), "sha256:a");
-        let note = Done { note: Some("loaded\nfrom a file".into()), ..Done::from("sha256:a".to_string()) };
+        let note = Success { note: Some("loaded\nfrom a file".into()), ..Success::from("sha256:a".to_string()) };
         let (same, other) = (vec![LoginId::new("a")], vec![LoginId::new("b")]);
         for (what, result, began_with, phase, attempt, ended, message) in [
-            ("an answer", Ok(Done::from(pin)), &same, Phase::Resolved, 2, true, ""),
-            ("an image", Ok(Done::from("sha256:a".to_string())), &same, Phase::Succeeded, 2, true, ""),
+            ("an answer", Ok(Success::from(pin)), &same, Phase::Resolved, 2, true, ""),
+            ("an image", Ok(Success::from("sha256:a".to_string())), &same, Phase::Succeeded, 2, true, ""),
             ("what a person should know", Ok(note), &same, Phase::Succeeded, 2, true, "loaded\\nfrom a file"),
             ("a retry", failed(Reason::Unreachable, true), &same, Phase::Pulling, 2, false, "no\\nway"),
             ("the end", failed(Reason::NotFound, false), &same, Phase::Failed, 2, true, "no\\nway"),
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn questions_count_only_where_they_keep_an_image_from_coming() {
-        let done = || Ok(Done::from("sha256:a".to_string()));
+        let done = || Ok(Success::from("sha256:a".to_string()));
         for (ask, result, counted) in [
             (Ask::Fetch(None), done(), true),
             (Ask::Fetch(None), failed(Reason::Unresolved, false), true),

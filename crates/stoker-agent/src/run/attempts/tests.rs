@@ -1,9 +1,9 @@
 use super::*;
-use crate::guard::Guard;
-use crate::logins::{Logins, Sealed};
+use crate::guard::DiskGuard;
+use crate::logins::{LoginOpener, Sealed};
 use crate::metrics::Metrics;
 use crate::pull::Uses;
-use crate::pulls::Pulls;
+use crate::pulls::PullNotes;
 use crate::testing::{at, order};
 
 use stoker_api::native::SealedLogin;
@@ -14,7 +14,7 @@ use stoker_runtime::room::Room;
 use stoker_runtime::{Layout, Runtime};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::registry::Settings as RegistrySettings;
-use stoker_transfer::{Entry, NodeKey, Platform, Registry, SecretKind, Spool, SpoolSettings};
+use stoker_transfer::{LoginEntry, NodeKey, Platform, Registry, SecretKind, Spool, SpoolSettings};
 use tokio::sync::watch;
 
 /// The attempts of a node with an empty image layout. Its key is not the one to which its logins are sealed, so an order that
@@ -28,7 +28,7 @@ struct NodeBed {
 
 fn sealed_to_another_node() -> Sealed {
     let text = br#"{"r": {"username": "me", "password": "hunter2"}}"#;
-    let (key, entry) = (NodeKey::generate().public(), Entry::read(SecretKind::DockerCfg, text).unwrap().remove(0));
+    let (key, entry) = (NodeKey::generate().public(), LoginEntry::read(SecretKind::DockerCfg, text).unwrap().remove(0));
     let login = SealedLogin { key: key.name(), sealed: entry.seal(&key).unwrap() };
     Arc::new(BTreeMap::from([(LoginId::new("a"), login)]))
 }
@@ -45,19 +45,19 @@ fn bed(earlier: EarlierLife) -> NodeBed {
         spool: spool.clone(),
         runtime: runtime.clone(),
         uses: uses.clone(),
-        pulls: Arc::new(Pulls::open(dir.path().join("pulls"))),
+        pulls: Arc::new(PullNotes::open(dir.path().join("pulls"))),
         age: Duration::from_secs(3600),
         turn: Arc::default(),
     };
     let (_sealed, receiver) = watch::channel(sealed_to_another_node());
-    let guard = Guard { runtime: runtime.clone(), spool: spool.dir().into(), room: Room::new(100), leftovers };
-    let tools = Tools {
+    let guard = DiskGuard { runtime: runtime.clone(), spool: spool.dir().into(), room: Room::new(100), leftovers };
+    let tools = PullTools {
         clock,
         registry,
         spool,
         runtime,
         platform: Platform::host(),
-        logins: Logins::new(NodeKey::generate(), receiver),
+        logins: LoginOpener::new(NodeKey::generate(), receiver),
         providers: Providers::default(),
         guard,
         layers: 1,

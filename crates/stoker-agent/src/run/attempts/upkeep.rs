@@ -9,14 +9,14 @@ use stoker_runtime::Runtime;
 
 use crate::leftovers::Leftovers;
 use crate::sweep::Broom;
-use crate::truth::{self, Question, Seen};
+use crate::truth::{self, LookFor, Sightings};
 
 pub(super) struct Upkeep {
     node: String,
     runtime: Runtime,
     /// Says when something changed in the image store.
     changes: BoxStream<'static, ()>,
-    looking: Option<BoxFuture<'static, Seen>>,
+    looking: Option<BoxFuture<'static, Sightings>>,
     look_again: bool,
     pub(super) broom: Broom,
     sweeping: Option<BoxFuture<'static, Result<Option<Timestamp>, String>>>,
@@ -39,7 +39,7 @@ impl Upkeep {
     }
 
     /// Begins a look, if something changed since the last one.
-    pub(super) fn look(&mut self, questions: impl FnOnce() -> Vec<Question>) {
+    pub(super) fn look(&mut self, questions: impl FnOnce() -> Vec<LookFor>) {
         if self.looking.is_none() && std::mem::take(&mut self.look_again) {
             self.looking = Some(truth::look(self.runtime.clone(), questions()).boxed());
         }
@@ -54,7 +54,7 @@ impl Upkeep {
     }
 
     /// Waits until something happens; what was seen, where that is the end of a look. Nothing is lost where it is dropped.
-    pub(super) async fn next(&mut self) -> Option<Seen> {
+    pub(super) async fn next(&mut self) -> Option<Sightings> {
         tokio::select! {
             Some(()) = self.changes.next() => {
                 self.look_again = true;

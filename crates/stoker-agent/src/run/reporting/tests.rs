@@ -31,7 +31,7 @@ fn introduced() -> Reporting {
     let mut reporting = reporting();
     reporting.adopt(BTreeMap::new(), &BTreeMap::new());
     let said = Saying { agent: Some(agent()), ..Saying::default() };
-    reporting.written(Told { said, problem: None }, at(0));
+    reporting.written(WriteOutcome { said, problem: None }, at(0));
     reporting
 }
 
@@ -44,8 +44,8 @@ fn orders() -> BTreeMap<Key, Order> {
     BTreeMap::from([(key(), order())])
 }
 
-fn failed() -> Told {
-    Told { problem: Some("away".into()), ..Told::default() }
+fn failed() -> WriteOutcome {
+    WriteOutcome { problem: Some("away".into()), ..WriteOutcome::default() }
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn nothing_is_said_before_the_object_was_read_and_the_first_write_introduces_the
     reporting.adopt(BTreeMap::new(), &orders);
     assert_eq!(reporting.due(&none, &orders, at(1)), Some(at(1)), "also where there is nothing else to say");
     assert!(reporting.must_introduce());
-    reporting.written(Told { said: reporting.next(&none, &orders, at(1)).unwrap(), problem: None }, at(1));
+    reporting.written(WriteOutcome { said: reporting.next(&none, &orders, at(1)).unwrap(), problem: None }, at(1));
     assert!(reporting.must_introduce(), "that write said nothing of the agent");
     let reporting = introduced();
     assert!(!reporting.must_introduce());
@@ -75,7 +75,7 @@ fn writes_that_fail_are_tried_again_with_growing_pauses() {
         assert!(reporting.next(&tasks, &orders, at(40)).is_some());
     }
     assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
-    reporting.written(Told { said: reporting.next(&tasks, &orders, at(40)).unwrap(), problem: None }, at(40));
+    reporting.written(WriteOutcome { said: reporting.next(&tasks, &orders, at(40)).unwrap(), problem: None }, at(40));
     assert_eq!(reporting.due(&tasks, &orders, at(40)), None, "all is said");
     reporting.written(failed(), at(50));
     assert_eq!(reporting.pause, FIRST_PAUSE, "the pauses begin anew");
@@ -88,7 +88,7 @@ fn what_was_taken_of_a_write_is_not_said_again() {
     let said = reporting.next(&tasks, &orders(), at(1)).unwrap();
     let other = Key::of("r/j:1");
     tasks.insert(other, tasks[&key()].clone());
-    reporting.written(Told { said, problem: Some("away".into()) }, at(1));
+    reporting.written(WriteOutcome { said, problem: Some("away".into()) }, at(1));
     let next = reporting.next(&tasks, &orders(), at(2)).unwrap();
     assert_eq!(next.reports.keys().collect::<Vec<_>>(), [&other]);
 }
@@ -96,17 +96,17 @@ fn what_was_taken_of_a_write_is_not_said_again() {
 #[tokio::test]
 async fn one_write_is_under_way_at_a_time_and_one_that_breaks_off_has_failed() {
     let (mut reporting, tasks, orders) = (introduced(), done(), orders());
-    let (answer, answered) = oneshot::channel::<Told>();
+    let (answer, answered) = oneshot::channel::<WriteOutcome>();
     let saying = reporting.next(&tasks, &orders, at(1)).unwrap();
     reporting.begin(async { answered.await.unwrap() });
     assert_eq!((reporting.next(&tasks, &orders, at(9)), reporting.due(&tasks, &orders, at(9))), (None, None));
-    answer.send(Told { said: saying, problem: None }).unwrap();
+    answer.send(WriteOutcome { said: saying, problem: None }).unwrap();
     let told = reporting.ended().await.unwrap();
     reporting.written(told, at(9));
     assert_eq!(reporting.due(&tasks, &orders, at(9)), None);
     assert!(reporting.ended().await.is_none(), "none is under way");
 
-    let (lost, answered) = oneshot::channel::<Told>();
+    let (lost, answered) = oneshot::channel::<WriteOutcome>();
     reporting.begin(async { answered.await.unwrap() });
     drop(lost);
     assert!(reporting.ended().await.unwrap().problem.is_some());
@@ -115,7 +115,7 @@ async fn one_write_is_under_way_at_a_time_and_one_that_breaks_off_has_failed() {
 #[tokio::test]
 async fn an_object_that_is_gone_or_listed_anew_is_read_again() {
     let (mut reporting, tasks, orders) = (introduced(), done(), orders());
-    reporting.written(Told { said: reporting.next(&tasks, &orders, at(1)).unwrap(), problem: None }, at(1));
+    reporting.written(WriteOutcome { said: reporting.next(&tasks, &orders, at(1)).unwrap(), problem: None }, at(1));
     for (what, knows_agent) in [("restored", false), ("listed", true)] {
         let mut listed = introduced();
         listed.relist(knows_agent);

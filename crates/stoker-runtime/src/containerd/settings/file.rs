@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::super::sight::Sight;
+use super::super::sight::VisibleFiles;
 
 /// More than this of a file is not read, and no more files than this.
 const MOST_BYTES: usize = 1 << 20;
@@ -26,7 +26,7 @@ pub(super) struct Loaded {
 }
 
 /// A file with all that it imports, and with the drop-ins that containerd imports without being told.
-pub(super) fn load(file: &Path, drop_ins: Option<&str>, sight: &Sight) -> Loaded {
+pub(super) fn load(file: &Path, drop_ins: Option<&str>, sight: &VisibleFiles) -> Loaded {
     let mut all = Loaded { complete: true, ..Loaded::default() };
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut files = VecDeque::from([file.to_owned()]);
@@ -68,7 +68,7 @@ pub(super) fn load(file: &Path, drop_ins: Option<&str>, sight: &Sight) -> Loaded
 
 impl Loaded {
     /// Takes up the files of an import: one, or those of a directory that match.
-    fn import(&mut self, from: &Path, import: &str, files: &mut VecDeque<PathBuf>, sight: &Sight) {
+    fn import(&mut self, from: &Path, import: &str, files: &mut VecDeque<PathBuf>, sight: &VisibleFiles) {
         let path = from.parent().unwrap_or(Path::new("/")).join(import);
         if !import.contains('*') {
             files.push_back(path);

@@ -1,19 +1,19 @@
 use super::*;
 
-fn told(text: &str) -> Told {
-    of_file(&Loaded { table: text.parse().unwrap(), complete: true, ..Loaded::default() }, Sight::whole())
+fn told(text: &str) -> ContainerdConfig {
+    of_file(&Loaded { table: text.parse().unwrap(), complete: true, ..Loaded::default() }, VisibleFiles::whole())
 }
 
 #[test]
 fn containerd_1_tells_by_cri_and_2_does_not() {
     let one = r#"{"containerd": {"snapshotter": "native", "discardUnpackedLayers": true},
                   "registry": {"configPath": "/a:/b", "mirrors": null}, "rootDir": "/x"}"#;
-    let expected = Told {
+    let expected = ContainerdConfig {
         snapshotter: Some("native".into()),
         discards: true,
         hosts: vec!["/a".into(), "/b".into()],
         verifiers: None,
-        sight: Sight::default(),
+        sight: VisibleFiles::default(),
     };
     assert_eq!(of_one(one), Some(expected));
     assert_eq!(of_one(r#"{"containerd": {"defaultRuntimeName": "runc"}, "rootDir": "/x"}"#), None);
@@ -70,11 +70,11 @@ impl Files {
     }
 
     fn load(&self, drop_ins: Option<&str>) -> Loaded {
-        load(&self.path("config.toml"), drop_ins, &Sight::whole())
+        load(&self.path("config.toml"), drop_ins, &VisibleFiles::whole())
     }
 
     fn hosts(&self) -> Vec<PathBuf> {
-        of_file(&self.load(None), Sight::whole()).hosts
+        of_file(&self.load(None), VisibleFiles::whole()).hosts
     }
 }
 
@@ -103,7 +103,7 @@ fn every_directory_of_verifiers_is_known_also_of_drop_ins() {
     files.write("config.toml", &format!("imports = [\"more/*.toml\"]\n{}", judges("/one")));
     files.write("more/a.toml", &judges("/two"));
     files.write("conf.d/a.toml", &judges("/three"));
-    let places = |drop_ins| of_file(&files.load(drop_ins), Sight::whole()).verifiers.unwrap();
+    let places = |drop_ins| of_file(&files.load(drop_ins), VisibleFiles::whole()).verifiers.unwrap();
     assert_eq!(places(None), [VERIFIERS, "/one", "/two"].map(PathBuf::from));
     let drop_ins = files.path("conf.d/*.toml");
     assert_eq!(places(drop_ins.to_str()), [VERIFIERS, "/one", "/three", "/two"].map(PathBuf::from));
@@ -132,13 +132,13 @@ fn settings_that_are_not_all_seen_name_no_verifiers() {
         files.write("config.toml", main);
         files.write("broken.toml", "[");
         files.write("large.toml", &format!("version = 3\n{}", "#\n".repeat(1 << 20)));
-        let told = of_file(&files.load(None), Sight::whole());
+        let told = of_file(&files.load(None), VisibleFiles::whole());
         assert_eq!(told.verifiers.is_some(), complete, "{main}");
     }
     // Read, but not what containerd reads.
     let files = Files::new();
     files.write("config.toml", "imports = [\"/etc/more/*.toml\"]");
-    let sight = |seen: &str| Sight::through(&[&files.path(seen)]);
+    let sight = |seen: &str| VisibleFiles::through(&[&files.path(seen)]);
     assert!(!load(&files.path("config.toml"), None, &sight("elsewhere")).complete);
     assert!(!load(&files.path("config.toml"), None, &sight("")).complete, "the import is not seen");
     files.write("config.toml", "imports = [\"more/*.toml\"]");
@@ -146,7 +146,7 @@ fn settings_that_are_not_all_seen_name_no_verifiers() {
     // This process has the same mounts as itself and was started with no such file.
     let own = i32::try_from(std::process::id()).unwrap();
     assert_eq!(of_process(None, None).verifiers, None, "nobody knows which file it reads");
-    assert_eq!(of_process(Some(own), None).sight, Sight::of(Some(own)));
+    assert_eq!(of_process(Some(own), None).sight, VisibleFiles::of(Some(own)));
 }
 
 #[test]

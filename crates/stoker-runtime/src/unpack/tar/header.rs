@@ -1,7 +1,7 @@
 //! One block of 512 bytes as the header of an entry. The rules for numbers, checksums and formats are those of Go.
 
 use super::super::error::Error;
-use super::{BLOCK, Entry, Kind};
+use super::{BLOCK, EntryKind, TarEntry};
 
 /// A moment as the archive says it, before it is made to fit a filesystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,12 +60,12 @@ impl Block {
     }
 
     /// What the block says by itself.
-    pub(super) fn entry(&self) -> Result<Entry, Error> {
+    pub(super) fn entry(&self) -> Result<TarEntry, Error> {
         let name = text(&self.0[..100]);
         let field = |from: usize, length: usize| {
             number(&self.0[from..from + length]).ok_or_else(|| Error::archive(name, "a number in its header is wrong"))
         };
-        let mut entry = Entry {
+        let mut entry = TarEntry {
             kind: kind(self.0[156]),
             name: name.to_vec(),
             link: text(&self.0[157..257]).to_vec(),
@@ -99,7 +99,7 @@ impl Block {
     }
 
     /// GNU has times where ustar has a prefix. Old writers in Go put a prefix there all the same: then that is given.
-    fn gnu_times(&self, entry: &mut Entry) -> &[u8] {
+    fn gnu_times(&self, entry: &mut TarEntry) -> &[u8] {
         let time = |from: usize| match self.0[from] {
             0 => Some(None),
             _ => number(&self.0[from..from + 12]).map(|seconds| Some(Time::new(seconds, 0))),
@@ -117,17 +117,17 @@ impl Block {
     }
 }
 
-fn kind(flag: u8) -> Kind {
+fn kind(flag: u8) -> EntryKind {
     match flag {
-        b'0' => Kind::File,
-        b'1' => Kind::Link,
-        b'2' => Kind::Symlink,
-        b'3' => Kind::Char,
-        b'4' => Kind::Block,
-        b'5' => Kind::Directory,
-        b'6' => Kind::Fifo,
-        b'g' => Kind::Global,
-        other => Kind::Other(other),
+        b'0' => EntryKind::File,
+        b'1' => EntryKind::Link,
+        b'2' => EntryKind::Symlink,
+        b'3' => EntryKind::Char,
+        b'4' => EntryKind::Block,
+        b'5' => EntryKind::Directory,
+        b'6' => EntryKind::Fifo,
+        b'g' => EntryKind::Global,
+        other => EntryKind::Other(other),
     }
 }
 

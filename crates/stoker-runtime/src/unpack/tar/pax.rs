@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::error::Error;
-use super::Entry;
+use super::TarEntry;
 use super::header::{self, Time};
 
 /// What extended attributes are called.
@@ -63,7 +63,7 @@ fn record(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 /// Puts what the records say over what the header said. An empty value leaves the header's.
-pub(super) fn merge(entry: &mut Entry, records: &Records) -> Result<(), Error> {
+pub(super) fn merge(entry: &mut TarEntry, records: &Records) -> Result<(), Error> {
     let name = entry.name.clone();
     let wrong = || Error::archive(&name, "a number in its extended header is wrong");
     for (key, value) in &records.0 {

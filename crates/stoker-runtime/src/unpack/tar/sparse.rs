@@ -2,24 +2,24 @@
 
 use super::super::error::Error;
 use super::pax::{self, Records};
-use super::{Entry, Kind};
+use super::{EntryKind, TarEntry};
 
 /// A run of stored bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct StoredRun {
     pub(super) offset: u64,
     pub(super) length: u64,
 }
 
 /// Where the map is.
 pub(super) enum Map {
-    Known(Vec<Place>),
+    Known(Vec<StoredRun>),
     /// In the stream, before the data.
     Ahead,
 }
 
 /// The map of a sparse file, nothing for any other. Its real name and size stand in the records, and are taken over.
-pub(super) fn map(entry: &mut Entry, records: &Records) -> Result<Option<Map>, Error> {
+pub(super) fn map(entry: &mut TarEntry, records: &Records) -> Result<Option<Map>, Error> {
     let ahead = match (records.get(b"GNU.sparse.major"), records.get(b"GNU.sparse.minor")) {
         (b"0", b"0" | b"1") => false,
         (b"1", b"0") => true,
@@ -58,19 +58,19 @@ pub(super) fn lines(text: &[u8], name: &[u8]) -> Result<usize, Error> {
 }
 
 /// The map in the stream, all of whose lines are there.
-pub(super) fn parse(text: &[u8], name: &[u8]) -> Result<Vec<Place>, Error> {
+pub(super) fn parse(text: &[u8], name: &[u8]) -> Result<Vec<StoredRun>, Error> {
     let count = lines(text, name)? - 1;
     let numbers: Vec<&[u8]> = text.split(|byte| *byte == b'\n').skip(1).take(count).collect();
     places(&numbers).ok_or_else(|| wrong(name))
 }
 
-fn places(numbers: &[&[u8]]) -> Option<Vec<Place>> {
+fn places(numbers: &[&[u8]]) -> Option<Vec<StoredRun>> {
     let number = |text: &[u8]| pax::decimal(text).and_then(|number| u64::try_from(number).ok());
-    numbers.chunks_exact(2).map(|pair| Some(Place { offset: number(pair[0])?, length: number(pair[1])? })).collect()
+    numbers.chunks_exact(2).map(|pair| Some(StoredRun { offset: number(pair[0])?, length: number(pair[1])? })).collect()
 }
 
 /// Whether the places are in order, within the file, and are all of the stored bytes. Gives the file's size.
-pub(super) fn check(entry: &Entry, places: &[Place], stored: u64) -> Result<u64, Error> {
+pub(super) fn check(entry: &TarEntry, places: &[StoredRun], stored: u64) -> Result<u64, Error> {
     let size = u64::try_from(entry.size).map_err(|_| wrong(&entry.name))?;
     let mut end = 0;
     let mut sum: u64 = 0;
@@ -82,7 +82,7 @@ pub(super) fn check(entry: &Entry, places: &[Place], stored: u64) -> Result<u64,
         end = next.ok_or_else(|| wrong(&entry.name))?;
         sum += place.length;
     }
-    let regular = matches!(entry.kind, Kind::File);
+    let regular = matches!(entry.kind, EntryKind::File);
     if sum != stored || !regular { Err(wrong(&entry.name)) } else { Ok(size) }
 }
 

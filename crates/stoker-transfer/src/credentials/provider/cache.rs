@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::Provided;
 use super::config::Plugin;
-use super::exec::{Answer, Reach};
+use super::exec::{PluginAnswer, Reach};
 
 /// More answers than this are not kept: a plugin can be asked again.
 const MOST: usize = 1024;
@@ -19,7 +19,7 @@ const REMEMBER_FAILURE: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
+enum CacheKey {
     Image(String),
     Registry(String),
     Global,
@@ -27,14 +27,14 @@ enum Key {
 
 #[derive(Default)]
 pub(super) struct Cache {
-    known: HashMap<Key, (Instant, Result<Vec<Provided>, String>)>,
+    known: HashMap<CacheKey, (Instant, Result<Vec<Provided>, String>)>,
 }
 
 impl Cache {
     /// What is known and still good, the closest first.
     pub(super) fn find(&self, image: &str, registry: &str) -> Option<Result<Vec<Provided>, String>> {
         let now = Instant::now();
-        [Key::Image(image.to_owned()), Key::Registry(registry.to_owned()), Key::Global]
+        [CacheKey::Image(image.to_owned()), CacheKey::Registry(registry.to_owned()), CacheKey::Global]
             .iter()
             .find_map(|key| self.known.get(key).filter(|(until, _)| now < *until))
             .map(|(_, said)| said.clone())
@@ -46,18 +46,18 @@ impl Cache {
         plugin: &Plugin,
         image: &str,
         registry: &str,
-        answer: Result<Answer, String>,
+        answer: Result<PluginAnswer, String>,
     ) -> Result<Vec<Provided>, String> {
         let (key, holds, said) = match answer {
-            Ok(Answer { reach, keep, logins }) => {
+            Ok(PluginAnswer { reach, keep, logins }) => {
                 let key = match reach {
-                    Reach::Image => Key::Image(image.to_owned()),
-                    Reach::Registry => Key::Registry(registry.to_owned()),
-                    Reach::Global => Key::Global,
+                    Reach::Image => CacheKey::Image(image.to_owned()),
+                    Reach::Registry => CacheKey::Registry(registry.to_owned()),
+                    Reach::Global => CacheKey::Global,
                 };
                 (key, keep.unwrap_or(plugin.keep).min(LONGEST), Ok(logins))
             }
-            Err(trouble) => (Key::Image(image.to_owned()), REMEMBER_FAILURE, Err(trouble)),
+            Err(trouble) => (CacheKey::Image(image.to_owned()), REMEMBER_FAILURE, Err(trouble)),
         };
         let now = Instant::now();
         if self.known.len() >= MOST {
@@ -91,10 +91,10 @@ mod tests {
         }
     }
 
-    fn answer(reach: Reach, keep: Option<u64>) -> Result<Answer, String> {
+    fn answer(reach: Reach, keep: Option<u64>) -> Result<PluginAnswer, String> {
         let login = Login { username: "ada".into(), password: "p".into() };
         let logins = vec![Provided { pattern: Pattern::read("reg.io").unwrap(), login }];
-        Ok(Answer { reach, keep: keep.map(Duration::from_secs), logins })
+        Ok(PluginAnswer { reach, keep: keep.map(Duration::from_secs), logins })
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,12 +67,12 @@ impl fmt::Debug for Plugin {
 struct Config {
     api_version: String,
     kind: String,
-    providers: Vec<Written>,
+    providers: Vec<WrittenProvider>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Written {
+struct WrittenProvider {
     name: String,
     match_images: Vec<String>,
     default_cache_duration: Option<String>,
@@ -135,7 +135,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Plugin>, ConfigError> {
     Ok(plugins)
 }
 
-fn plugin(written: Written) -> Result<Plugin, (&'static str, String)> {
+fn plugin(written: WrittenProvider) -> Result<Plugin, (&'static str, String)> {
     let name = written.name;
     // A program of that directory and of no other.
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\\', ' ', '\0']) {

@@ -29,7 +29,7 @@ const LONGEST_WORD: usize = 60;
 
 /// What a plugin said.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct PluginAnswer {
     pub(super) reach: Reach,
     /// How long it holds, where the plugin says so.
     pub(super) keep: Option<Duration>,
@@ -52,17 +52,17 @@ struct Response {
     cache_key_type: Reach,
     cache_duration: Option<String>,
     #[serde(default)]
-    auth: Option<BTreeMap<String, Auth>>,
+    auth: Option<BTreeMap<String, PluginLogin>>,
 }
 
 #[derive(Deserialize)]
-struct Auth {
+struct PluginLogin {
     username: String,
     password: String,
 }
 
 /// Asks a plugin for the logins of an image (registry and repository).
-pub(super) async fn run(plugin: &Plugin, program: &Path, image: &str) -> Result<Answer, String> {
+pub(super) async fn run(plugin: &Plugin, program: &Path, image: &str) -> Result<PluginAnswer, String> {
     let name = &plugin.name;
     if plugin.needs_pod {
         return Err(format!(
@@ -146,7 +146,7 @@ fn first_line(complaint: &[u8]) -> String {
     words.join(" ").chars().filter(|c| !c.is_control()).take(LONGEST_LINE).collect()
 }
 
-fn read(protocol: &str, answer: &[u8]) -> Result<Answer, String> {
+fn read(protocol: &str, answer: &[u8]) -> Result<PluginAnswer, String> {
     let response: Response = serde_json::from_slice(answer)
         .map_err(|e| format!("no CredentialProviderResponse, line {}, column {}", e.line(), e.column()))?;
     if response.kind != "CredentialProviderResponse" || response.api_version != protocol {
@@ -160,11 +160,11 @@ fn read(protocol: &str, answer: &[u8]) -> Result<Answer, String> {
     if auth.len() > MOST_LOGINS {
         return Err("more than 1000 logins".to_owned());
     }
-    let provided = |(place, auth): (String, Auth)| {
+    let provided = |(place, auth): (String, PluginLogin)| {
         let login = Login { username: auth.username, password: auth.password.into() };
         Some(Provided { pattern: Pattern::read(&place)?, login })
     };
-    Ok(Answer { reach: response.cache_key_type, keep, logins: auth.into_iter().filter_map(provided).collect() })
+    Ok(PluginAnswer { reach: response.cache_key_type, keep, logins: auth.into_iter().filter_map(provided).collect() })
 }
 
 #[cfg(test)]
