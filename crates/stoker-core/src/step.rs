@@ -120,35 +120,28 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
     let mut step = Step::default();
     let gone = tasks.keys().filter(|key| !orders.contains_key(key));
     step.actions.extend(gone.map(|&key| Action::Forget { key }));
-    let runs = |key: &Key| match tasks.get(key)?.state {
-        TaskState::Running { since } => Some(since),
-        _ => None,
-    };
-    let held = orders.iter().filter(|(key, order)| order.hold && runs(key).is_some());
+    let runs = |key: &Key| tasks.get(key).is_some_and(|task| matches!(task.state, TaskState::Running { .. }));
+    let held = orders.iter().filter(|(key, order)| order.hold && runs(key));
     step.actions.extend(held.map(|(&key, _)| Action::Hold { key }));
-    let stalls = |key: &Key| tasks.get(key).is_some_and(|task| task.report.stalled.is_some());
     let (mut pulling, mut waiting, mut attempts) = (Vec::new(), Vec::new(), BTreeMap::new());
     for (&key, order) in orders.iter().filter(|(_, order)| !order.hold) {
-        if let Some(since) = runs(&key) {
-            if !order.ask.is_question() {
-                pulling.push(Contender::new(key, order, since, stalls(&key)));
-            }
-            continue;
-        }
-        let task = tasks.get(&key);
         let mut since = order.asked;
-        let attempt = match task.map(|task| task.state) {
-            None | Some(TaskState::Queued | TaskState::Running { .. }) => 1,
-            Some(TaskState::Ended) if task.is_some_and(|task| task.report.asked >= order.asked) => continue,
-            Some(TaskState::Ended) => 1,
-            Some(TaskState::Yielded { since: yielded }) => {
+        let attempt = match tasks.get(&key).map(|task| (task.state, &task.report)) {
+            Some((TaskState::Running { since }, report)) => {
+                if !order.ask.is_question() {
+                    pulling.push(Contender::new(key, order, since, report.stalled.is_some()));
+                }
+                continue;
+            }
+            None | Some((TaskState::Queued, _)) => 1,
+            Some((TaskState::Ended, report)) if report.asked >= order.asked => continue,
+            Some((TaskState::Ended, _)) => 1,
+            Some((TaskState::Yielded { since: yielded }, report)) => {
                 since = yielded;
-                task.map_or(1, |task| task.report.attempt.max(1))
+                report.attempt.max(1)
             }
-            Some(TaskState::Resting { until }) if until <= now => {
-                task.map_or(1, |task| task.report.attempt.saturating_add(1))
-            }
-            Some(TaskState::Resting { until }) => {
+            Some((TaskState::Resting { until }, report)) if until <= now => report.attempt.saturating_add(1),
+            Some((TaskState::Resting { until }, _)) => {
                 step.wake = Some(step.wake.map_or(until, |wake| wake.min(until)));
                 continue;
             }
