@@ -2,6 +2,7 @@
 //! so a refused write is split until the bad report stands alone. A small report takes its place, which says what could not
 //! be said.
 
+use stoker_api::is_refused_for_its_content;
 use stoker_api::native::from_core::Saying;
 use stoker_core::Reason;
 use stoker_core::model::{Bytes, Key, Phase, Report};
@@ -23,12 +24,7 @@ impl WriteTrouble {
     pub(crate) fn of(problem: &kube::Error) -> Self {
         let text = problem.to_string();
         match problem {
-            // etcd's own limit comes as a 500 with these words.
-            kube::Error::Api(status)
-                if matches!(status.code, 400 | 413 | 422) || status.message.contains("request is too large") =>
-            {
-                Self::Refused(text)
-            }
+            kube::Error::Api(status) if is_refused_for_its_content(status) => Self::Refused(text),
             _ => Self::Passing(text),
         }
     }

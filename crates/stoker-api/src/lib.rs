@@ -28,7 +28,7 @@ pub use dialect::{DIALECTS, Dialect, JobKind, NotReadable, Summary, job_kinds};
 pub use image::image;
 pub use span::{NotASpan, Span};
 pub use view::View;
-pub use write::{Target, Write};
+pub use write::{Target, Write, is_refused_for_its_content};
 
 /// The namespace of Stoker's own objects, unless it is installed in another.
 pub const NAMESPACE: &str = "stoker-system";

@@ -1,5 +1,6 @@
 //! Changes of API objects as values: made by pure functions, performed by whoever holds a client.
 
+use kube_core::Status;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Value, json};
@@ -52,6 +53,13 @@ impl Write {
     }
 }
 
+/// Whether the API server has refused a write because of what the write says: the same write is refused however often it is tried,
+/// and a part of it may be taken.
+pub fn is_refused_for_its_content(status: &Status) -> bool {
+    // etcd's limit on the size of an object comes as a 500 with these words.
+    matches!(status.code, 400 | 413 | 422) || status.message.contains("request is too large")
+}
+
 /// The change of an object's status, if there is one. It carries the uid: an object that was deleted and made anew
 /// under the same name refuses what was meant for its predecessor.
 pub(crate) fn status_write(
@@ -85,6 +93,25 @@ fn difference(from: &Value, to: &Value) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_write_is_refused_for_what_it_says_or_may_be_taken_later() {
+        for (code, message, refused) in [
+            (400, "cannot decode", true),
+            (413, "limit is 3145728", true),
+            (422, "status.reports: Invalid value", true),
+            (500, "etcdserver: request is too large", true),
+            (500, "etcdserver: leader changed", false),
+            (403, "forbidden", false),
+            (404, "not found", false),
+            (409, "the object has been modified", false),
+            (429, "too many requests", false),
+            (503, "apiserver is shutting down", false),
+        ] {
+            let status = Status::failure(message, "").with_code(code);
+            assert_eq!(is_refused_for_its_content(&status), refused, "{code} {message}");
+        }
+    }
 
     #[test]
     fn differences_are_merge_patches() {

@@ -15,7 +15,7 @@ use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams
 use kube::{Client, Resource as _};
 use serde_json::Value;
 use stoker_api::native::NodeObject;
-use stoker_api::{Target, Write};
+use stoker_api::{Target, Write, is_refused_for_its_content};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -367,7 +367,7 @@ async fn perform(client: Client, write: &Write) -> Result<Answer, String> {
 async fn write_orders(api: &Api<NodeObject>, name: &str, patch: &Value) -> Result<NodeObject, kube::Error> {
     let params = PatchParams::default();
     let refused = match api.patch(name, &params, &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 413 | 422) => kube::Error::Api(status),
+        Err(kube::Error::Api(status)) if is_refused_for_its_content(&status) => kube::Error::Api(status),
         result => return result,
     };
     let parts = one_by_one(patch);
@@ -410,7 +410,45 @@ async fn is_there(api: &Api<DynamicObject>, name: &str, uid: Option<&str>) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::client::Body;
     use serde_json::json;
+
+    /// etcd refuses an object that is too large with a 500, and then no order of the node would be written.
+    #[tokio::test]
+    async fn orders_that_are_too_large_for_etcd_keep_no_other_from_being_written() {
+        let (written, orders) = mpsc::unbounded_channel();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let written = written.clone();
+            async move {
+                let patch = request.into_body().collect_bytes().await?;
+                let (code, answer) = match patch.len() > 1_000 {
+                    true => (
+                        500,
+                        json!({ "status": "Failure", "code": 500, "message": "etcdserver: request is too large" }),
+                    ),
+                    false => {
+                        written.send(serde_json::from_slice::<Value>(&patch)?).ok();
+                        (200, json!({ "metadata": { "name": "n1" } }))
+                    }
+                };
+                let answer = http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(answer?)
+            }
+        });
+        let api = Api::all(Client::new(service, "default"));
+        let patch = json!({ "spec": { "epoch": 1, "orders": {
+            "a": { "image": "r/a:1" },
+            "large": { "image": "x".repeat(2_000) },
+            "z": { "image": "r/z:1" },
+        } } });
+        assert!(write_orders(&api, "n1", &patch).await.is_err(), "the large one is tried again");
+        let mut orders = orders;
+        let mut keys = Vec::new();
+        while let Ok(patch) = orders.try_recv() {
+            keys.extend(patch["spec"]["orders"].as_object().unwrap().keys().cloned());
+        }
+        assert_eq!(keys, ["a", "z"]);
+    }
 
     #[test]
     fn composed_patches_do_what_both_would() {
