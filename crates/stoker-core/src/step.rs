@@ -206,7 +206,7 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
         bytes: earlier.map(|report| report.bytes).unwrap_or_default(),
         attempt,
         reason: trouble.and_then(|report| report.reason),
-        message: trouble.map(|report| report.message.clone()).unwrap_or_default(),
+        message: trouble.map(|report| without_turn(&report.message).to_string()).unwrap_or_default(),
         stalled: None,
         started: earlier.map_or(now, |report| report.started),
         finished: None,
@@ -262,13 +262,25 @@ pub fn rejoin(began: &Order, order: &Order, task: &Task) -> Option<Task> {
     joins.then(|| Task { report: report(), state: task.state })
 }
 
+/// What is said of an order that gave its place away, before the trouble that it had.
+const GAVE_WAY: &str = "waits for its turn: it has given its place on this node to others";
+const LAST: &str = "; last: ";
+
+/// The trouble in a message of an order that gave its place away. Without this the message would grow each time the order does so.
+fn without_turn(message: &str) -> &str {
+    match message.strip_prefix(GAVE_WAY) {
+        Some(rest) => rest.strip_prefix(LAST).unwrap_or_default(),
+        None => message,
+    }
+}
+
 /// The task whose attempt was stopped so that another has its turn.
 pub fn give_way(task: &Task, now: Timestamp) -> Task {
     let trouble = match task.report.message.as_str() {
         "" => String::new(),
-        trouble => format!("; last: {trouble}"),
+        trouble => format!("{LAST}{trouble}"),
     };
-    let message = format!("waits for its turn: it has given its place on this node to others{trouble}");
+    let message = format!("{GAVE_WAY}{trouble}");
     Task { report: Report { message, updated: now, ..task.report.clone() }, state: TaskState::Yielded { since: now } }
 }
 
@@ -532,6 +544,18 @@ mod tests {
         let step = next(&orders, &tasks, 22);
         assert_eq!(step.actions.last(), Some(&Action::Start { key: key(1), attempt: 2 }));
         assert_eq!(begin(&orders[&key(1)], 2, Some(&tasks[&key(1)].report), at(22)).report.stalled, None);
+    }
+
+    #[test]
+    fn a_message_does_not_grow_with_every_turn() {
+        let mut task = begin(&order(0), 1, None, at(0));
+        (task.report.reason, task.report.message) = (Some(Reason::Unreachable), "no route".into());
+        for turn in 1..100 {
+            let waits = give_way(&task, at(turn));
+            assert_eq!(waits.report.message, format!("{GAVE_WAY}; last: no route"));
+            task = begin(&order(0), 1, Some(&waits.report), at(turn));
+            assert_eq!(task.report.message, "no route", "what waits no more does not say so");
+        }
     }
 
     #[test]
