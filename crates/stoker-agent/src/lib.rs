@@ -10,6 +10,7 @@ mod key;
 mod ledger;
 mod leftovers;
 mod logins;
+mod messages;
 mod meter;
 mod metrics;
 mod node;

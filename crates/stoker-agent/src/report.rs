@@ -10,6 +10,8 @@ use stoker_core::model::{Key, Order, Phase, Report, after};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::step::{Task, TaskState};
 
+use crate::messages;
+
 /// What the API server has of this agent.
 #[derive(Default)]
 pub(crate) struct Acknowledged {
@@ -58,8 +60,10 @@ impl Acknowledged {
 
     /// Everything that is new, and what is to be forgotten along with it. `kept` are ended reports whose orders are gone.
     pub(crate) fn saying(&self, tasks: &BTreeMap<Key, Task>, kept: &KeptReports) -> Saying {
-        let new = tasks.iter().filter(|(key, task)| self.reports.get(key) != Some(&task.report));
-        let new = new.map(|(key, task)| (*key, Some(task.report.clone())));
+        let longest = messages::longest(tasks.values().map(|task| &task.report));
+        let new = tasks.iter().map(|(key, task)| (key, messages::cut(&task.report, longest)));
+        let new = new.filter(|(key, report)| self.reports.get(key) != Some(&**report));
+        let new = new.map(|(key, report)| (*key, Some(report.into_owned())));
         let gone = self.reports.keys().filter(|key| !tasks.contains_key(key) && !kept.has(**key));
         let gone = gone.map(|key| (*key, None));
         Saying { reports: new.chain(gone).collect(), agent: None, disk: None }
@@ -125,6 +129,7 @@ pub(crate) fn until(due: Option<Timestamp>, now: Timestamp) -> Option<Duration> 
 mod tests {
     use super::*;
     use crate::testing::{at, order};
+    use stoker_api::native::from_core;
     use stoker_core::model::{Bytes, Pin};
     use stoker_core::step::{begin, succeed};
 
@@ -177,6 +182,28 @@ mod tests {
         (large.phase, large.message, large.finished) = (Phase::Failed, "x".repeat(KEPT_BYTES), Some(at(9_999)));
         kept.keep(Key::of("large"), &large);
         assert!(kept.0.is_empty(), "one that is too large by itself is not kept");
+    }
+
+    /// As many orders as a node can have, which fail fifty at a time with the longest messages that there are.
+    #[test]
+    fn all_reports_of_a_node_together_are_not_too_large_for_the_api_server() {
+        let most = stoker_core::world::ROOM / 500;
+        let mut failed = begin(&order(), 1, None, at(0));
+        (failed.report.phase, failed.state) = (Phase::Failed, TaskState::Ended);
+        failed.report.message = stoker_core::text::message(&"\u{1f980}".repeat(1 << 16));
+        let (mut said, mut tasks) = (Acknowledged::default(), BTreeMap::new());
+        for n in 0..most {
+            tasks.insert(Key::of(&n.to_string()), failed.clone());
+            if n % 50 != 0 && n + 1 < most {
+                continue;
+            }
+            said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
+            assert!(said.saying(&tasks, &KeptReports::default()).reports.is_empty(), "all is said at once");
+        }
+        let size = from_core::node_preheat(&BTreeMap::new(), &BTreeMap::new(), &said.reports).to_string().len();
+        // A third of what the API server takes: orders and its own notes need the rest.
+        assert!(size < 512 * 1024, "{most} reports have {size} bytes");
+        assert!(said.reports.values().all(|report| report.message.chars().count() > 10), "there is something to read");
     }
 
     #[test]
