@@ -17,7 +17,7 @@ pub mod world;
 
 pub use model::{
     Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, JobKind, Key, LoginId, Node, Offer, Order, Phase, Pin,
-    Policy, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
+    Policy, Pull, Report, Sandbox, SecretId, Terms, Unreachable, Words,
 };
 pub use reason::{Reason, WAITING_FOR_ROOM, Waiting};
 pub use reference::Reference;

@@ -141,6 +141,17 @@ pub enum Empty {
     Completes,
 }
 
+/// The words of the API that a job is written in, for sentences to its user. Core itself names no field or kind of any API.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Words {
+    /// What its user does so that a suspended job goes on.
+    pub resume: &'static str,
+    /// The field that names Secrets.
+    pub secrets: &'static str,
+    /// The kind of the object that holds the orders of a node.
+    pub orders: &'static str,
+}
+
 /// A wish: these images on those nodes, at this pace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -148,6 +159,8 @@ pub struct Job {
     pub id: JobId,
     /// Which object of that name: one that was deleted and made anew is another job.
     pub uid: String,
+    /// How its user calls things.
+    pub words: &'static Words,
     /// The generation of the object, handed back in the outcome.
     pub generation: i64,
     /// When the object was made.

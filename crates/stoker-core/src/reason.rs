@@ -131,7 +131,10 @@ impl fmt::Display for Reason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// The job is suspended.
-    Suspended,
+    Suspended {
+        /// What its user does so that it goes on.
+        resume: &'static str,
+    },
     /// As many nodes pull as the job allows.
     Parallelism {
         /// How many it allows.
@@ -182,6 +185,8 @@ pub enum Waiting {
     TooManyOrders {
         /// The namespace whose jobs have taken their part; none where all of them together have.
         namespace: Option<String>,
+        /// The kind of that object.
+        object: &'static str,
     },
     /// The controller has not acted yet.
     Pending,
@@ -213,7 +218,7 @@ impl Waiting {
     /// The public word for it.
     pub fn reason(&self) -> Reason {
         match self {
-            Waiting::Suspended => Reason::Suspended,
+            Waiting::Suspended { .. } => Reason::Suspended,
             Waiting::Parallelism { .. } => Reason::Parallelism,
             Waiting::Unresolved { .. } | Waiting::Asking { .. } => Reason::Unresolved,
             Waiting::NodeNotReady => Reason::NodeNotReady,
@@ -233,7 +238,7 @@ impl Waiting {
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Waiting::Suspended => f.write_str("the job is suspended; set spec.suspend to false to go on"),
+            Waiting::Suspended { resume } => write!(f, "the job is suspended; {resume} to go on"),
             Waiting::Parallelism { limit: 0 } => {
                 f.write_str("the job is paused: its parallelism is 0; raise it to go on")
             }
@@ -284,14 +289,14 @@ impl fmt::Display for Waiting {
                     "Secret {secret} is not there; the pull is tried without it if it does not come in a few seconds"
                 )
             }
-            Waiting::TooManyOrders { namespace } => {
+            Waiting::TooManyOrders { namespace, object } => {
                 let whose = match namespace {
                     Some(namespace) => format!("the jobs of namespace {namespace}"),
                     None => "all jobs together".into(),
                 };
                 write!(
                     f,
-                    "{whose} have as many orders on this node as its NodePreheat can hold; it comes when others end: delete \
+                    "{whose} have as many orders on this node as its {object} can hold; it comes when others end: delete \
                      jobs that are no longer needed, or give each fewer images"
                 )
             }

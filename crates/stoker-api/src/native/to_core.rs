@@ -6,6 +6,7 @@ use std::time::Duration;
 use kube_core::dynamic::DynamicObject;
 use stoker_core::model::{
     self, Ask, Completion, Empty, Job, JobId, LoginId, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
+    Words,
 };
 use stoker_core::reason::Reason;
 use stoker_core::rollup::{FailedNode, SecretTrouble};
@@ -20,6 +21,9 @@ use crate::view::{Derived, Reader, Root};
 use crate::{image, labels};
 
 const ROUND: Duration = Duration::from_secs(24 * 3600);
+
+/// How users of a Preheat call things.
+const WORDS: Words = Words { resume: "set spec.suspend to false", secrets: "pullSecrets", orders: "NodePreheat" };
 
 /// The job of a Preheat; one that is being deleted has none, whatever still holds its object.
 pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
@@ -70,6 +74,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             }
         },
         suspend: spec.suspend,
+        words: &WORDS,
         unreachable: Unreachable::Wait,
         empty: Empty::Waits,
         started: status.start_time.filter(|_| current || status.completion_time.is_none()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Ask, Completion, Empty, Image, Job, JobId, Order, Policy, Pull, Terms, Unreachable};
+use super::{Ask, Completion, Empty, Image, Job, JobId, Order, Policy, Pull, Terms, Unreachable, Words};
 use crate::select::Selector;
 
 /// This second.
@@ -28,6 +28,7 @@ pub(crate) fn job(name: &str, names: Option<&[&str]>) -> Job {
     Job {
         id: JobId::new(("stoker.dev", "Preheat"), "default", name),
         uid: name.into(),
+        words: &Words { resume: "resume it", secrets: "secrets", orders: "Orders" },
         generation: 1,
         created: at(0),
         images: vec![Image {

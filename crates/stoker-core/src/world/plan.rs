@@ -336,7 +336,7 @@ impl World {
         now: Timestamp,
     ) -> Option<Wait> {
         if job.parallelism == 0 || free == 0 && digests.iter().all(|known| *known) {
-            return Some(Wait::Parallelism);
+            return Some(Wait::of_all(Reason::Parallelism));
         }
         let waits: Vec<Option<Wait>> = self.image_waits(job, at, resolutions, digests, now).collect();
         let first = waits.iter().flatten().next().copied();
@@ -344,7 +344,7 @@ impl World {
         let together = now < awaits_digests_until(job, now);
         match first {
             Some(wait) if together || waits.iter().all(Option::is_some) => Some(wait),
-            _ => (free == 0).then_some(Wait::Parallelism),
+            _ => (free == 0).then_some(Wait::of_all(Reason::Parallelism)),
         }
     }
 
@@ -359,16 +359,16 @@ impl World {
     ) -> impl Iterator<Item = Option<Wait>> + 'a {
         let open = self.open_images(job, at, digests, now).into_iter();
         open.map(move |(image, entry)| match (entry, self.has_no_room(job, image, at), resolutions.get(image)) {
-            (Entry::Asking, ..) => Some(Wait::Asking(image)),
-            (_, Some(full), _) => Some(Wait::Full(full)),
+            (Entry::Asking, ..) => Some(Wait { reason: Reason::Unresolved, image }),
+            (_, Some(_), _) => Some(Wait { reason: Reason::TooManyOrders, image }),
             (_, _, Some(Resolution::Open { askers, contested, .. })) => {
                 match askers.more_pulls > 0 && self.must_pull(job, image, at, *contested, now) {
                     true => self.secret_wait(job, image, at, now),
                     // What it needs to ask comes before who asks.
                     false if askers.count == 0 => {
-                        self.secret_wait(job, image, at, now).or(Some(Wait::Unresolved(image)))
+                        self.secret_wait(job, image, at, now).or(Some(Wait { reason: Reason::Unresolved, image }))
                     }
-                    false => Some(Wait::Unresolved(image)),
+                    false => Some(Wait { reason: Reason::Unresolved, image }),
                 }
             }
             _ => self.secret_wait(job, image, at, now),

@@ -5,7 +5,6 @@ use jiff::Timestamp;
 use super::Slot;
 use super::demand::{answered, silent_from};
 use super::held::Held;
-use super::room::Full;
 use super::secrets::Secrets;
 use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
@@ -34,27 +33,20 @@ pub(super) struct Failure {
     pub(super) reason: Reason,
 }
 
-/// Why an open seat waits.
+/// Why an open seat waits. [`World::nodes`](super::World::nodes) makes a sentence of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
-    Suspended,
-    Parallelism,
-    /// For the digest of this one of the job's images, which other nodes ask for.
-    Unresolved(usize),
-    /// For the registry's answer to its own question for the digest of this one of the job's images.
-    Asking(usize),
-    NotReady,
-    NoAgent,
-    /// Until a Secret of this one of the job's images is read.
-    Unread(usize),
-    /// For a Secret of this one of the job's images that may still come.
-    Missing(usize),
-    /// For room in the node's object.
-    Full(Full),
-    /// For an agent that can be given logins.
-    TooOld,
-    /// For nothing: it may be handed out.
-    Pending,
+pub(super) struct Wait {
+    /// The public word; [`Reason::Pending`] may be handed out.
+    pub(super) reason: Reason,
+    /// Which of the job's images it is about, where it is about one.
+    pub(super) image: usize,
+}
+
+impl Wait {
+    /// For something that is no matter of a single image.
+    pub(super) fn of_all(reason: Reason) -> Self {
+        Self { reason, image: 0 }
+    }
 }
 
 /// The standing with its bytes and the time at which time alone may change it.
@@ -69,7 +61,7 @@ impl Seat {
     /// Whether nothing but the job's own pace stands in the way.
     pub(super) fn may_be_handed_out(&self) -> bool {
         let Standing::Open(wait) = self.standing else { return false };
-        !matches!(wait, Wait::Suspended | Wait::NotReady | Wait::NoAgent)
+        !matches!(wait.reason, Reason::Suspended | Reason::NodeNotReady | Reason::NoAgent)
     }
 }
 
@@ -229,11 +221,14 @@ pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Option<Seat> {
         (false, false, None) => Standing::Succeeded,
         (false, false, Some(failure)) => Standing::Failed(failure),
         _ if job.overdue(now) => Standing::Failed(Failure { image: 0, reason: Reason::DeadlineExceeded }),
-        _ if job.suspend => Standing::Open(Wait::Suspended),
+        _ if job.suspend => Standing::Open(Wait::of_all(Reason::Suspended)),
         (true, ..) => Standing::Active,
-        _ if !slot.agent => absent(job, Wait::NoAgent, None, now, &mut lapses),
-        _ if !node.ready => absent(job, Wait::NotReady, node.ready_changed, now, &mut lapses),
-        _ => Standing::Open(asking.map_or(Wait::Pending, Wait::Asking)),
+        _ if !slot.agent => absent(job, Reason::NoAgent, None, now, &mut lapses),
+        _ if !node.ready => absent(job, Reason::NodeNotReady, node.ready_changed, now, &mut lapses),
+        _ => Standing::Open(match asking {
+            Some(image) => Wait { reason: Reason::Unresolved, image },
+            None => Wait::of_all(Reason::Pending),
+        }),
     };
     Some(Seat { standing, bytes: sum, lapse: lapses })
 }
@@ -251,7 +246,13 @@ fn bytes(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> Bytes {
 }
 
 /// A node that cannot be asked is waited for, or has failed when it was away for too long.
-fn absent(job: &Job, wait: Wait, since: Option<Timestamp>, now: Timestamp, lapse: &mut Option<Timestamp>) -> Standing {
+fn absent(
+    job: &Job,
+    reason: Reason,
+    since: Option<Timestamp>,
+    now: Timestamp,
+    lapse: &mut Option<Timestamp>,
+) -> Standing {
     if job.unreachable == Unreachable::GiveUp {
         let silent = after(since.unwrap_or(job.created).max(job.since(now)), SILENCE);
         if silent <= now {
@@ -259,7 +260,7 @@ fn absent(job: &Job, wait: Wait, since: Option<Timestamp>, now: Timestamp, lapse
         }
         *lapse = earliest(*lapse, Some(silent));
     }
-    Standing::Open(wait)
+    Standing::Open(Wait::of_all(reason))
 }
 
 /// The earlier of two times, of which each may be missing.

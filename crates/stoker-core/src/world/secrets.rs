@@ -235,11 +235,12 @@ impl World {
     /// Why an open node waits because of the Secrets of this image: until they are read as long as it takes, for an agent
     /// that can be given logins too, and for a Secret that is not there only at the job's start.
     pub(super) fn secret_wait(&self, job: &Job, image: usize, at: usize, now: Timestamp) -> Option<Wait> {
-        let (mut lacks, mut lends) = (false, false);
+        let (mut lacks, mut lends) = (None, false);
         for (_, found) in self.secrets.of(job, image) {
             match found {
-                None => return Some(Wait::Unread(image)),
-                Some(Found::Missing | Found::Forbidden) => lacks = true,
+                None => return Some(Wait { reason: Reason::SecretUnread, image }),
+                Some(Found::Missing) => lacks = lacks.or(Some(Reason::SecretMissing)),
+                Some(Found::Forbidden) => lacks = lacks.or(Some(Reason::SecretForbidden)),
                 Some(Found::Unseen) => lends = true,
                 Some(Found::Logins(_) | Found::Unusable(_)) => {}
             }
@@ -247,8 +248,8 @@ impl World {
         let key = job.images.get(image)?.reference.as_ref().ok()?.key();
         lends |= self.secrets.lent(job, key).next().is_some();
         match lends && !self.slots.get(at).is_some_and(Slot::takes_logins) {
-            true => Some(Wait::TooOld),
-            false => (lacks && now < awaited_until(job)).then_some(Wait::Missing(image)),
+            true => Some(Wait { reason: Reason::AgentTooOld, image }),
+            false => lacks.filter(|_| now < awaited_until(job)).map(|reason| Wait { reason, image }),
         }
     }
 
@@ -283,15 +284,16 @@ impl World {
                     Reason::SecretMissing,
                     format!(
                         "Secret {id} is not there, or not of type kubernetes.io/dockerconfigjson or \
-                         kubernetes.io/dockercfg; create it, or remove it from pullSecrets"
+                         kubernetes.io/dockercfg; create it, or remove it from {}",
+                        job.words.secrets
                     ),
                 ),
                 Found::Forbidden => (
                     Reason::SecretForbidden,
                     format!(
                         "the controller may not read Secret {id}; allow it for the namespace with `stoker install \
-                         --secrets-from {}`, or remove it from pullSecrets",
-                        id.namespace
+                         --secrets-from {}`, or remove it from {}",
+                        id.namespace, job.words.secrets
                     ),
                 ),
                 Found::Unusable(why) => {

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::room::Full;
-use super::seat::{self, Failure, Seat, Standing, Wait};
-use super::{Slot, World};
+use super::seat::{self, Entry, Failure, Known, Seat, Standing, Wait};
+use super::{JobState, Slot, World};
 use crate::human;
 use crate::model::{Bytes, Job, JobId, Key, NodeName, Phase, Report};
 use crate::reason::{Reason, Waiting};
@@ -39,11 +39,11 @@ pub struct NodeView<'a> {
 
 impl World {
     /// Every node of a job by name, as of the last plan. Of an ended job those whose reports about it are still there.
-    pub fn nodes(&self, id: &JobId, now: Timestamp) -> Vec<NodeView<'_>> {
+    pub fn nodes<'a>(&'a self, id: &JobId, now: Timestamp) -> Vec<NodeView<'a>> {
         let Some(state) = self.jobs.get(id) else { return Vec::new() };
         let job = &state.job;
         let slots = self.by_name.values().filter_map(|&at| self.slots.get(at));
-        let mut views: Vec<NodeView<'_>> = match &job.unreadable {
+        let mut views: Vec<NodeView<'a>> = match &job.unreadable {
             _ if job.ended.is_some() => slots.filter_map(|slot| self.last_seen(job, &slot.name, slot, now)).collect(),
             Some(problem) => {
                 let wanted = |slot: &Slot| slot.node.as_ref().is_some_and(|node| selects(job, node));
@@ -52,8 +52,11 @@ impl World {
                 wanted.map(|slot| view(job, slot, state.clone(), Bytes::default(), now)).collect()
             }
             None => {
-                let placed = state.seats.iter().filter_map(|(at, seat)| Some((self.slots.get(*at)?, seat)));
-                placed.map(|(slot, seat)| view(job, slot, self.state(job, slot, seat, now), seat.bytes, now)).collect()
+                let placed = state.seats.iter().filter_map(|(at, seat)| Some((*at, self.slots.get(*at)?, seat)));
+                let view = |(at, slot, seat): (usize, &'a Slot, &Seat)| {
+                    view(job, slot, self.state(state, at, slot, seat, now), seat.bytes, now)
+                };
+                placed.map(view).collect()
             }
         };
         for name in self.unknown_names(job).filter(|_| job.ended.is_none()) {
@@ -97,7 +100,8 @@ impl World {
         Some(NodeView { node: name.clone(), state, bytes, images })
     }
 
-    fn state(&self, job: &Job, slot: &Slot, seat: &Seat, now: Timestamp) -> State {
+    fn state(&self, state: &JobState, at: usize, slot: &Slot, seat: &Seat, now: Timestamp) -> State {
+        let job = &state.job;
         match seat.standing {
             Standing::Succeeded => State::Succeeded,
             Standing::Active => State::Pulling,
@@ -105,39 +109,50 @@ impl World {
                 let reason = self.failure_reason(job, failure);
                 State::Failed(reason, self.message(job, failure, slot, now))
             }
-            Standing::Open(wait) => State::Waiting(self.waiting(job, wait, slot, now)),
+            Standing::Open(wait) => State::Waiting(self.waiting(state, at, slot, wait, now)),
         }
     }
 
-    fn waiting(&self, job: &Job, wait: Wait, slot: &Slot, now: Timestamp) -> Waiting {
-        let written = |image: usize| job.images.get(image).map(|image| image.written.clone()).unwrap_or_default();
-        let trouble = |image: usize, slot: &Slot| {
+    /// A wait with what a sentence about it needs.
+    fn waiting(&self, state: &JobState, at: usize, slot: &Slot, wait: Wait, now: Timestamp) -> Waiting {
+        let (job, image) = (&state.job, wait.image);
+        let key =
+            job.images.get(image).and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key());
+        let written = || job.images.get(image).map(|image| image.written.clone()).unwrap_or_default();
+        let trouble = |slot: &Slot| {
             let report = seat::report(job, image, slot, now);
             let reason = report.and_then(|report| Some((report.reason?, &report.message)));
             reason.map(|(reason, message)| format!("{reason}: {message}")).unwrap_or_default()
         };
-        match wait {
-            Wait::Suspended => Waiting::Suspended,
-            Wait::Parallelism => Waiting::Parallelism { limit: self.places(job) },
-            Wait::NotReady => Waiting::NodeNotReady,
-            Wait::NoAgent => Waiting::NoAgent,
-            Wait::Pending => Waiting::Pending,
-            Wait::Full(Full::Namespace) => Waiting::TooManyOrders { namespace: Some(job.id.namespace().into()) },
-            Wait::Full(Full::Node) => Waiting::TooManyOrders { namespace: None },
-            Wait::Unread(image) | Wait::Missing(image) => self.waiting_for_secret(job, image),
-            Wait::TooOld => Waiting::AgentTooOld,
-            Wait::Asking(image) => Waiting::Asking { image: written(image), trouble: trouble(image, slot) },
-            Wait::Unresolved(image) => {
-                let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
-                let askers = reference.map(|reference| self.askers(reference.key(), job.since(now), now));
+        match wait.reason {
+            Reason::Suspended => Waiting::Suspended { resume: job.words.resume },
+            Reason::Parallelism => Waiting::Parallelism { limit: self.places(job) },
+            Reason::NodeNotReady => Waiting::NodeNotReady,
+            Reason::NoAgent => Waiting::NoAgent,
+            Reason::AgentTooOld => Waiting::AgentTooOld,
+            Reason::SecretUnread | Reason::SecretMissing | Reason::SecretForbidden => {
+                self.waiting_for_secret(job, image)
+            }
+            Reason::TooManyOrders => {
+                let namespace = key.and_then(|key| self.is_full(job, at, key)) == Some(Full::Namespace);
+                let namespace = namespace.then(|| job.id.namespace().to_string());
+                Waiting::TooManyOrders { namespace, object: job.words.orders }
+            }
+            Reason::Unresolved => {
+                let known = Known { digests: &state.digests, secrets: &self.secrets, now };
+                if seat::entry(job, image, slot, known).0 == Entry::Asking {
+                    return Waiting::Asking { image: written(), trouble: trouble(slot) };
+                }
+                let askers = key.map(|key| self.askers(key, job.since(now), now));
                 let first = askers.as_ref().and_then(|askers| self.slots.get(askers.first?));
                 Waiting::Unresolved {
-                    image: written(image),
+                    image: written(),
                     by: first.map(|slot| slot.name.to_string()).unwrap_or_default(),
                     others: askers.map_or(0, |askers| askers.count.saturating_sub(1)),
-                    trouble: first.map(|slot| trouble(image, slot)).unwrap_or_default(),
+                    trouble: first.map(trouble).unwrap_or_default(),
                 }
             }
+            _ => Waiting::Pending,
         }
     }
 }
@@ -210,17 +225,7 @@ impl World {
         let count = match seat.standing {
             Standing::Succeeded => Count::Succeeded,
             Standing::Active => Count::Pulling,
-            Standing::Open(wait) => Count::Waiting(match wait {
-                Wait::Suspended => Reason::Suspended,
-                Wait::Parallelism => Reason::Parallelism,
-                Wait::Unresolved(_) | Wait::Asking(_) => Reason::Unresolved,
-                Wait::NotReady => Reason::NodeNotReady,
-                Wait::NoAgent => Reason::NoAgent,
-                Wait::Unread(image) | Wait::Missing(image) => self.waiting_for_secret(job, image).reason(),
-                Wait::TooOld => Reason::AgentTooOld,
-                Wait::Full(_) => Reason::TooManyOrders,
-                Wait::Pending => Reason::Pending,
-            }),
+            Standing::Open(wait) => Count::Waiting(wait.reason),
             Standing::Failed(failure) => {
                 let count = Count::Failed(self.failure_reason(job, failure));
                 return tally.add(&slot.name, count, seat.bytes, || self.message(job, failure, slot, now));

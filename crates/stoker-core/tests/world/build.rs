@@ -8,7 +8,7 @@ use stoker_core::Reference;
 use stoker_core::model::{Job, Node, Report};
 use stoker_core::reference::InvalidReference;
 use stoker_core::select::{Operator, Requirement, Selector};
-use stoker_core::{Bytes, Completion, Empty, Image, JobId, JobKind, Key, Phase, Policy, Pull, Unreachable};
+use stoker_core::{Bytes, Completion, Empty, Image, JobId, JobKind, Key, Phase, Policy, Pull, Unreachable, Words};
 
 /// Tests begin at this second, so that there is time before it.
 pub(crate) const BEGIN: i64 = 1_800_000_000;
@@ -68,11 +68,16 @@ pub(crate) fn image(written: &str) -> Image {
     Image { written: written.into(), reference: reference(written), secrets: Vec::new() }
 }
 
+/// How the users of these jobs call things.
+pub(crate) const WORDS: Words =
+    Words { resume: "set spec.suspend to false", secrets: "pullSecrets", orders: "NodePreheat" };
+
 /// A job on all nodes, made at the beginning, ten nodes at one time, once.
 pub(crate) fn job(name: &str, images: &[&str]) -> Job {
     Job {
         id: id(name),
         uid: name.into(),
+        words: &WORDS,
         generation: 1,
         created: at(0),
         images: images.iter().map(|written| image(written)).collect(),

@@ -2,9 +2,9 @@
 
 use stoker_core::model::{Completion, Image, Unreachable};
 use stoker_core::world::State;
-use stoker_core::{Bytes, Event, Reason, SecretId, Stage, Waiting};
+use stoker_core::{Bytes, Event, Reason, SecretId, Stage, Waiting, Words};
 
-use crate::build::{at, id, image, job, names, node, secs, short};
+use crate::build::{WORDS, at, id, image, job, names, node, secs, short};
 use crate::scene::Scene;
 
 #[test]
@@ -84,7 +84,7 @@ fn each_reason_to_wait_has_a_sentence() {
     };
     let asking = |trouble: &str| Waiting::Asking { image: image(), trouble: trouble.into() };
     let reasons = [
-        Waiting::Suspended,
+        Waiting::Suspended { resume: WORDS.resume },
         Waiting::Parallelism { limit: 0 },
         Waiting::Parallelism { limit: 1 },
         Waiting::Parallelism { limit: 10 },
@@ -105,6 +105,23 @@ fn each_reason_to_wait_has_a_sentence() {
     ];
     let sentences: Vec<String> = reasons.iter().map(|waiting| format!("{}: {waiting}", waiting.reason())).collect();
     insta::assert_snapshot!(sentences.join("\n"));
+}
+
+#[test]
+fn sentences_use_the_words_of_the_api_that_the_job_is_written_in() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut web = job("web", &["web@sha256:w"]);
+    web.words = &Words { resume: "set paused to no", secrets: "credentials", orders: "Tasks" };
+    web.images[0].secrets = vec![SecretId::new("default", "regcred")];
+    scene.job(web);
+    scene.plan();
+    let secrets = &scene.outcome("web").secrets;
+    assert!(secrets[0].message.ends_with("create it, or remove it from credentials"), "{secrets:?}");
+    scene.edit("web", |job| job.suspend = true);
+    scene.plan();
+    assert_eq!(told(&scene, "web"), "n1: waits (Suspended): the job is suspended; set paused to no to go on");
+    let full = Waiting::TooManyOrders { namespace: None, object: "Tasks" }.to_string();
+    assert!(full.starts_with("all jobs together have as many orders on this node as its Tasks can hold"), "{full}");
 }
 
 fn told(scene: &Scene, name: &str) -> String {

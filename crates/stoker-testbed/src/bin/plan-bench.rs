@@ -13,7 +13,7 @@ use stoker_core::reference::InvalidReference;
 use stoker_core::select::Selector;
 use stoker_core::{
     Ask, Bytes, Completion, Empty, Event, Image, JobId, Key, Order, Phase, Pin, Policy, Pull, Reason, Report, Terms,
-    Unreachable, World, pace,
+    Unreachable, Words, World, pace,
 };
 
 /// How many nodes of each job pull at one time.
@@ -153,6 +153,7 @@ fn job(number: usize, began: Timestamp) -> Job {
     Job {
         id: job_id(number),
         uid: number.to_string(),
+        words: &Words { resume: "", secrets: "", orders: "" },
         generation: 1,
         created: began,
         images: vec![Image {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube_core::dynamic::DynamicObject;
 use serde_json::Value;
-use stoker_core::model::{Completion, Empty, Job, JobId, Policy, Pull, SecretId, Unreachable};
+use stoker_core::model::{Completion, Empty, Job, JobId, Policy, Pull, SecretId, Unreachable, Words};
 use stoker_core::select::{Operator, Requirement, Selector};
 use stoker_core::text;
 
@@ -20,6 +20,9 @@ use crate::{image, labels, native};
 const ROUND: Duration = Duration::from_secs(24 * 3600);
 /// How often a failed attempt is repeated where the job does not say.
 const RETRIES: u32 = 3;
+
+/// How users of an ImagePullJob call things. It cannot be suspended.
+const WORDS: Words = Words { resume: "make another job", secrets: "pullSecrets", orders: "NodePreheat" };
 
 /// Upstream's daemon says of every pull that it does it. Plugins of container runtimes look at this annotation of the pod.
 const PULLED_BY: (&str, &str) = ("apps.kruise.io/pulling-image-by", "kruise-daemon");
@@ -86,6 +89,7 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
             CompletionType::Never => Completion::Continuous { resync: ROUND },
         },
         suspend: false,
+        words: &WORDS,
         unreachable: Unreachable::GiveUp,
         empty: Empty::Completes,
         started: status.start_time,
