@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use stoker_api::native::SealedLogin;
 use stoker_api::native::from_core::LoginChanges;
-use stoker_core::world::Wanted;
+use stoker_core::world::WantedSecret;
 use stoker_core::{Event, Found, LoginId, Offer, Reference, SecretId};
 use stoker_transfer::{LoginEntry, PublicKey};
 use tokio::sync::{mpsc, watch};
@@ -20,7 +20,7 @@ const MOST_OF_NODE: usize = 256 * 1024;
 
 /// The Secrets that running jobs name.
 pub(crate) struct Secrets {
-    wanted: BTreeMap<SecretId, Wanted>,
+    wanted: BTreeMap<SecretId, WantedSecret>,
     /// Which Secret a login is in.
     sources: BTreeMap<LoginId, SecretId>,
     /// What was read just now.
@@ -50,12 +50,13 @@ impl Secrets {
     }
 
     /// Jobs name these Secrets from now on. What is new among them is read at once.
-    pub(crate) fn want(&mut self, wanted: BTreeMap<SecretId, Wanted>) {
+    pub(crate) fn want(&mut self, wanted: BTreeMap<SecretId, WantedSecret>) {
         if wanted == self.wanted {
             return;
         }
-        for (id, Wanted { images, since }) in &wanted {
-            let all = |known: &Wanted| images.keys().all(|key| known.images.contains_key(key)) && *since <= known.since;
+        for (id, WantedSecret { images, since }) in &wanted {
+            let all =
+                |known: &WantedSecret| images.keys().all(|key| known.images.contains_key(key)) && *since <= known.since;
             if !self.wanted.get(id).is_some_and(all) {
                 self.ask(id.clone());
             }
@@ -236,7 +237,7 @@ mod tests {
     fn secrets(namespaces: &[&str]) -> (Secrets, mpsc::UnboundedReceiver<SecretId>) {
         let (now, asked) = mpsc::unbounded_channel();
         let mut secrets = Secrets::new(watch::Sender::new(BTreeSet::new()), now);
-        let wanted = Wanted { images: BTreeMap::from([(image("web").key(), image("web"))]), since: None };
+        let wanted = WantedSecret { images: BTreeMap::from([(image("web").key(), image("web"))]), since: None };
         secrets.want(namespaces.iter().map(|namespace| (secret(namespace), wanted.clone())).collect());
         (secrets, asked)
     }

@@ -104,7 +104,7 @@ pub struct SecretTrouble {
 /// Counts nodes one by one.
 #[derive(Default)]
 pub(crate) struct Tally {
-    counts: Counts,
+    counts: NodeCounts,
     bytes: Bytes,
     sized: u32,
     failures: Vec<FailedNode>,
@@ -114,7 +114,7 @@ pub(crate) struct Tally {
 }
 
 #[derive(Default)]
-struct Counts {
+struct NodeCounts {
     desired: u32,
     waiting: u32,
     pulling: u32,
@@ -123,7 +123,7 @@ struct Counts {
 }
 
 /// One node as the tally sees it.
-pub(crate) enum Count {
+pub(crate) enum NodeCount {
     Succeeded,
     Pulling,
     Waiting(Reason),
@@ -132,18 +132,18 @@ pub(crate) enum Count {
 
 impl Tally {
     /// Adds a node; the message of a failure is only asked for where it is described.
-    pub(crate) fn add(&mut self, node: &NodeName, count: Count, bytes: Bytes, message: impl FnOnce() -> String) {
+    pub(crate) fn add(&mut self, node: &NodeName, count: NodeCount, bytes: Bytes, message: impl FnOnce() -> String) {
         self.counts.desired += 1;
         self.bytes += bytes;
         self.sized += u32::from(bytes.total > 0);
         match count {
-            Count::Succeeded => self.counts.succeeded += 1,
-            Count::Pulling => self.counts.pulling += 1,
-            Count::Waiting(reason) => {
+            NodeCount::Succeeded => self.counts.succeeded += 1,
+            NodeCount::Pulling => self.counts.pulling += 1,
+            NodeCount::Waiting(reason) => {
                 self.counts.waiting += 1;
                 *self.waiting_for.entry(reason).or_default() += 1;
             }
-            Count::Failed(reason) => {
+            NodeCount::Failed(reason) => {
                 self.counts.failed += 1;
                 self.overdue |= reason == Reason::DeadlineExceeded;
                 if self.failures.len() < DESCRIBED_FAILURES {
@@ -162,7 +162,7 @@ impl Tally {
         closing: &mut Option<Timestamp>,
         now: Timestamp,
     ) -> Outcome {
-        let Counts { desired, waiting, pulling, succeeded, failed } = self.counts;
+        let NodeCounts { desired, waiting, pulling, succeeded, failed } = self.counts;
         let started = job.started;
         let resting = waiting == 0 && pulling == 0;
         let once = matches!(job.completion, Completion::Once { .. });

@@ -28,13 +28,13 @@ use crate::rollup::Outcome;
 use crate::select::selects;
 
 use demand::Demand;
-use held::Held;
+use held::HeldOrder;
 pub use plan::{OrderWrite, Plan};
 pub use room::{Full, ROOM, ROOM_OF_A_NAMESPACE};
-use seats::Seats;
-use secrets::Secrets;
-pub use secrets::{MOST_LOGINS, Wanted};
-pub use view::{NodeView, State};
+use seats::JobSeats;
+use secrets::KnownSecrets;
+pub use secrets::{MOST_LOGINS, WantedSecret};
+pub use view::{NodeState, NodeView};
 
 /// One fact, as seen by a watch or acknowledged by a write.
 #[derive(Clone, Debug)]
@@ -66,20 +66,20 @@ pub enum Event {
 
 /// All facts about one node. It stays in its place as long as there is any.
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct NodeSlot {
     name: NodeName,
     node: Option<Node>,
     agent: bool,
     /// Of its agent; none for one that publishes none.
     features: BTreeSet<String>,
-    orders: BTreeMap<Key, Held>,
+    orders: BTreeMap<Key, HeldOrder>,
     /// Boxed, because a map reserves room for entries that it does not have.
     reports: BTreeMap<Key, Box<Report>>,
     /// When anything was last heard of its agent, by our own clock.
     heard: Option<Timestamp>,
 }
 
-impl Slot {
+impl NodeSlot {
     fn report(&self, key: Key) -> Option<&Report> {
         self.reports.get(&key).map(|report| &**report)
     }
@@ -96,7 +96,7 @@ enum Stale {
 #[derive(Clone, Debug)]
 struct JobState {
     job: Job,
-    seats: Seats,
+    seats: JobSeats,
     stale: Stale,
     /// For each image whether its digest was known when the seats were last looked at.
     digests: Vec<bool>,
@@ -116,7 +116,7 @@ struct JobState {
 
 impl JobState {
     fn new(job: Job) -> Self {
-        let (seats, stale, digests) = (Seats::default(), Stale::All, Vec::new());
+        let (seats, stale, digests) = (JobSeats::default(), Stale::All, Vec::new());
         Self {
             job,
             seats,
@@ -133,7 +133,7 @@ impl JobState {
 
     /// Whether the job wants the node in this slot, or wanted it at the last plan, or names it. What changed between that plan and
     /// now is known to be stale.
-    fn is_about(&self, slots: &[Slot], at: usize) -> bool {
+    fn is_about(&self, slots: &[NodeSlot], at: usize) -> bool {
         let Some(slot) = slots.get(at) else { return false };
         match &self.job.names {
             Some(names) => names.contains(&*slot.name),
@@ -151,7 +151,7 @@ impl JobState {
 #[derive(Clone, Debug, Default)]
 pub struct World {
     jobs: BTreeMap<JobId, JobState>,
-    slots: Vec<Slot>,
+    slots: Vec<NodeSlot>,
     /// Slots without any fact, to be used again.
     vacant: Vec<usize>,
     /// Slots by name: plans go through nodes in this order, whatever the order of events was.
@@ -167,7 +167,7 @@ pub struct World {
     /// By slot: the jobs of pulls that were taken back or held, until the node's object says so. Until then they hold their
     /// places.
     leaving: BTreeMap<usize, BTreeSet<JobId>>,
-    secrets: Secrets,
+    secrets: KnownSecrets,
     /// Kinds whose jobs stand still.
     frozen: BTreeSet<JobKind>,
     /// Whether the word of one node is enough for all.
@@ -359,7 +359,8 @@ impl World {
     /// The orders of these images are looked at again wherever they stand.
     fn recheck_orders(&mut self, keys: &BTreeSet<Key>) {
         let slots = self.slots.iter().enumerate();
-        let held = |slot: &Slot, key: &Key| slot.orders.contains_key(key) || slot.orders.contains_key(&key.question());
+        let held =
+            |slot: &NodeSlot, key: &Key| slot.orders.contains_key(key) || slot.orders.contains_key(&key.question());
         let holding = slots.filter(|(_, slot)| keys.iter().any(|key| held(slot, key)));
         let holding: Vec<usize> = holding.map(|(at, _)| at).collect();
         // Orders that nobody wants any more make room for others.
@@ -373,11 +374,11 @@ impl World {
         if let Some(&at) = self.by_name.get(name) {
             return at;
         }
-        let slot = Slot { name: name.clone(), ..Slot::default() };
+        let slot = NodeSlot { name: name.clone(), ..NodeSlot::default() };
         let at = match self.vacant.pop() {
             Some(at) => at,
             None => {
-                self.slots.push(Slot::default());
+                self.slots.push(NodeSlot::default());
                 self.slots.len() - 1
             }
         };
@@ -402,13 +403,13 @@ impl World {
         let Some(slot) = self.slots.get_mut(at) else { return };
         if slot.node.is_none() && !slot.agent {
             self.by_name.remove(&slot.name);
-            *slot = Slot::default();
+            *slot = NodeSlot::default();
             self.vacant.push(at);
             self.dirty_slots.remove(&at);
         }
     }
 
-    fn change_node(&mut self, at: usize, change: impl FnOnce(&mut Slot)) {
+    fn change_node(&mut self, at: usize, change: impl FnOnce(&mut NodeSlot)) {
         if let Some(slot) = self.slots.get_mut(at) {
             change(slot);
             self.touch_node(at);

@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::{JobKind, job_kinds, native};
 use stoker_controller::snapshot;
-use stoker_core::world::State;
+use stoker_core::world::NodeState;
 use stoker_core::{Phase, human, text};
 
 use crate::cli::{ClusterArgs, GetArgs, Output, WrongInput};
@@ -156,7 +156,7 @@ async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Re
                 line.extend([human::bytes(bytes.upstream), attempt.to_string()]);
             }
             let sentence = match &image.report {
-                _ if first && row.state != State::Succeeded => why::sentence(row, now),
+                _ if first && row.state != NodeState::Succeeded => why::sentence(row, now),
                 // What a person should know although all is well.
                 Some(report) if report.phase == Phase::Succeeded => report.message.clone(),
                 _ => String::new(),

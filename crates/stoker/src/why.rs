@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use stoker_api::Summary;
 use stoker_controller::snapshot;
 use stoker_core::human;
-use stoker_core::world::State;
+use stoker_core::world::NodeState;
 use stoker_core::{JobId, Reason, Report, WAITING_FOR_ROOM, Waiting, World};
 
 use crate::cli::{ClusterArgs, WhyArgs};
@@ -20,7 +20,7 @@ use crate::{clock, jobs, table};
 /// One node of a job, for people.
 pub(crate) struct NodeRow {
     pub(crate) node: String,
-    pub(crate) state: State,
+    pub(crate) state: NodeState,
     pub(crate) images: Vec<ImageRow>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<NodeRow
         let images =
             images.map(|(image, report)| ImageRow { image: image.to_string(), report: report.cloned() }).collect();
         let state = match view.state {
-            State::Pulling if pending(&view.node) => State::Waiting(Waiting::Pending),
+            NodeState::Pulling if pending(&view.node) => NodeState::Waiting(Waiting::Pending),
             state => state,
         };
         NodeRow { node: view.node.to_string(), state, images }
@@ -61,7 +61,7 @@ pub(crate) fn all_rows(world: &mut World, job: &JobObject, summary: &Summary, no
         let others = summary.failures.iter().filter(|failed| !known.contains(&*failed.node));
         rows.extend(others.map(|failed| NodeRow {
             node: failed.node.to_string(),
-            state: State::Failed(failed.reason, failed.message.clone()),
+            state: NodeState::Failed(failed.reason, failed.message.clone()),
             images: Vec::new(),
         }));
         rows.sort_by(|a, b| a.node.cmp(&b.node));
@@ -72,10 +72,10 @@ pub(crate) fn all_rows(world: &mut World, job: &JobObject, summary: &Summary, no
 /// A state in a sentence.
 pub(crate) fn sentence(row: &NodeRow, now: Timestamp) -> String {
     match &row.state {
-        State::Succeeded => "has every image".into(),
-        State::Waiting(waiting) => format!("{}: {waiting}", waiting.reason()),
-        State::Failed(reason, message) => format!("{reason}: {message}"),
-        State::Pulling => {
+        NodeState::Succeeded => "has every image".into(),
+        NodeState::Waiting(waiting) => format!("{}: {waiting}", waiting.reason()),
+        NodeState::Failed(reason, message) => format!("{reason}: {message}"),
+        NodeState::Pulling => {
             let busy = row.images.iter().filter(|image| image.report.as_ref().is_none_or(|report| !report.ended()));
             let parts: Vec<String> = busy.map(|image| pulling(image, now)).collect();
             parts.join("; ")
@@ -114,12 +114,12 @@ fn pulling(image: &ImageRow, now: Timestamp) -> String {
     }
 }
 
-pub(crate) fn word(state: &State) -> &'static str {
+pub(crate) fn word(state: &NodeState) -> &'static str {
     match state {
-        State::Succeeded => "Done",
-        State::Pulling => "Pulling",
-        State::Waiting(_) => "Waiting",
-        State::Failed(..) => "Failed",
+        NodeState::Succeeded => "Done",
+        NodeState::Pulling => "Pulling",
+        NodeState::Waiting(_) => "Waiting",
+        NodeState::Failed(..) => "Failed",
     }
 }
 
@@ -153,7 +153,7 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<
         return Ok(ExitCode::SUCCESS);
     }
     let open: Vec<&NodeRow> =
-        asked.into_iter().filter(|row| args.node.is_some() || row.state != State::Succeeded).collect();
+        asked.into_iter().filter(|row| args.node.is_some() || row.state != NodeState::Succeeded).collect();
     if open.is_empty() {
         let message = if summary.message.is_empty() { "nothing is known yet".into() } else { summary.message };
         outln!("{}: no node is waiting; {message}", job.name());

@@ -10,7 +10,7 @@ use kube::runtime::wait::await_condition;
 use serde_json::{Value, json};
 use stoker_api::native::{NodePreheat, Preheat};
 use stoker_controller::snapshot;
-use stoker_core::world::State;
+use stoker_core::world::NodeState;
 use stoker_core::{Clock, JobId};
 use stoker_transfer::NodeKey;
 use tokio_util::sync::CancellationToken;
@@ -193,8 +193,8 @@ async fn why(client: &Client, clock: &Clock) -> String {
     let mut world = snapshot::take(&client, "default").await.unwrap().world;
     world.plan(clock());
     match &world.nodes(&JobId::new(("stoker.dev", "Preheat"), "default", "web"), clock())[0].state {
-        State::Waiting(waiting) => waiting.to_string(),
-        State::Failed(reason, message) => format!("{reason}: {message}"),
+        NodeState::Waiting(waiting) => waiting.to_string(),
+        NodeState::Failed(reason, message) => format!("{reason}: {message}"),
         other => format!("{other:?}"),
     }
 }

@@ -156,12 +156,12 @@ impl fmt::Debug for Key {
 /// A string that is not 20 hexadecimal digits.
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is not an order key (20 lower-case hexadecimal digits)")]
-pub struct NotAKey(String);
+pub struct NotAnOrderKey(String);
 
 impl FromStr for Key {
-    type Err = NotAKey;
-    fn from_str(s: &str) -> Result<Self, NotAKey> {
-        let bad = || NotAKey(s.into());
+    type Err = NotAnOrderKey;
+    fn from_str(s: &str) -> Result<Self, NotAnOrderKey> {
+        let bad = || NotAnOrderKey(s.into());
         let digits = s.as_bytes();
         if digits.len() != 20 || !digits.iter().all(|d| d.is_ascii_digit() || (b'a'..=b'f').contains(d)) {
             return Err(bad());

@@ -60,7 +60,7 @@ impl<'a> Places<'a> {
 
 /// What changes.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Turns {
+pub(super) struct TurnChanges {
     /// Those that give their places away.
     pub(super) yields: Vec<Key>,
     /// Those that begin.
@@ -78,8 +78,8 @@ pub(super) fn turns<'a>(
     places: usize,
     turn: Duration,
     now: Timestamp,
-) -> Turns {
-    let mut turns = Turns::default();
+) -> TurnChanges {
+    let mut turns = TurnChanges::default();
     let mut taken = Places::default();
     pulling.iter().for_each(|contender| taken.take(contender));
     // First come, first served, among those whose namespace has the fewest places.
@@ -141,7 +141,7 @@ mod tests {
     }
 
     /// `(number, namespace, since, stalls)` of those that pull and those that wait, at second 100 with three places.
-    fn table(pulling: &[(u32, &str, i64, bool)], waiting: &[(u32, &str, i64)]) -> Turns {
+    fn table(pulling: &[(u32, &str, i64, bool)], waiting: &[(u32, &str, i64)]) -> TurnChanges {
         let orders = orders();
         let contender = |&(n, namespace, since, stalls): &(u32, &str, i64, bool)| {
             Contender::new(key(n), &orders[namespace], at(since), stalls)
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(turns.waits, [(key(2), 3), (key(3), 4)]);
         let alone = table(&[], &[(2, "a", 2), (1, "a", 1), (3, "a", 3), (4, "a", 4)]);
         assert_eq!(alone.starts, keys(&[1, 2, 3]), "places that nobody else wants");
-        assert_eq!(table(&[], &[]), Turns::default());
+        assert_eq!(table(&[], &[]), TurnChanges::default());
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let tarpit = [(1, "a", 95, true), (2, "a", 94, true), (3, "a", 93, true)];
         let turns = table(&tarpit, &[(4, "a", 96), (5, "b", 99)]);
         assert_eq!((turns.yields, turns.starts), (keys(&[3, 2]), keys(&[5, 4])));
-        assert_eq!(table(&tarpit, &[]), Turns::default(), "nobody needs the place");
+        assert_eq!(table(&tarpit, &[]), TurnChanges::default(), "nobody needs the place");
     }
 
     #[test]

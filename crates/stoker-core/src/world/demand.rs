@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::held::{Held, Kinds};
-use super::seat::{self, Able, Entry, Known, earliest};
-use super::{Slot, Stale, World};
+use super::held::{HeldOrder, Kinds};
+use super::seat::{self, ImageStanding, JudgedBy, MayAsk, earliest};
+use super::{NodeSlot, Stale, World};
 use crate::model::{Ask, Job, JobId, Key, Phase, Pin, Report, after};
 use crate::pace::{SILENCE, SLOW_ANSWER, WITNESSES};
 use crate::reason::Reason;
@@ -20,7 +20,7 @@ pub(super) struct Demand {
     /// The jobs that want it and have not ended.
     pub(super) jobs: BTreeSet<JobId>,
     /// Answers of the registry, with who carries each.
-    answers: BTreeMap<Pin, Carried>,
+    answers: BTreeMap<Pin, Carriers>,
     /// Nodes that were ordered to ask and have not answered.
     asking: BTreeSet<usize>,
     /// By when they were asked: how many nodes could not learn the digest.
@@ -51,7 +51,7 @@ fn count_since(counts: &BTreeMap<Timestamp, usize>, since: Timestamp) -> usize {
 
 /// How many orders and how many reports carry one answer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Carried {
+struct Carriers {
     orders: usize,
     reports: usize,
 }
@@ -62,7 +62,7 @@ impl Demand {
         self.asking.contains(&at)
     }
 
-    fn answers_since(&self, since: Timestamp) -> impl Iterator<Item = (&Pin, Carried)> + Clone {
+    fn answers_since(&self, since: Timestamp) -> impl Iterator<Item = (&Pin, Carriers)> + Clone {
         let from = Pin::new(since, String::new());
         self.answers.range(from..).map(|(pin, carried)| (pin, *carried))
     }
@@ -113,7 +113,7 @@ impl Demand {
     }
 
     /// Counts an answer in or out. Returns whether that may change what a job knows.
-    fn count(&mut self, pin: Option<Pin>, change: impl FnOnce(&mut Carried)) -> bool {
+    fn count(&mut self, pin: Option<Pin>, change: impl FnOnce(&mut Carriers)) -> bool {
         let Some(pin) = pin else { return false };
         let carried = self.answers.entry(pin.clone()).or_default();
         let before = (carried.orders > 0, carried.reports);
@@ -154,31 +154,31 @@ impl Demand {
 /// Until when the node of an order without final answer is believed to be at work: counted from the ask, from the last
 /// time that anything was heard of the node, or from what its report says. The last is the agent's clock: one that is
 /// ahead of ours proves nothing.
-pub(super) fn silent_from(order: &Held, report: Option<&Report>, slot: &Slot, now: Timestamp) -> Timestamp {
+pub(super) fn silent_from(order: &HeldOrder, report: Option<&Report>, slot: &NodeSlot, now: Timestamp) -> Timestamp {
     let said = report.map(|report| report.updated).filter(|said| *said <= now);
     let last = [said, slot.heard].into_iter().flatten().fold(order.asked, Timestamp::max);
     after(last, SILENCE)
 }
 
 /// Whether the newest ask of this order has its final answer.
-pub(super) fn answered(order: &Held, report: Option<&Report>) -> bool {
+pub(super) fn answered(order: &HeldOrder, report: Option<&Report>) -> bool {
     report.is_some_and(|report| report.ended() && report.asked >= order.asked)
 }
 
 /// Whether the node of this order learns the digest from the registry.
-fn asks_registry(order: &Held) -> bool {
+fn asks_registry(order: &HeldOrder) -> bool {
     matches!(order.ask, Ask::Resolve | Ask::Fetch(None))
 }
 
 /// What the registry told this node, where it was told to ask: a node has no say in what it was not asked. The answer to the ask
 /// before this one counts for jobs that began before that, until the new one comes.
-fn answer<'a>(order: &Held, report: Option<&'a Report>) -> Option<&'a Pin> {
+fn answer<'a>(order: &HeldOrder, report: Option<&'a Report>) -> Option<&'a Pin> {
     let said = report.filter(|report| asks_registry(order) && report.asked <= order.asked)?;
     said.pin.as_ref().filter(|pin| pin.asked == said.asked)
 }
 
 /// Whether this order makes its node ask the registry for a digest, and it has not answered.
-fn is_asking(order: &Held, report: Option<&Report>) -> bool {
+fn is_asking(order: &HeldOrder, report: Option<&Report>) -> bool {
     let asks = asks_registry(order) && !order.hold;
     let has_answer = answer(order, report).is_some_and(|pin| pin.asked == order.asked);
     asks && !has_answer && !answered(order, report)
@@ -186,7 +186,7 @@ fn is_asking(order: &Held, report: Option<&Report>) -> bool {
 
 /// When a node was asked that could not learn the digest, and whether it cannot resolve at all: that says nothing about the
 /// registry. A node that says it has learned it, and not what, has not.
-fn failed(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
+fn failed(order: &HeldOrder, report: Option<&Report>) -> Option<(Timestamp, bool)> {
     let report = report.filter(|report| asks_registry(order) && answered(order, Some(report)))?;
     let failed = match report.phase {
         Phase::Failed => true,
@@ -198,7 +198,7 @@ fn failed(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
 
 /// Whether a node that asks the registry takes too long: its attempt failed and it rests, it stalls, it is not ready, or it
 /// has not said anything for a while. It goes on, but others need not wait for it.
-fn is_slow(order: &Held, report: Option<&Report>, slot: &Slot, now: Timestamp) -> bool {
+fn is_slow(order: &HeldOrder, report: Option<&Report>, slot: &NodeSlot, now: Timestamp) -> bool {
     let troubled = report.is_some_and(|report| report.asked >= order.asked && report.reason.is_some());
     let ready = slot.node.as_ref().is_some_and(|node| node.ready);
     troubled || !ready || after(order.asked, SLOW_ANSWER) <= now
@@ -206,7 +206,7 @@ fn is_slow(order: &Held, report: Option<&Report>, slot: &Slot, now: Timestamp) -
 
 /// When a node was asked that did not have to ask the registry, and whether it turned out to have the image: it says that
 /// it is there, and not what its tag means.
-fn had(order: &Held, report: Option<&Report>) -> Option<(Timestamp, bool)> {
+fn had(order: &HeldOrder, report: Option<&Report>) -> Option<(Timestamp, bool)> {
     let report = report.filter(|report| order.pinned.is_none() && answered(order, Some(report)))?;
     match report.phase {
         Phase::Succeeded if report.pin.is_none() => Some((report.asked, true)),
@@ -230,7 +230,7 @@ struct Contribution {
 impl Contribution {
     /// The contributions of a node to the demand for an image. A node that answers the question and pulls without a digest has
     /// still only one word.
-    fn both(slot: &Slot, image: Key) -> [Self; 2] {
+    fn both(slot: &NodeSlot, image: Key) -> [Self; 2] {
         let (pull, mut question) = (Self::of(slot, image), Self::of(slot, image.question()));
         if pull.reported.is_some() {
             question.reported = None;
@@ -239,7 +239,7 @@ impl Contribution {
     }
 
     /// A report without its order says nothing: nobody asked for it, or nobody wants to know any more.
-    fn of(slot: &Slot, key: Key) -> Self {
+    fn of(slot: &NodeSlot, key: Key) -> Self {
         let Some(order) = slot.orders.get(&key) else { return Self::default() };
         let report = slot.report(key);
         let failed = failed(order, report);
@@ -282,7 +282,7 @@ const ENOUGH_FAILURES: usize = 3;
 
 impl World {
     /// Changes what one node was ordered about an image, or reports about it, and tells all that it touches.
-    pub(super) fn change_entry(&mut self, at: usize, image: Key, change: impl FnOnce(&mut Slot)) {
+    pub(super) fn change_entry(&mut self, at: usize, image: Key, change: impl FnOnce(&mut NodeSlot)) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         let before = Contribution::both(slot, image);
         change(slot);
@@ -372,11 +372,11 @@ impl World {
     /// Whether another node of the job could be asked now.
     fn may_be_asked(&self, job: &Job, image: usize, key: Key, now: Timestamp) -> bool {
         let unknown = vec![false; job.images.len()];
-        let known = Known { digests: &unknown, secrets: &self.secrets, now };
-        let may_ask = |slot: &Slot| {
+        let known = JudgedBy { digests: &unknown, secrets: &self.secrets, now };
+        let may_ask = |slot: &NodeSlot| {
             let here = slot.agent && slot.node.as_ref().is_some_and(|node| node.ready && selects(job, node));
-            here && seat::able(slot, key, job.since(now), now) != Able::Nothing
-                && seat::entry(job, image, slot, known).0 == Entry::Open
+            here && seat::able(slot, key, job.since(now), now) != MayAsk::Nothing
+                && seat::entry(job, image, slot, known).0 == ImageStanding::Open
         };
         self.candidates(job).any(|(_, slot)| may_ask(slot))
     }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::World;
-use super::held::Held;
+use super::held::HeldOrder;
 use crate::model::{Job, JobId, JobKind, Key, Order};
 
 impl World {
@@ -42,7 +42,7 @@ impl World {
 
     /// The jobs that stand still and that an unfinished order of this image goes on naming, whatever becomes of it: all of a frozen
     /// kind, known or not, and those with an unreadable status that want the image there.
-    pub(super) fn kept_names(&self, at: usize, image: Key, order: &Held) -> BTreeSet<JobId> {
+    pub(super) fn kept_names(&self, at: usize, image: Key, order: &HeldOrder) -> BTreeSet<JobId> {
         let unreadable = self.wanted_by(at, image).filter(|job| job.unreadable.is_some()).map(|job| &job.id);
         let unreadable = unreadable.filter(|id| order.jobs.contains(*id));
         let frozen = order.jobs.iter().filter(|id| self.is_frozen(id));

@@ -14,7 +14,7 @@ const MANY: usize = 16;
 
 /// An order: its own times, and what it shares with others. It derefs to the latter, in which the times are blank.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldOrder {
     /// [`Order::asked`].
     pub(super) asked: Timestamp,
     /// [`Pin::asked`] of its digest, if it has one.
@@ -24,14 +24,14 @@ pub(super) struct Held {
     shared: Arc<Order>,
 }
 
-impl Deref for Held {
+impl Deref for HeldOrder {
     type Target = Order;
     fn deref(&self) -> &Order {
         &self.shared
     }
 }
 
-impl Held {
+impl HeldOrder {
     /// The order as it came in.
     pub(super) fn order(&self) -> Order {
         let mut order = Order { asked: self.asked, ..(*self.shared).clone() };
@@ -68,14 +68,14 @@ pub(super) struct Kinds(Vec<Arc<Order>>);
 
 impl Kinds {
     /// Takes an order in.
-    pub(super) fn hold(&mut self, mut order: Order) -> Held {
+    pub(super) fn hold(&mut self, mut order: Order) -> HeldOrder {
         let asked = std::mem::replace(&mut order.asked, Timestamp::UNIX_EPOCH);
         let pinned = match &mut order.ask {
             Ask::Fetch(Some(pin)) => Some(std::mem::replace(&mut pin.asked, Timestamp::UNIX_EPOCH)),
             _ => None,
         };
         if let Some(shared) = self.0.iter().find(|there| ***there == order) {
-            return Held { asked, pinned, weight: weight(shared), shared: shared.clone() };
+            return HeldOrder { asked, pinned, weight: weight(shared), shared: shared.clone() };
         }
         if self.0.len() >= MANY {
             self.0.retain(|there| Arc::strong_count(there) > 1);
@@ -85,7 +85,7 @@ impl Kinds {
         if self.0.len() < MANY {
             self.0.push(shared.clone());
         }
-        Held { asked, pinned, weight: weight(&shared), shared }
+        HeldOrder { asked, pinned, weight: weight(&shared), shared }
     }
 }
 

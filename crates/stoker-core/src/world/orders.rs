@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::World;
 use super::demand::{answered, silent_from};
-use super::held::Held;
+use super::held::HeldOrder;
 use crate::model::{Ask, Job, JobId, Key, LoginId, Order, Pin, Pull, Report, Terms, after};
 use crate::pace::{self, SLOW_ANSWER};
 use crate::reference::Reference;
@@ -18,7 +18,7 @@ pub(super) type Changes = BTreeMap<usize, BTreeMap<Key, Option<Order>>>;
 
 /// What one job wants of an order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Part<'a> {
+struct JobPart<'a> {
     /// When the job was made; not known of a job that is not known.
     created: Option<Timestamp>,
     job: &'a JobId,
@@ -26,8 +26,8 @@ struct Part<'a> {
 
 /// What an order takes from the jobs that it serves: strictest among those of one namespace, most generous between namespaces.
 /// Older jobs come first, so that no later one changes what a runtime is told for them.
-fn merged<'a>(parts: impl Iterator<Item = (Part<'a>, &'a Pull)>) -> Option<Pull> {
-    let parts: BTreeMap<Part<'a>, &Pull> = parts.collect();
+fn merged<'a>(parts: impl Iterator<Item = (JobPart<'a>, &'a Pull)>) -> Option<Pull> {
+    let parts: BTreeMap<JobPart<'a>, &Pull> = parts.collect();
     let mut namespaces: Vec<(&str, Pull)> = Vec::new();
     for (part, wanted) in parts {
         match namespaces.iter_mut().find(|(name, _)| *name == part.job.namespace()) {
@@ -49,7 +49,7 @@ impl World {
 
     pub(super) fn set_orders(&mut self, at: usize, orders: BTreeMap<Key, Order>) {
         let Some(slot) = self.slots.get(at) else { return };
-        for key in changed(&slot.orders, &orders, Held::is) {
+        for key in changed(&slot.orders, &orders, HeldOrder::is) {
             let order = orders.get(&key).cloned();
             self.set_order(at, key, order);
         }
@@ -153,7 +153,7 @@ impl World {
     #[allow(clippy::too_many_arguments, reason = "one caller, which has all of it in hand")]
     fn amended(
         &self,
-        order: &Held,
+        order: &HeldOrder,
         at: usize,
         image: Key,
         serves: &[&Job],
@@ -182,12 +182,12 @@ impl World {
 
     /// How to pull for these jobs and for those that stand still in an order. Of one that is not known nobody knows what it
     /// wants: what the order says counts as its wish, so that others change the order only where its wish cannot matter.
-    fn pull(&self, jobs: &[&Job], kept: &BTreeSet<JobId>, order: Option<&Held>) -> Option<Pull> {
+    fn pull(&self, jobs: &[&Job], kept: &BTreeSet<JobId>, order: Option<&HeldOrder>) -> Option<Pull> {
         let known = kept.iter().filter_map(|id| self.jobs.get(id)).map(|state| &state.job);
         let known = jobs.iter().copied().chain(known);
-        let known = known.map(|job| (Part { created: Some(job.created), job: &job.id }, &job.pull));
+        let known = known.map(|job| (JobPart { created: Some(job.created), job: &job.id }, &job.pull));
         let unknown = kept.iter().filter(|id| !self.jobs.contains_key(id));
-        let unknown = unknown.filter_map(|job| Some((Part { created: None, job }, &order?.terms.pull)));
+        let unknown = unknown.filter_map(|job| Some((JobPart { created: None, job }, &order?.terms.pull)));
         merged(known.chain(unknown))
     }
 
@@ -231,7 +231,7 @@ impl World {
         kept: &BTreeSet<JobId>,
         at: usize,
         key: Key,
-        old: Option<&Held>,
+        old: Option<&HeldOrder>,
         pulling: usize,
     ) -> Terms {
         let had = old.map(|old| old.terms.logins.as_slice()).unwrap_or_default();
@@ -260,7 +260,7 @@ impl World {
         }
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
-        let at_work = |old: &&Held| {
+        let at_work = |old: &&HeldOrder| {
             let awake = slot.is_some_and(|slot| now < silent_from(old, report, slot, now));
             !old.hold && !answered(old, report) && awake
         };
@@ -320,7 +320,7 @@ fn names(serves: &[&Job], kept: &BTreeSet<JobId>) -> BTreeSet<JobId> {
 }
 
 /// The time of an order that is under way and gets new logins, and what it asks then.
-fn ask_anew(order: &Held, jobs: &[&Job], now: Timestamp) -> (Timestamp, Ask) {
+fn ask_anew(order: &HeldOrder, jobs: &[&Job], now: Timestamp) -> (Timestamp, Ask) {
     let since = jobs.iter().map(|job| job.since(now)).max().unwrap_or(now);
     (next(order.asked, now).max(since), order.order().ask)
 }
@@ -331,13 +331,13 @@ pub(super) fn image_key(key: Key, order: &Order) -> Key {
 }
 
 /// Whether the answer of an order is one for a job that counts from this time.
-fn counts(order: &Held, since: Timestamp) -> bool {
+fn counts(order: &HeldOrder, since: Timestamp) -> bool {
     order.asked >= since && order.pinned.is_none_or(|asked| asked >= since)
 }
 
 /// Whether an order under way is about to get logins that it did not have. That is a new ask: nobody knows whether the
 /// agent has just been refused without them. An order whose answer will not count is asked anew anyway.
-fn brings_logins(order: &Held, logins: &[LoginId], jobs: &[&Job], now: Timestamp) -> bool {
+fn brings_logins(order: &HeldOrder, logins: &[LoginId], jobs: &[&Job], now: Timestamp) -> bool {
     let new = logins.iter().any(|login| !order.terms.logins.contains(login));
     new && jobs.iter().all(|job| counts(order, job.since(now)))
 }

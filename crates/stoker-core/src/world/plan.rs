@@ -8,15 +8,15 @@ use jiff::Timestamp;
 use super::demand::{Askers, answered};
 use super::orders::Changes;
 use super::room::Full;
-use super::seat::{self, Able, Entry, Known, Standing, Wait};
-use super::seats::Seats;
+use super::seat::{self, ImageStanding, JudgedBy, MayAsk, SeatStanding, Wait};
+use super::seats::JobSeats;
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
 use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Phase, Policy, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
 use crate::reference::Reference;
-use crate::rollup::{Count, Outcome, Tally};
+use crate::rollup::{NodeCount, Outcome, Tally};
 
 /// Every effect of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -165,8 +165,8 @@ impl World {
         }
         for name in self.unknown_names(&state.job) {
             let count = match state.job.overdue(now) {
-                true => Count::Failed(Reason::DeadlineExceeded),
-                false => Count::Waiting(Reason::NodeUnknown),
+                true => NodeCount::Failed(Reason::DeadlineExceeded),
+                false => NodeCount::Waiting(Reason::NodeUnknown),
             };
             tally.add(&name.into(), count, Bytes::default(), || UNKNOWN_NODE.into());
         }
@@ -190,7 +190,7 @@ impl World {
         self.ask_for_digests(job, seats, now, changes);
         let leaving = |at: &usize| self.leaving.get(at).is_some_and(|jobs| jobs.contains(&job.id));
         let leaving: BTreeSet<usize> = self.leaving.keys().copied().filter(leaving).collect();
-        let active = seats.iter().filter(|(_, seat)| seat.standing == Standing::Active).map(|(at, _)| *at);
+        let active = seats.iter().filter(|(_, seat)| seat.standing == SeatStanding::Active).map(|(at, _)| *at);
         let has_place: BTreeSet<usize> = active.chain(leaving).collect();
         let mut free = pace::free(job, seats.len(), has_place.len());
         let own = seats.len().min(job.places(seats.len()));
@@ -198,7 +198,7 @@ impl World {
         let digests = self.digests_known(job, now);
         let mut resolutions = self.resolutions(job, now);
         // A node at work may have got another image to pull, for which it needs no place more.
-        let mut open = seats.positions(|seat| seat.standing == Standing::Active || seat.may_be_handed_out());
+        let mut open = seats.positions(|seat| seat.standing == SeatStanding::Active || seat.may_be_handed_out());
         // Those that were held go on first: they have a part of it.
         let held: BTreeSet<usize> = self.holding.iter().copied().filter(|at| self.holds(job, *at)).collect();
         if !held.is_empty() {
@@ -233,7 +233,7 @@ impl World {
                 continue;
             };
             if let Some(wait) = self.obstacle(job, *at, free, &resolutions, &digests, now) {
-                seat.standing = Standing::Open(wait);
+                seat.standing = SeatStanding::Open(wait);
             }
         }
         let given_up = resolutions.iter().filter_map(|resolution| match resolution {
@@ -243,9 +243,9 @@ impl World {
         given_up.min()
     }
 
-    fn look_again(&self, job: &Job, seats: &mut Seats, position: usize, digests: &[bool], now: Timestamp) {
+    fn look_again(&self, job: &Job, seats: &mut JobSeats, position: usize, digests: &[bool], now: Timestamp) {
         let Some((at, seat)) = seats.get_mut(position) else { return };
-        let known = Known { digests, secrets: &self.secrets, now };
+        let known = JudgedBy { digests, secrets: &self.secrets, now };
         if let Some(now) = self.slots.get(*at).and_then(|slot| seat::seat(job, slot, known)) {
             *seat = now;
         }
@@ -260,7 +260,7 @@ impl World {
 
     /// Has nodes ask the registry for the digests that the job lacks. That fetches nothing, so it takes no place of the job's
     /// parallelism; but a job that is paused does not ask.
-    fn ask_for_digests(&mut self, job: &Job, seats: &mut Seats, now: Timestamp, changes: &mut Changes) {
+    fn ask_for_digests(&mut self, job: &Job, seats: &mut JobSeats, now: Timestamp, changes: &mut Changes) {
         let digests = self.digests_known(job, now);
         if job.parallelism == 0 || digests.iter().all(|known| *known) {
             return;
@@ -271,16 +271,16 @@ impl World {
             for position in seats.positions(|seat| seat.may_be_handed_out()) {
                 let Some(&(at, _)) = seats.get(position) else { continue };
                 let Some(slot) = self.slots.get(at) else { continue };
-                let known = Known { digests: &digests, secrets: &self.secrets, now };
+                let known = JudgedBy { digests: &digests, secrets: &self.secrets, now };
                 let (Resolution::Open { askers, look, .. }, true) = (
                     self.resolution(job, image, &reference, now),
-                    seat::entry(job, image, slot, known).0 == Entry::Open
+                    seat::entry(job, image, slot, known).0 == ImageStanding::Open
                         && self.secret_wait(job, image, at, now).is_none()
                         && self.has_no_room(job, image, at).is_none(),
                 ) else {
                     continue;
                 };
-                let able = seat::able(slot, reference.key(), since, now) == Able::Resolve;
+                let able = seat::able(slot, reference.key(), since, now) == MayAsk::Resolve;
                 let ask = match (able, askers.more > 0) {
                     (true, true) => Ask::Resolve,
                     (true, false) if look && seat::may_look(slot, reference.key(), since) => Ask::Look,
@@ -359,7 +359,7 @@ impl World {
     ) -> impl Iterator<Item = Option<Wait>> + 'a {
         let open = self.open_images(job, at, digests, now).into_iter();
         open.map(move |(image, entry)| match (entry, self.has_no_room(job, image, at), resolutions.get(image)) {
-            (Entry::Asking, ..) => Some(Wait { reason: Reason::Unresolved, image }),
+            (ImageStanding::Asking, ..) => Some(Wait { reason: Reason::Unresolved, image }),
             (_, Some(_), _) => Some(Wait { reason: Reason::TooManyOrders, image }),
             (_, _, Some(Resolution::Open { askers, contested, .. })) => {
                 match askers.more_pulls > 0 && self.must_pull(job, image, at, *contested, now) {
@@ -401,18 +401,18 @@ impl World {
         let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
         let (Some(reference), Some(slot)) = (reference, self.slots.get(at)) else { return false };
         match seat::able(slot, reference.key(), job.since(now), now) {
-            Able::Pull => true,
-            Able::Nothing => contested && self.has_resolved(at, reference.key().question()),
-            Able::Resolve => false,
+            MayAsk::Pull => true,
+            MayAsk::Nothing => contested && self.has_resolved(at, reference.key().question()),
+            MayAsk::Resolve => false,
         }
     }
 
     /// The images that a node lacks and does not pull.
-    fn open_images(&self, job: &Job, at: usize, digests: &[bool], now: Timestamp) -> Vec<(usize, Entry)> {
-        let known = Known { digests, secrets: &self.secrets, now };
+    fn open_images(&self, job: &Job, at: usize, digests: &[bool], now: Timestamp) -> Vec<(usize, ImageStanding)> {
+        let known = JudgedBy { digests, secrets: &self.secrets, now };
         let Some(slot) = self.slots.get(at) else { return Vec::new() };
         let entries = (0..job.images.len()).map(|image| (image, seat::entry(job, image, slot, known).0));
-        entries.filter(|(_, entry)| matches!(entry, Entry::Open | Entry::Asking)).collect()
+        entries.filter(|(_, entry)| matches!(entry, ImageStanding::Open | ImageStanding::Asking)).collect()
     }
 
     fn order_image(
@@ -475,7 +475,7 @@ fn awaits_digests_until(job: &Job, now: Timestamp) -> Timestamp {
 impl JobState {
     /// An ended job has no seats any more; it is only kept until its ttl.
     fn retire(&mut self, now: Timestamp, expired: &mut Vec<JobId>) {
-        self.seats = Seats::default();
+        self.seats = JobSeats::default();
         self.stale = Stale::All;
         self.closing = None;
         self.holds_back = false;

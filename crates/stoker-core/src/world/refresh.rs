@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::demand::answered;
-use super::seat::{self, Known};
-use super::{JobState, Slot, Stale, World};
+use super::seat::{self, JudgedBy};
+use super::{JobState, NodeSlot, Stale, World};
 use crate::model::{Job, JobId};
 
 impl World {
@@ -58,7 +58,7 @@ impl World {
         for &at in by_name.values() {
             let Some(slot) = slots.get(at) else { continue };
             for (JobState { job, seats, .. }, digests) in &mut stale {
-                if let Some(seat) = seat::seat(job, slot, Known { digests, secrets, now }) {
+                if let Some(seat) = seat::seat(job, slot, JudgedBy { digests, secrets, now }) {
                     seats.push(at, seat);
                 }
             }
@@ -70,7 +70,7 @@ impl World {
     pub(super) fn refresh(&self, state: &mut JobState, now: Timestamp) {
         let digests = self.digests_known(&state.job, now);
         let JobState { job, seats, stale, .. } = state;
-        let known = Known { digests: &digests, secrets: &self.secrets, now };
+        let known = JudgedBy { digests: &digests, secrets: &self.secrets, now };
         match std::mem::replace(stale, Stale::Some(BTreeSet::new())) {
             // Whether a digest is known decides for every node that could not learn it.
             Stale::Some(touched) if digests == state.digests => {
@@ -93,7 +93,7 @@ impl World {
     }
 
     /// The nodes that the job may want, by name: those that it names, or all.
-    pub(super) fn candidates<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (usize, &'a Slot)> + 'a {
+    pub(super) fn candidates<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = (usize, &'a NodeSlot)> + 'a {
         let named = job.names.iter().flatten().filter_map(|name| self.by_name.get(name.as_str()));
         let all = job.names.is_none().then(|| self.by_name.values());
         let slots = named.chain(all.into_iter().flatten());

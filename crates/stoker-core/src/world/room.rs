@@ -2,7 +2,7 @@
 //! so no namespace may fill it, and all of them together stay well below that.
 
 use super::World;
-use super::held::Held;
+use super::held::HeldOrder;
 use super::orders::image_key;
 use crate::model::{Job, JobId, Key, Order, Sandbox};
 
@@ -68,7 +68,7 @@ impl World {
             return None;
         }
         // What nobody wants any more is swept with the write that needs its room.
-        let wanted = |(key, order): &(&Key, &Held)| {
+        let wanted = |(key, order): &(&Key, &HeldOrder)| {
             let wanted = self.wanted_by(at, image_key(**key, order)).any(|_| true);
             wanted || order.jobs.contains(&job.id) || self.is_kept(order)
         };

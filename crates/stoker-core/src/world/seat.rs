@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use super::Slot;
+use super::NodeSlot;
 use super::demand::{answered, silent_from};
-use super::held::Held;
-use super::secrets::Secrets;
+use super::held::HeldOrder;
+use super::secrets::KnownSecrets;
 use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
 use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
 use crate::reason::Reason;
@@ -13,11 +13,11 @@ use crate::select::selects;
 
 /// Where a job stands on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum SeatStanding {
     /// Every image is there.
     Succeeded,
     /// Nothing more will be tried.
-    Failed(Failure),
+    Failed(SeatFailure),
     /// At least one order is running.
     Active,
     /// Something is missing and nothing is running.
@@ -26,7 +26,7 @@ pub(super) enum Standing {
 
 /// What failed first, as far as the order of images goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct SeatFailure {
     /// Which of the job's images.
     pub(super) image: usize,
     /// Why.
@@ -52,7 +52,7 @@ impl Wait {
 /// The standing with its bytes and the time at which time alone may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
-    pub(super) standing: Standing,
+    pub(super) standing: SeatStanding,
     pub(super) bytes: Bytes,
     pub(super) lapse: Option<Timestamp>,
 }
@@ -60,14 +60,14 @@ pub(super) struct Seat {
 impl Seat {
     /// Whether nothing but the job's own pace stands in the way.
     pub(super) fn may_be_handed_out(&self) -> bool {
-        let Standing::Open(wait) = self.standing else { return false };
+        let SeatStanding::Open(wait) = self.standing else { return false };
         !matches!(wait.reason, Reason::Suspended | Reason::NodeNotReady | Reason::NoAgent)
     }
 }
 
 /// Where one image of a job stands on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum ImageStanding {
     Done,
     Failed(Reason),
     Running,
@@ -78,32 +78,43 @@ pub(super) enum Entry {
 
 /// What entries of a job are judged by, besides the node's own facts.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct JudgedBy<'a> {
     /// For each image of the job whether its digest is known.
     pub(super) digests: &'a [bool],
-    pub(super) secrets: &'a Secrets,
+    pub(super) secrets: &'a KnownSecrets,
     pub(super) now: Timestamp,
 }
 
 /// Where this image stands, and when time alone may change that.
-pub(super) fn entry(job: &Job, image: usize, slot: &Slot, known: Known<'_>) -> (Entry, Option<Timestamp>) {
+pub(super) fn entry(
+    job: &Job,
+    image: usize,
+    slot: &NodeSlot,
+    known: JudgedBy<'_>,
+) -> (ImageStanding, Option<Timestamp>) {
     let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else {
-        return (Entry::Failed(Reason::InvalidReference), None);
+        return (ImageStanding::Failed(Reason::InvalidReference), None);
     };
     let found = order_entry(job, image, slot, reference.key(), known);
     let question = reference.key().question();
     match slot.orders.get(&question).is_some_and(|order| order.ask.is_question()) {
-        true if found == (Entry::Open, None) => order_entry(job, image, slot, question, known),
+        true if found == (ImageStanding::Open, None) => order_entry(job, image, slot, question, known),
         _ => found,
     }
 }
 
 /// Where the order under this key stands: the one for the image, or the question about it.
-fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>) -> (Entry, Option<Timestamp>) {
+fn order_entry(
+    job: &Job,
+    image: usize,
+    slot: &NodeSlot,
+    key: Key,
+    known: JudgedBy<'_>,
+) -> (ImageStanding, Option<Timestamp>) {
     let (now, since) = (known.now, job.since(known.now));
     let (order, report) = (slot.orders.get(&key), slot.report(key));
     // A report outlives its order so that people can read it; what a job counts is kept up to date by an order.
-    let Some(order) = order else { return (Entry::Open, None) };
+    let Some(order) = order else { return (ImageStanding::Open, None) };
     let question = order.ask.is_question();
     let resolved = known.digests.get(image) == Some(&true);
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
@@ -112,26 +123,28 @@ fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>)
         let silent = silent_from(order, report, slot, now);
         return match now < silent {
             // Another node was quicker to learn the digest.
-            true if question && resolved => (Entry::Open, None),
-            true if question => (Entry::Asking, Some(silent)),
-            true => (Entry::Running, Some(silent)),
-            false if order.asked >= since => (Entry::Failed(Reason::NodeSilent), None),
-            false => (Entry::Open, None),
+            true if question && resolved => (ImageStanding::Open, None),
+            true if question => (ImageStanding::Asking, Some(silent)),
+            true => (ImageStanding::Running, Some(silent)),
+            false if order.asked >= since => (ImageStanding::Failed(Reason::NodeSilent), None),
+            false => (ImageStanding::Open, None),
         };
     }
     // What another job was content with may not be enough: a node that had the tag has not asked the registry.
     let enough = order.terms.pull.policy >= job.pull.policy;
     match report.filter(|report| report.asked >= since && enough) {
-        Some(Report { phase: Phase::Succeeded, .. }) => (Entry::Done, None),
-        Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => (Entry::Open, None),
+        Some(Report { phase: Phase::Succeeded, .. }) => (ImageStanding::Done, None),
+        Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => {
+            (ImageStanding::Open, None)
+        }
         // It failed for others, who would have given up earlier than this job: nobody fails the pull of another.
         Some(Report { phase: Phase::Failed, .. })
             if !order.jobs.contains(&job.id) && !order.terms.pull.is_as_generous_as(&job.pull) =>
         {
-            (Entry::Open, None)
+            (ImageStanding::Open, None)
         }
         // The node could not learn the digest; another one has.
-        Some(Report { phase: Phase::Failed, .. }) if question && resolved => (Entry::Open, None),
+        Some(Report { phase: Phase::Failed, .. }) if question && resolved => (ImageStanding::Open, None),
         Some(report @ Report { phase: Phase::Failed, .. }) => {
             let again = match job.completion {
                 Completion::Once { .. } => None,
@@ -141,25 +154,25 @@ fn order_entry(job: &Job, image: usize, slot: &Slot, key: Key, known: Known<'_>)
             // Somebody took away what was there: a job that still runs wants it back.
             let removed = report.reason == Some(Reason::Removed);
             match mended || removed || again.is_some_and(|again| again <= now) {
-                true => (Entry::Open, None),
-                false => (Entry::Failed(report.reason.unwrap_or(Reason::Unknown)), again),
+                true => (ImageStanding::Open, None),
+                false => (ImageStanding::Failed(report.reason.unwrap_or(Reason::Unknown)), again),
             }
         }
         // Nobody asked, or another job's pull is under way, which this one may join.
-        Some(Report { phase: Phase::Pulling | Phase::Resolved, .. }) | None => (Entry::Open, None),
+        Some(Report { phase: Phase::Pulling | Phase::Resolved, .. }) | None => (ImageStanding::Open, None),
     }
 }
 
 /// Whether this failure says nothing about a pull: the node only looked, or cannot answer such a question. The order may be
 /// one for another job by now.
-fn is_no_answer(order: &Held, report: &Report) -> bool {
+fn is_no_answer(order: &HeldOrder, report: &Report) -> bool {
     let unable = order.ask.is_question() || report.asked < order.asked;
     report.reason == Some(Reason::Unresolved) || report.reason == Some(Reason::Unsupported) && unable
 }
 
 /// What a node may be asked about an image, for a job that counts from `since`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Able {
+pub(super) enum MayAsk {
     /// Anything.
     Resolve,
     /// Everything was asked: it is at it, or has answered.
@@ -169,24 +182,24 @@ pub(super) enum Able {
 }
 
 /// What this node may be asked about the image with this key.
-pub(super) fn able(slot: &Slot, key: Key, since: Timestamp, now: Timestamp) -> Able {
+pub(super) fn able(slot: &NodeSlot, key: Key, since: Timestamp, now: Timestamp) -> MayAsk {
     let (order, report) = (slot.orders.get(&key.question()), slot.report(key.question()));
-    let Some(order) = order else { return Able::Resolve };
+    let Some(order) = order else { return MayAsk::Resolve };
     // A question in flight is not replaced, also where its answer is too old for this job: jobs that keep coming would keep
     // each other from ever hearing one.
     if !answered(order, report) && now < silent_from(order, report, slot, now) {
-        return Able::Nothing;
+        return MayAsk::Nothing;
     }
     let report = report.filter(|_| order.ask == Ask::Resolve && order.asked >= since);
     match report.filter(|report| report.asked >= order.asked) {
-        Some(report) if report.reason == Some(Reason::Unsupported) => Able::Pull,
-        Some(report) if report.phase == Phase::Resolved => Able::Nothing,
-        _ => Able::Resolve,
+        Some(report) if report.reason == Some(Reason::Unsupported) => MayAsk::Pull,
+        Some(report) if report.phase == Phase::Resolved => MayAsk::Nothing,
+        _ => MayAsk::Resolve,
     }
 }
 
 /// Whether this node has not yet looked for the image.
-pub(super) fn may_look(slot: &Slot, key: Key, since: Timestamp) -> bool {
+pub(super) fn may_look(slot: &NodeSlot, key: Key, since: Timestamp) -> bool {
     let question = slot.orders.get(&key.question());
     question.is_none_or(|order| order.asked < since && answered(order, slot.report(key.question())))
 }
@@ -194,13 +207,13 @@ pub(super) fn may_look(slot: &Slot, key: Key, since: Timestamp) -> bool {
 /// Whether a pull that a registry refused may go better now: the job has a login that was not tried, or somebody is
 /// trying again already. Logins join an order with a new ask only, so an order has those that its answer is about; and
 /// a new order has all of them, so that every change of a Secret is tried once and not for ever.
-fn mended(job: &Job, image: usize, order: &Held, report: &Report, secrets: &Secrets) -> bool {
+fn mended(job: &Job, image: usize, order: &HeldOrder, report: &Report, secrets: &KnownSecrets) -> bool {
     let refused = report.reason == Some(Reason::Unauthorized);
     refused && (report.asked < order.asked || secrets.untried(job, image, order))
 }
 
 /// Where this job stands on this node, before the plan hands anything out; nowhere if it does not want the node.
-pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Option<Seat> {
+pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Seat> {
     let node = slot.node.as_ref().filter(|node| selects(job, node))?;
     let now = known.now;
     let (mut sum, mut lapses) = (Bytes::default(), None);
@@ -208,24 +221,24 @@ pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Option<Seat> {
     for image in 0..job.images.len() {
         let (entry, lapse) = entry(job, image, slot, known);
         match entry {
-            Entry::Done => {}
-            Entry::Failed(reason) => failed = failed.or(Some(Failure { image, reason })),
-            Entry::Running => running = true,
-            Entry::Asking => asking = asking.or(Some(image)),
-            Entry::Open => open = true,
+            ImageStanding::Done => {}
+            ImageStanding::Failed(reason) => failed = failed.or(Some(SeatFailure { image, reason })),
+            ImageStanding::Running => running = true,
+            ImageStanding::Asking => asking = asking.or(Some(image)),
+            ImageStanding::Open => open = true,
         }
         lapses = earliest(lapses, lapse);
         sum += bytes(job, image, slot, now);
     }
     let standing = match (running, open || asking.is_some(), failed) {
-        (false, false, None) => Standing::Succeeded,
-        (false, false, Some(failure)) => Standing::Failed(failure),
-        _ if job.overdue(now) => Standing::Failed(Failure { image: 0, reason: Reason::DeadlineExceeded }),
-        _ if job.suspend => Standing::Open(Wait::of_all(Reason::Suspended)),
-        (true, ..) => Standing::Active,
+        (false, false, None) => SeatStanding::Succeeded,
+        (false, false, Some(failure)) => SeatStanding::Failed(failure),
+        _ if job.overdue(now) => SeatStanding::Failed(SeatFailure { image: 0, reason: Reason::DeadlineExceeded }),
+        _ if job.suspend => SeatStanding::Open(Wait::of_all(Reason::Suspended)),
+        (true, ..) => SeatStanding::Active,
         _ if !slot.agent => absent(job, Reason::NoAgent, None, now, &mut lapses),
         _ if !node.ready => absent(job, Reason::NodeNotReady, node.ready_changed, now, &mut lapses),
-        _ => Standing::Open(match asking {
+        _ => SeatStanding::Open(match asking {
             Some(image) => Wait { reason: Reason::Unresolved, image },
             None => Wait::of_all(Reason::Pending),
         }),
@@ -234,14 +247,14 @@ pub(super) fn seat(job: &Job, slot: &Slot, known: Known<'_>) -> Option<Seat> {
 }
 
 /// The report that counts for an image of a job on a node: of the pull, or else of the question about it.
-pub(super) fn report<'a>(job: &Job, image: usize, slot: &'a Slot, now: Timestamp) -> Option<&'a Report> {
+pub(super) fn report<'a>(job: &Job, image: usize, slot: &'a NodeSlot, now: Timestamp) -> Option<&'a Report> {
     let key = job.images.get(image)?.reference.as_ref().ok()?.key();
     let since = job.since(now);
     let counts = |key: Key| slot.report(key).filter(|report| report.asked >= since);
     counts(key).or_else(|| counts(key.question()).filter(|_| slot.orders.contains_key(&key.question())))
 }
 
-fn bytes(job: &Job, image: usize, slot: &Slot, now: Timestamp) -> Bytes {
+fn bytes(job: &Job, image: usize, slot: &NodeSlot, now: Timestamp) -> Bytes {
     report(job, image, slot, now).map(|report| report.bytes).unwrap_or_default()
 }
 
@@ -252,15 +265,15 @@ fn absent(
     since: Option<Timestamp>,
     now: Timestamp,
     lapse: &mut Option<Timestamp>,
-) -> Standing {
+) -> SeatStanding {
     if job.unreachable == Unreachable::GiveUp {
         let silent = after(since.unwrap_or(job.created).max(job.since(now)), SILENCE);
         if silent <= now {
-            return Standing::Failed(Failure { image: 0, reason: Reason::NodeSilent });
+            return SeatStanding::Failed(SeatFailure { image: 0, reason: Reason::NodeSilent });
         }
         *lapse = earliest(*lapse, Some(silent));
     }
-    Standing::Open(Wait::of_all(reason))
+    SeatStanding::Open(Wait::of_all(reason))
 }
 
 /// The earlier of two times, of which each may be missing.

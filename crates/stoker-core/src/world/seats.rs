@@ -2,14 +2,14 @@
 //!
 //! A job that wants one node of thousands has one seat. A seat goes with its node: slots are used again.
 
-use super::Slot;
+use super::NodeSlot;
 use super::seat::Seat;
 
 /// The seats of one job, each with the slot of its node. Every slot here has a node.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seats(Vec<(usize, Seat)>);
+pub(super) struct JobSeats(Vec<(usize, Seat)>);
 
-impl Seats {
+impl JobSeats {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -50,7 +50,7 @@ impl Seats {
     }
 
     /// The node in this slot has this seat from now on, or none.
-    pub(super) fn put(&mut self, slots: &[Slot], at: usize, seat: Option<Seat>) {
+    pub(super) fn put(&mut self, slots: &[NodeSlot], at: usize, seat: Option<Seat>) {
         match (self.find(slots, at), seat) {
             (Ok(position), Some(seat)) => {
                 if let Some(place) = self.0.get_mut(position) {
@@ -66,12 +66,12 @@ impl Seats {
     }
 
     /// Whether the node in this slot has a seat.
-    pub(super) fn contains(&self, slots: &[Slot], at: usize) -> bool {
+    pub(super) fn contains(&self, slots: &[NodeSlot], at: usize) -> bool {
         self.find(slots, at).is_ok()
     }
 
     /// The position of the seat of the node in this slot, or the position that it would have.
-    fn find(&self, slots: &[Slot], at: usize) -> Result<usize, usize> {
+    fn find(&self, slots: &[NodeSlot], at: usize) -> Result<usize, usize> {
         let name = |at: usize| slots.get(at).map(|slot| &slot.name);
         self.0.binary_search_by(|(other, _)| name(*other).cmp(&name(at)))
     }

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::demand::answered;
-use super::held::Held;
-use super::seat::{Failure, Wait};
-use super::{Slot, Stale, World};
+use super::held::HeldOrder;
+use super::seat::{SeatFailure, Wait};
+use super::{NodeSlot, Stale, World};
 use crate::model::{Found, Image, Job, JobId, Key, LoginId, Offer, SEALED, SecretId, after};
 use crate::pace::AWAIT_SECRET;
 use crate::reason::{Reason, Waiting};
@@ -22,7 +22,7 @@ pub const MOST_LOGINS: usize = 4;
 
 /// What is known about Secrets.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Secrets {
+pub(super) struct KnownSecrets {
     /// What the Secrets that were read hold for each image that running jobs name them for, and when they were last asked for.
     found: BTreeMap<SecretId, (BTreeMap<Key, Found>, Timestamp)>,
     /// By namespace and image: the logins of all its running jobs, as they are tried; at most [`MOST_LOGINS`]. The same for
@@ -34,7 +34,7 @@ pub(super) struct Secrets {
 
 /// A Secret that is to be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedSecret {
     /// The images that it is named for.
     pub images: BTreeMap<Key, Reference>,
     /// The latest start of a job that names it: one that was asked for before may have changed just before that job was made.
@@ -51,7 +51,7 @@ fn pullable(job: &Job) -> impl Iterator<Item = (&Image, &Reference)> {
     job.images.iter().filter_map(|image| Some((image, image.reference.as_ref().ok()?)))
 }
 
-impl Secrets {
+impl KnownSecrets {
     /// What was found since this job began.
     fn found(&self, job: &Job, id: &SecretId, key: Key) -> Option<&Found> {
         let (found, asked) = self.found.get(id)?;
@@ -85,7 +85,7 @@ impl Secrets {
     }
 
     /// Whether this image of the job has a login that an order does not have.
-    pub(super) fn untried(&self, job: &Job, image: usize, order: &Held) -> bool {
+    pub(super) fn untried(&self, job: &Job, image: usize, order: &HeldOrder) -> bool {
         let key =
             job.images.get(image).and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key());
         key.is_some_and(|key| self.lent(job, key).any(|id| !order.terms.logins.contains(id)))
@@ -94,8 +94,8 @@ impl Secrets {
 
 impl World {
     /// The Secrets that running jobs name.
-    pub fn wanted_secrets(&self) -> BTreeMap<SecretId, Wanted> {
-        let mut wanted: BTreeMap<SecretId, Wanted> = BTreeMap::new();
+    pub fn wanted_secrets(&self) -> BTreeMap<SecretId, WantedSecret> {
+        let mut wanted: BTreeMap<SecretId, WantedSecret> = BTreeMap::new();
         for job in self.jobs.values().map(|state| &state.job).filter(|job| job.runs()) {
             for (image, reference) in pullable(job) {
                 for id in named(job, image) {
@@ -199,7 +199,7 @@ impl World {
         kept: &BTreeSet<JobId>,
         had: &[LoginId],
     ) -> Vec<LoginId> {
-        if !self.slots.get(at).is_some_and(Slot::takes_logins) {
+        if !self.slots.get(at).is_some_and(NodeSlot::takes_logins) {
             return Vec::new();
         }
         let wanting = self.wanted_by(at, key).filter(|job| job.runs()).chain(jobs.iter().copied());
@@ -247,7 +247,7 @@ impl World {
         }
         let key = job.images.get(image)?.reference.as_ref().ok()?.key();
         lends |= self.secrets.lent(job, key).next().is_some();
-        match lends && !self.slots.get(at).is_some_and(Slot::takes_logins) {
+        match lends && !self.slots.get(at).is_some_and(NodeSlot::takes_logins) {
             true => Some(Wait { reason: Reason::AgentTooOld, image }),
             false => lacks.filter(|_| now < awaited_until(job)).map(|reason| Wait { reason, image }),
         }
@@ -314,7 +314,7 @@ impl World {
     }
 
     /// That a registry wants credentials is for want of a Secret, where one cannot be used.
-    pub(super) fn failure_reason(&self, job: &Job, failure: Failure) -> Reason {
+    pub(super) fn failure_reason(&self, job: &Job, failure: SeatFailure) -> Reason {
         match failure.reason {
             Reason::Unauthorized => {
                 self.troubled(job, failure.image).next().map_or(Reason::Unauthorized, |trouble| trouble.reason)
@@ -325,7 +325,7 @@ impl World {
 
     /// An agent's message with the Secrets that cannot be used, and those whose logins it knows by their names under the
     /// names that the job's user knows.
-    pub(super) fn explain_secrets(&self, job: &Job, failure: Failure, message: &str) -> String {
+    pub(super) fn explain_secrets(&self, job: &Job, failure: SeatFailure, message: &str) -> String {
         let mut text = message.to_string();
         for (id, found) in self.secrets.of(job, failure.image) {
             if let Some(Found::Logins(offers)) = found {
@@ -344,7 +344,7 @@ impl World {
     }
 }
 
-impl Slot {
+impl NodeSlot {
     /// Whether its agent has published a key to which logins can be sealed.
     pub(super) fn takes_logins(&self) -> bool {
         self.features.contains(SEALED)

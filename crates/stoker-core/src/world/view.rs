@@ -3,17 +3,17 @@
 use jiff::Timestamp;
 
 use super::room::Full;
-use super::seat::{self, Entry, Failure, Known, Seat, Standing, Wait};
-use super::{JobState, Slot, World};
+use super::seat::{self, ImageStanding, JudgedBy, Seat, SeatFailure, SeatStanding, Wait};
+use super::{JobState, NodeSlot, World};
 use crate::human;
 use crate::model::{Bytes, Job, JobId, Key, NodeName, Phase, Report};
 use crate::reason::{Reason, Waiting};
-use crate::rollup::{Count, Tally};
+use crate::rollup::{NodeCount, Tally};
 use crate::select::selects;
 
 /// Where a job stands on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NodeState {
     /// Every image is there.
     Succeeded,
     /// At work.
@@ -30,7 +30,7 @@ pub struct NodeView<'a> {
     /// Which node.
     pub node: NodeName,
     /// Where it stands.
-    pub state: State,
+    pub state: NodeState,
     /// Sums over the job's images.
     pub bytes: Bytes,
     /// The job's images as written, each with the report that counts, if there is one.
@@ -46,14 +46,14 @@ impl World {
         let mut views: Vec<NodeView<'a>> = match &job.unreadable {
             _ if job.ended.is_some() => slots.filter_map(|slot| self.last_seen(job, &slot.name, slot, now)).collect(),
             Some(problem) => {
-                let wanted = |slot: &Slot| slot.node.as_ref().is_some_and(|node| selects(job, node));
+                let wanted = |slot: &NodeSlot| slot.node.as_ref().is_some_and(|node| selects(job, node));
                 let wanted = slots.filter(|slot| wanted(slot));
-                let state = State::Waiting(Waiting::StatusUnreadable { problem: problem.clone() });
+                let state = NodeState::Waiting(Waiting::StatusUnreadable { problem: problem.clone() });
                 wanted.map(|slot| view(job, slot, state.clone(), Bytes::default(), now)).collect()
             }
             None => {
                 let placed = state.seats.iter().filter_map(|(at, seat)| Some((*at, self.slots.get(*at)?, seat)));
-                let view = |(at, slot, seat): (usize, &'a Slot, &Seat)| {
+                let view = |(at, slot, seat): (usize, &'a NodeSlot, &Seat)| {
                     view(job, slot, self.state(state, at, slot, seat, now), seat.bytes, now)
                 };
                 placed.map(view).collect()
@@ -62,8 +62,8 @@ impl World {
         for name in self.unknown_names(job).filter(|_| job.ended.is_none()) {
             let images = job.images.iter().map(|image| (image.written.as_str(), None)).collect();
             let state = match job.overdue(now) {
-                true => State::Failed(Reason::DeadlineExceeded, UNKNOWN_NODE.into()),
-                false => State::Waiting(Waiting::NodeUnknown),
+                true => NodeState::Failed(Reason::DeadlineExceeded, UNKNOWN_NODE.into()),
+                false => NodeState::Waiting(Waiting::NodeUnknown),
             };
             views.push(NodeView { node: name.into(), state, bytes: Bytes::default(), images });
         }
@@ -72,7 +72,13 @@ impl World {
     }
 
     /// How an ended job went on a node, as far as the node's reports about it are kept.
-    fn last_seen<'a>(&'a self, job: &'a Job, name: &NodeName, slot: &'a Slot, now: Timestamp) -> Option<NodeView<'a>> {
+    fn last_seen<'a>(
+        &'a self,
+        job: &'a Job,
+        name: &NodeName,
+        slot: &'a NodeSlot,
+        now: Timestamp,
+    ) -> Option<NodeView<'a>> {
         let since = job.since(now);
         let own = |key: Key| {
             slot.report(key).filter(|report| report.asked >= since && report.ended() && report.jobs.contains(&job.id))
@@ -88,11 +94,11 @@ impl World {
         let state = match failed {
             Some(image) => {
                 let reason = images.get(image)?.1?.reason.unwrap_or(Reason::Unknown);
-                let failure = Failure { image, reason };
+                let failure = SeatFailure { image, reason };
                 let message = &images.get(image)?.1?.message;
-                State::Failed(self.failure_reason(job, failure), self.explain_secrets(job, failure, message))
+                NodeState::Failed(self.failure_reason(job, failure), self.explain_secrets(job, failure, message))
             }
-            None if images.iter().all(|(_, report)| report.is_some()) => State::Succeeded,
+            None if images.iter().all(|(_, report)| report.is_some()) => NodeState::Succeeded,
             None => return None,
         };
         let mut bytes = Bytes::default();
@@ -100,26 +106,26 @@ impl World {
         Some(NodeView { node: name.clone(), state, bytes, images })
     }
 
-    fn state(&self, state: &JobState, at: usize, slot: &Slot, seat: &Seat, now: Timestamp) -> State {
+    fn state(&self, state: &JobState, at: usize, slot: &NodeSlot, seat: &Seat, now: Timestamp) -> NodeState {
         let job = &state.job;
         match seat.standing {
-            Standing::Succeeded => State::Succeeded,
-            Standing::Active => State::Pulling,
-            Standing::Failed(failure) => {
+            SeatStanding::Succeeded => NodeState::Succeeded,
+            SeatStanding::Active => NodeState::Pulling,
+            SeatStanding::Failed(failure) => {
                 let reason = self.failure_reason(job, failure);
-                State::Failed(reason, self.message(job, failure, slot, now))
+                NodeState::Failed(reason, self.message(job, failure, slot, now))
             }
-            Standing::Open(wait) => State::Waiting(self.waiting(state, at, slot, wait, now)),
+            SeatStanding::Open(wait) => NodeState::Waiting(self.waiting(state, at, slot, wait, now)),
         }
     }
 
     /// A wait with what a sentence about it needs.
-    fn waiting(&self, state: &JobState, at: usize, slot: &Slot, wait: Wait, now: Timestamp) -> Waiting {
+    fn waiting(&self, state: &JobState, at: usize, slot: &NodeSlot, wait: Wait, now: Timestamp) -> Waiting {
         let (job, image) = (&state.job, wait.image);
         let key =
             job.images.get(image).and_then(|image| image.reference.as_ref().ok()).map(|reference| reference.key());
         let written = || job.images.get(image).map(|image| image.written.clone()).unwrap_or_default();
-        let trouble = |slot: &Slot| {
+        let trouble = |slot: &NodeSlot| {
             let report = seat::report(job, image, slot, now);
             let reason = report.and_then(|report| Some((report.reason?, &report.message)));
             reason.map(|(reason, message)| format!("{reason}: {message}")).unwrap_or_default()
@@ -139,8 +145,8 @@ impl World {
                 Waiting::TooManyOrders { namespace, object: job.words.orders }
             }
             Reason::Unresolved => {
-                let known = Known { digests: &state.digests, secrets: &self.secrets, now };
-                if seat::entry(job, image, slot, known).0 == Entry::Asking {
+                let known = JudgedBy { digests: &state.digests, secrets: &self.secrets, now };
+                if seat::entry(job, image, slot, known).0 == ImageStanding::Asking {
                     return Waiting::Asking { image: written(), trouble: trouble(slot) };
                 }
                 let askers = key.map(|key| self.askers(key, job.since(now), now));
@@ -166,7 +172,7 @@ impl World {
 }
 
 /// What kept a node from being done, in a few words: the last trouble, how far it was, or what it waited for.
-fn last_doing(job: &Job, slot: &Slot, now: Timestamp) -> String {
+fn last_doing(job: &Job, slot: &NodeSlot, now: Timestamp) -> String {
     let reports = || (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
     if let Some(trouble) = reports().map(|report| &report.message).find(|message| !message.is_empty()) {
         return trouble.clone();
@@ -187,11 +193,11 @@ fn last_doing(job: &Job, slot: &Slot, now: Timestamp) -> String {
     }
 }
 
-fn view<'a>(job: &'a Job, slot: &'a Slot, state: State, bytes: Bytes, now: Timestamp) -> NodeView<'a> {
+fn view<'a>(job: &'a Job, slot: &'a NodeSlot, state: NodeState, bytes: Bytes, now: Timestamp) -> NodeView<'a> {
     NodeView { node: slot.name.clone(), state, bytes, images: images(job, slot, now) }
 }
 
-fn images<'a>(job: &'a Job, slot: &'a Slot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
+fn images<'a>(job: &'a Job, slot: &'a NodeSlot, now: Timestamp) -> Vec<(&'a str, Option<&'a Report>)> {
     let images = job.images.iter().enumerate();
     images.map(|(image, written)| (written.written.as_str(), seat::report(job, image, slot, now))).collect()
 }
@@ -201,7 +207,7 @@ pub(super) const UNKNOWN_NODE: &str = "no node of this name joined before the jo
 
 impl World {
     /// What a person reads about a failed node.
-    fn message(&self, job: &Job, failure: Failure, slot: &Slot, now: Timestamp) -> String {
+    fn message(&self, job: &Job, failure: SeatFailure, slot: &NodeSlot, now: Timestamp) -> String {
         let image = job.images.get(failure.image);
         match failure.reason {
             Reason::DeadlineExceeded => {
@@ -221,13 +227,13 @@ impl World {
     }
 
     /// Adds a node of the job to its tally from its seat.
-    pub(super) fn count(&self, tally: &mut Tally, job: &Job, slot: &Slot, seat: &Seat, now: Timestamp) {
+    pub(super) fn count(&self, tally: &mut Tally, job: &Job, slot: &NodeSlot, seat: &Seat, now: Timestamp) {
         let count = match seat.standing {
-            Standing::Succeeded => Count::Succeeded,
-            Standing::Active => Count::Pulling,
-            Standing::Open(wait) => Count::Waiting(wait.reason),
-            Standing::Failed(failure) => {
-                let count = Count::Failed(self.failure_reason(job, failure));
+            SeatStanding::Succeeded => NodeCount::Succeeded,
+            SeatStanding::Active => NodeCount::Pulling,
+            SeatStanding::Open(wait) => NodeCount::Waiting(wait.reason),
+            SeatStanding::Failed(failure) => {
+                let count = NodeCount::Failed(self.failure_reason(job, failure));
                 return tally.add(&slot.name, count, seat.bytes, || self.message(job, failure, slot, now));
             }
         };

@@ -9,7 +9,7 @@ use stoker_core::model::after;
 use stoker_core::model::{Found, Image, Job, LoginId, Order};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::select::selects;
-use stoker_core::world::{MOST_LOGINS, State};
+use stoker_core::world::{MOST_LOGINS, NodeState};
 use stoker_core::{Ask, Completion, Event, JobId, JobKind, Key, Phase, Plan, Reason, Stage, Waiting, World, pace};
 
 use crate::build::{KINDS, kind, secs};
@@ -173,8 +173,8 @@ proptest! {
             for job in after.jobs.values().filter(|job| job.ended.is_none() && !after.is_frozen(&job.id)) {
                 let views = after.world.nodes(&job.id, after.now);
                 for view in &views {
-                    assert_ne!(view.state, State::Waiting(Waiting::Pending), "{} on {}", job.id, view.node);
-                    if let State::Waiting(Waiting::Unresolved { by, .. }) = &view.state {
+                    assert_ne!(view.state, NodeState::Waiting(Waiting::Pending), "{} on {}", job.id, view.node);
+                    if let NodeState::Waiting(Waiting::Unresolved { by, .. }) = &view.state {
                         assert!(!by.is_empty(), "{} on {}: nobody is asking", job.id, view.node);
                     }
                 }
@@ -192,7 +192,7 @@ proptest! {
         each_plan(&history, |_, after, _| {
             for job in after.jobs.values() {
                 for view in after.world.nodes(&job.id, after.now) {
-                    assert!(!matches!(view.state, State::Failed(Reason::Unresolved, _)), "{} on {}", job.id, view.node);
+                    assert!(!matches!(view.state, NodeState::Failed(Reason::Unresolved, _)), "{} on {}", job.id, view.node);
                 }
             }
         });
@@ -517,7 +517,7 @@ fn logins_of(sim: &Sim, job: &Job, key: Key) -> BTreeSet<LoginId> {
 fn untried(sim: &Sim, job: &Job) -> Option<(String, LoginId)> {
     for view in sim.world.nodes(&job.id, sim.now) {
         let refusals = [Reason::Unauthorized, Reason::SecretMissing, Reason::SecretForbidden, Reason::SecretUnusable];
-        if !matches!(view.state, State::Failed(reason, _) if refusals.contains(&reason)) {
+        if !matches!(view.state, NodeState::Failed(reason, _) if refusals.contains(&reason)) {
             continue;
         }
         let orders = sim.world.orders(&view.node).unwrap_or_default();
@@ -550,7 +550,7 @@ fn nothing_happens_until(world: &mut World, later: Timestamp) {
     assert!(plan.is_empty(), "at {later}: {plan:#?}");
 }
 
-fn states(world: &World, id: &JobId, now: Timestamp) -> Vec<(String, State)> {
+fn states(world: &World, id: &JobId, now: Timestamp) -> Vec<(String, NodeState)> {
     world.nodes(id, now).into_iter().map(|view| (view.node.to_string(), view.state)).collect()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use stoker_core::model::{Job, Node, Order, Report};
-use stoker_core::world::State;
+use stoker_core::world::NodeState;
 use stoker_core::{Ask, Event, Found, Key, Outcome, Phase, Pin, Plan, Reason, SecretId, World};
 
 use crate::build::{at, id, key, node, pulling, short};
@@ -280,11 +280,11 @@ impl Scene {
     /// `node: state` for each node of a job.
     pub(crate) fn states(&self, name: &str) -> Vec<String> {
         let views = self.world.nodes(&id(name), self.now);
-        let state = |state: &State| match state {
-            State::Succeeded => "done".to_string(),
-            State::Pulling => "pulls".to_string(),
-            State::Waiting(waiting) => format!("waits: {}", waiting.reason()),
-            State::Failed(reason, _) => format!("failed: {reason}"),
+        let state = |state: &NodeState| match state {
+            NodeState::Succeeded => "done".to_string(),
+            NodeState::Pulling => "pulls".to_string(),
+            NodeState::Waiting(waiting) => format!("waits: {}", waiting.reason()),
+            NodeState::Failed(reason, _) => format!("failed: {reason}"),
         };
         views.iter().map(|view| format!("{} {}", view.node, state(&view.state))).collect()
     }

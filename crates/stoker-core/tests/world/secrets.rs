@@ -1,7 +1,7 @@
 //! Secrets of jobs: read by name, their logins merged into orders, missed by name.
 
 use stoker_core::model::{Found, LoginId, Offer, SecretId};
-use stoker_core::world::{MOST_LOGINS, State};
+use stoker_core::world::{MOST_LOGINS, NodeState};
 use stoker_core::{Event, Job, JobId, Reason, Stage};
 
 use crate::build::{id, job, key, secs};
@@ -49,8 +49,8 @@ impl Scene {
 
     fn said(&self, name: &str) -> String {
         match &self.world.nodes(&id(name), self.now)[0].state {
-            State::Failed(reason, message) => format!("{reason}: {message}"),
-            State::Waiting(waiting) => waiting.to_string(),
+            NodeState::Failed(reason, message) => format!("{reason}: {message}"),
+            NodeState::Waiting(waiting) => waiting.to_string(),
             other => format!("{other:?}"),
         }
     }

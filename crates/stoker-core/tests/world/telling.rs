@@ -1,7 +1,7 @@
 //! What people read: outcomes with their counts, bytes and failures, and a sentence for whoever waits.
 
 use stoker_core::model::{Completion, Image, Unreachable};
-use stoker_core::world::State;
+use stoker_core::world::NodeState;
 use stoker_core::{Bytes, Event, Reason, SecretId, Stage, Waiting, Words};
 
 use crate::build::{WORDS, at, id, image, job, names, node, secs, short};
@@ -127,10 +127,10 @@ fn sentences_use_the_words_of_the_api_that_the_job_is_written_in() {
 fn told(scene: &Scene, name: &str) -> String {
     let views = scene.world.nodes(&id(name), scene.now);
     let lines = views.iter().map(|view| match &view.state {
-        State::Succeeded => format!("{}: has every image", view.node),
-        State::Pulling => format!("{}: pulls", view.node),
-        State::Waiting(waiting) => format!("{}: waits ({}): {waiting}", view.node, waiting.reason()),
-        State::Failed(reason, message) => format!("{}: failed ({reason}): {message}", view.node),
+        NodeState::Succeeded => format!("{}: has every image", view.node),
+        NodeState::Pulling => format!("{}: pulls", view.node),
+        NodeState::Waiting(waiting) => format!("{}: waits ({}): {waiting}", view.node, waiting.reason()),
+        NodeState::Failed(reason, message) => format!("{}: failed ({reason}): {message}", view.node),
     });
     lines.collect::<Vec<String>>().join("\n")
 }
