@@ -31,6 +31,8 @@ pub struct JobKind {
     pub kind: Kind,
     /// The dialect that it belongs to.
     pub dialect: &'static str,
+    /// What is done to its objects, besides that they are listed and watched and their status is patched, in Kubernetes' words.
+    pub verbs: &'static [&'static str],
     /// The jobs that an object means.
     pub derive: fn(&Root, &mut Reader<'_>) -> Derived,
     /// What their outcomes change.

@@ -289,7 +289,7 @@ impl View {
             if deaf == self.frozen.contains(kind.kind.name) {
                 continue;
             }
-            let name = stoker_core::JobKind::new((&kind.kind.group(), kind.kind.name));
+            let name = stoker_core::KindName::new((&kind.kind.group(), kind.kind.name));
             match deaf {
                 true => {
                     self.frozen.insert(kind.kind.name);

@@ -16,7 +16,7 @@ pub mod text;
 pub mod world;
 
 pub use model::{
-    Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, JobKind, Key, LoginId, Node, Offer, Order, Phase, Pin,
+    Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, Key, KindName, LoginId, Node, Offer, Order, Phase, Pin,
     Policy, Pull, Report, Sandbox, SecretId, Terms, Unreachable, Words,
 };
 pub use reason::{Reason, WAITING_FOR_ROOM, Waiting};

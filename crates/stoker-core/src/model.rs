@@ -17,7 +17,7 @@ use crate::pace::SHORTEST_ROUND;
 use crate::reason::Reason;
 use crate::reference::Reference;
 use crate::select::Selector;
-pub use id::{JobId, JobKind, Key, NotAJobId, NotAnOrderKey};
+pub use id::{JobId, Key, KindName, NotAJobId, NotAnOrderKey};
 pub use secret::{Found, LoginId, Offer, SecretId};
 
 /// The name of a node.

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Found, Job, JobId, JobKind, Key, Node, NodeName, Order, Report, SecretId, after};
+use crate::model::{Found, Job, JobId, Key, KindName, Node, NodeName, Order, Report, SecretId, after};
 use crate::pace;
 use crate::rollup::Outcome;
 use crate::select::selects;
@@ -59,9 +59,9 @@ pub enum Event {
     Secret(SecretId, BTreeMap<Key, Found>, Timestamp),
     /// The objects of this kind cannot be listed or watched. What is known of its jobs may be out of date, or nothing is known:
     /// nothing is decided about them until [`Event::Thaw`].
-    Freeze(JobKind),
+    Freeze(KindName),
     /// All objects of this kind are known again.
-    Thaw(JobKind),
+    Thaw(KindName),
 }
 
 /// All facts about one node. It stays in its place as long as there is any.
@@ -169,7 +169,7 @@ pub struct World {
     leaving: BTreeMap<usize, BTreeSet<JobId>>,
     secrets: KnownSecrets,
     /// Kinds whose jobs stand still.
-    frozen: BTreeSet<JobKind>,
+    frozen: BTreeSet<KindName>,
     /// Whether the word of one node is enough for all.
     one_witness: bool,
 }

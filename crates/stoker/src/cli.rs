@@ -230,6 +230,9 @@ pub(crate) struct PullArgs {
     /// Only nodes with these labels, e.g. pool=edge,zone in (a,b)
     #[arg(short = 'l', long, value_name = "SELECTOR", value_parser = labels::parse)]
     pub(crate) selector: Option<LabelSelector>,
+    /// Only nodes on which pods of this namespace run that have these labels
+    #[arg(long, value_name = "SELECTOR", value_parser = stoker_api::labels::parse)]
+    pub(crate) pods: Option<LabelSelector>,
     /// A Secret of the namespace with a login for the registry; may be given more than once
     #[arg(long = "secret", value_name = "NAME", value_parser = values::name)]
     pub(crate) secrets: Vec<String>,

@@ -78,6 +78,7 @@ fn preheat(args: &PullArgs) -> Preheat {
         nodes: NodesSpec {
             names: (!args.nodes.is_empty()).then(|| args.nodes.clone()),
             selector: args.selector.clone(),
+            pod_selector: args.pods.clone(),
         },
         pace: PaceSpec { parallelism: args.parallelism, bandwidth: args.bandwidth },
         pull: PullSpec::default(),

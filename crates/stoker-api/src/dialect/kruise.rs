@@ -24,6 +24,7 @@ pub const DIALECT: &str = "kruise";
 pub static IMAGE_PULL_JOBS: JobKind = JobKind {
     kind: Kind { name: "ImagePullJob", versions: || versions::<ImagePullJob>().into(), keep: Row::whole, fields: None },
     dialect: DIALECT,
+    verbs: &["create", "delete", "patch"],
     derive: to_core::derive,
     project: from_core::project,
     summary: to_core::summary,
@@ -38,6 +39,7 @@ pub static IMAGE_LIST_PULL_JOBS: JobKind = JobKind {
         fields: None,
     },
     dialect: DIALECT,
+    verbs: &["delete", "patch"],
     derive: |_, _| Ok(Vec::new()),
     project: list::project,
     summary: list::summary,

@@ -112,6 +112,9 @@ pub struct NodesSpec {
     /// By label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
+    /// Those on which pods of this namespace run that have these labels, followed as pods come and go; {} means every pod.
+    #[serde(default, rename = "podSelector", skip_serializing_if = "Option::is_none")]
+    pub pod_selector: Option<LabelSelector>,
 }
 
 /// How fast the images reach the nodes.

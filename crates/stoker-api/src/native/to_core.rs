@@ -17,8 +17,8 @@ use super::{
     WirePhase, WirePin, WireReport,
 };
 use crate::dialect::{NotReadable, Summary, created, job_kinds, part, status_or_why};
-use crate::view::{Derived, Reader, Root};
-use crate::{image, labels};
+use crate::view::{Answer, Derived, Reader, Root, Unready};
+use crate::{image, labels, pods};
 
 const ROUND: Duration = Duration::from_secs(24 * 3600);
 
@@ -27,10 +27,24 @@ const WORDS: Words = Words { resume: "set spec.suspend to false", secrets: "pull
 
 /// The job of a Preheat; one that is being deleted has none, whatever still holds its object.
 pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
-    match reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) {
-        Some(object) => Ok(vec![job(object)?]),
-        None => Ok(Vec::new()),
+    let Some(object) = reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) else {
+        return Ok(Vec::new());
+    };
+    let mut job = job(object)?;
+    let nodes = part::<PreheatSpec>(object, "spec")?.nodes;
+    if let Some(selector) = nodes.pod_selector.filter(|_| job.ended.is_none()) {
+        match pods::nodes(reader, &root.namespace, &selector) {
+            Answer::Known(nodes) => {
+                job.names = Some(match job.names {
+                    Some(names) => nodes.intersection(&names).cloned().collect(),
+                    None => nodes,
+                });
+            }
+            Answer::Unlisted => return Err(Unready::Unlisted),
+            Answer::Refused => (job.names, job.unseen) = (Some(BTreeSet::new()), Some(pods::PODS.name)),
+        }
     }
+    Ok(vec![job])
 }
 
 /// The job that a Preheat describes.

@@ -15,7 +15,7 @@ pub struct JobId(Arc<str>);
 impl JobId {
     /// The job that an object of this group and kind means.
     pub fn new(kind: (&str, &str), namespace: &str, name: &str) -> Self {
-        Self(format!("{}/{namespace}/{name}", JobKind::new(kind)).into())
+        Self(format!("{}/{namespace}/{name}", KindName::new(kind)).into())
     }
 
     /// The same object's job for this part of it.
@@ -71,9 +71,9 @@ impl fmt::Debug for JobId {
 
 /// A kind of objects that jobs are read from, with its API group.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobKind(Arc<str>);
+pub struct KindName(Arc<str>);
 
-impl JobKind {
+impl KindName {
     /// The kind of this group and name.
     pub fn new((group, kind): (&str, &str)) -> Self {
         let dot = if group.is_empty() { "" } else { "." };
@@ -86,13 +86,13 @@ impl JobKind {
     }
 }
 
-impl fmt::Display for JobKind {
+impl fmt::Display for KindName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl fmt::Debug for JobKind {
+impl fmt::Debug for KindName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((part.group(), part.kind(), part.namespace(), part.name()), ("", "Node", "", "n1"));
         assert_eq!(part.part(), Some("shop/web:1#x"));
         let kinds =
-            [JobKind::new(("stoker.dev", "Preheat")), JobKind::new(("", "Node")), JobKind::new(("dev", "Preheat"))];
+            [KindName::new(("stoker.dev", "Preheat")), KindName::new(("", "Node")), KindName::new(("dev", "Preheat"))];
         assert_eq!(kinds.each_ref().map(|kind| kind.has(&id)), [true, false, false]);
         assert_eq!(kinds.each_ref().map(|kind| kind.has(&part)), [false, true, false]);
         for id in [&id, &part, &id.with_part("1").with_part("2")] {

@@ -39,6 +39,8 @@ pub(crate) fn job(name: &str, names: Option<&[&str]>) -> Job {
         names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
         selector: Selector::default(),
         parallelism: 10,
+        percent: false,
+        unseen: None,
         pull: pull(),
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 
 use super::World;
 use super::held::HeldOrder;
-use crate::model::{Job, JobId, JobKind, Key, Order};
+use crate::model::{Job, JobId, Key, KindName, Order};
 
 impl World {
     /// The objects of this kind are known again. What was said of its jobs may not be what they say now.
-    pub(super) fn thaw(&mut self, kind: &JobKind) {
+    pub(super) fn thaw(&mut self, kind: &KindName) {
         if !self.frozen.remove(kind) {
             return;
         }

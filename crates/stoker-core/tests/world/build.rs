@@ -8,7 +8,7 @@ use stoker_core::Reference;
 use stoker_core::model::{Job, Node, Report};
 use stoker_core::reference::InvalidReference;
 use stoker_core::select::{Operator, Requirement, Selector};
-use stoker_core::{Bytes, Completion, Empty, Image, JobId, JobKind, Key, Phase, Policy, Pull, Unreachable, Words};
+use stoker_core::{Bytes, Completion, Empty, Image, JobId, Key, KindName, Phase, Policy, Pull, Unreachable, Words};
 
 /// Tests begin at this second, so that there is time before it.
 pub(crate) const BEGIN: i64 = 1_800_000_000;
@@ -30,8 +30,8 @@ pub(crate) fn id(name: &str) -> JobId {
     JobId::new(KINDS[usize::from(name == OTHER)], "default", name)
 }
 
-pub(crate) fn kind(n: usize) -> JobKind {
-    JobKind::new(KINDS[n % KINDS.len()])
+pub(crate) fn kind(n: usize) -> KindName {
+    KindName::new(KINDS[n % KINDS.len()])
 }
 
 /// The same job in another namespace.

@@ -10,7 +10,7 @@ use stoker_core::model::{Found, Image, Job, LoginId, Order};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::select::selects;
 use stoker_core::world::{MOST_LOGINS, NodeState};
-use stoker_core::{Ask, Completion, Event, JobId, JobKind, Key, Phase, Plan, Reason, Stage, Waiting, World, pace};
+use stoker_core::{Ask, Completion, Event, JobId, Key, KindName, Phase, Plan, Reason, Stage, Waiting, World, pace};
 
 use crate::build::{KINDS, kind, secs};
 use crate::history::{Happening, found, history};
@@ -444,7 +444,7 @@ proptest! {
         let mut frozen = each_plan(before, |_, _, _| {});
         frozen.thaw_all();
         let mut waiting = frozen.clone();
-        let all = |sim: &mut Sim, event: fn(JobKind) -> Event| {
+        let all = |sim: &mut Sim, event: fn(KindName) -> Event| {
             (0..KINDS.len()).for_each(|n| sim.world.apply(event(kind(n))));
         };
         all(&mut frozen, Event::Freeze);

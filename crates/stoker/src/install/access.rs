@@ -1,9 +1,12 @@
 //! Who may do what: service accounts of controller and agents with the rights for exactly the requests that they make,
 //! and roles for people. A rule here without such a request is a mistake, and so is a wildcard.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::ApiResource;
 use serde_json::{Value, json};
-use stoker_api::native;
+use stoker_api::{DIALECTS, Dialect, native};
 
 use super::manifests::{InstallDocument, merged, metadata};
 use crate::cli::InstallArgs;
@@ -31,18 +34,15 @@ pub(super) fn all(
     args: &InstallArgs,
     definitions: &[CustomResourceDefinition],
 ) -> Vec<InstallDocument> {
-    let mut documents = controller(namespace, &args.secrets_from, definitions);
+    let mut documents = controller(namespace, &args.secrets_from, &args.dialects);
     documents.extend(agent(namespace));
     documents.extend(people(args.aggregate_to_edit, definitions));
     documents
 }
 
-/// Secrets are read in the namespaces of `secrets_from`, or in all where it is empty.
-fn controller(
-    namespace: &str,
-    secrets_from: &[String],
-    definitions: &[CustomResourceDefinition],
-) -> Vec<InstallDocument> {
+/// Secrets are read in the namespaces of `secrets_from`, or in all where it is empty. What else is read and written is what the kinds
+/// of our own and of these dialects say.
+fn controller(namespace: &str, secrets_from: &[String], dialects: &[String]) -> Vec<InstallDocument> {
     // By name, as jobs give them; nobody may list them.
     let secrets = rule("", &["secrets"], &["get"]);
     let mut rules = vec![
@@ -50,9 +50,19 @@ fn controller(
         rule("", &["events"], &["create"]),
         rule(native::GROUP, &[NODE_PREHEATS], &["list", "patch", "watch"]),
     ];
-    for (group, plural) in jobs(definitions) {
-        rules.push(rule(group, &[plural], &["delete", "list", "watch"]));
-        rules.push(rule(group, &[&format!("{plural}/status")], &["patch"]));
+    let served =
+        |dialect: &&Dialect| dialect.name == native::DIALECT || dialects.iter().any(|name| name == dialect.name);
+    let served: Vec<&Dialect> = DIALECTS.iter().filter(served).collect();
+    for kind in served.iter().flat_map(|dialect| dialect.kinds) {
+        let ApiResource { group, plural, .. } = kind.kind.newest();
+        let mut verbs = [&["list", "watch"], kind.verbs].concat();
+        verbs.sort_unstable();
+        rules.push(rule(&group, &[&plural], &verbs));
+        rules.push(rule(&group, &[&format!("{plural}/status")], &["patch"]));
+    }
+    for kind in served.iter().flat_map(|dialect| dialect.asks).collect::<BTreeSet<_>>() {
+        let ApiResource { group, plural, .. } = kind.newest();
+        rules.push(rule(&group, &[&plural], &["list", "watch"]));
     }
     if secrets_from.is_empty() {
         rules.push(secrets.clone());
