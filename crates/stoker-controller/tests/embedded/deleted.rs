@@ -16,8 +16,8 @@ use kube::client::Body;
 use kube::runtime::wait::await_condition;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
-use stoker_api::native::NodePreheat;
 use stoker_api::JobKind;
+use stoker_api::native::NodePreheat;
 use stoker_controller::Settings;
 use tokio_util::sync::CancellationToken;
 

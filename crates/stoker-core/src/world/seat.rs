@@ -92,29 +92,45 @@ pub(super) fn entry(
     slot: &NodeSlot,
     known: JudgedBy<'_>,
 ) -> (ImageStanding, Option<Timestamp>) {
-    let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else {
-        return (ImageStanding::Failed(Reason::InvalidReference), None);
-    };
-    let found = order_entry(job, image, slot, reference.key(), known);
-    let question = reference.key().question();
-    match slot.orders.get(&question).is_some_and(|order| order.ask.is_question()) {
-        true if found == (ImageStanding::Open, None) => order_entry(job, image, slot, question, known),
-        _ => found,
-    }
+    let (standing, lapse, _) = entry_and_report(job, image, slot, known);
+    (standing, lapse)
 }
 
-/// Where the order under this key stands: the one for the image, or the question about it.
+/// The same, with the report that counts. A plan of everything asks this for each image on each node: every order and every report
+/// is looked up once.
+fn entry_and_report<'a>(
+    job: &Job,
+    image: usize,
+    slot: &'a NodeSlot,
+    known: JudgedBy<'_>,
+) -> (ImageStanding, Option<Timestamp>, Option<&'a Report>) {
+    let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else {
+        return (ImageStanding::Failed(Reason::InvalidReference), None, None);
+    };
+    let key = reference.key();
+    let report = slot.report(key);
+    let found = order_entry(job, image, slot, (slot.orders.get(&key), report), known);
+    let question = slot.orders.get(&key.question());
+    let answer = question.and_then(|_| slot.report(key.question()));
+    let (standing, lapse) = match question.is_some_and(|order| order.ask.is_question()) {
+        true if found == (ImageStanding::Open, None) => order_entry(job, image, slot, (question, answer), known),
+        _ => found,
+    };
+    let since = job.since(known.now);
+    (standing, lapse, [report, answer].into_iter().flatten().find(|report| report.asked >= since))
+}
+
+/// Where an order with its report stands: the one for the image, or the question about it.
 fn order_entry(
     job: &Job,
     image: usize,
     slot: &NodeSlot,
-    key: Key,
+    (order, report): (Option<&HeldOrder>, Option<&Report>),
     known: JudgedBy<'_>,
 ) -> (ImageStanding, Option<Timestamp>) {
-    let (now, since) = (known.now, job.since(known.now));
-    let (order, report) = (slot.orders.get(&key), slot.report(key));
     // A report outlives its order so that people can read it; what a job counts is kept up to date by an order.
     let Some(order) = order else { return (ImageStanding::Open, None) };
+    let (now, since) = (known.now, job.since(known.now));
     let question = order.ask.is_question();
     let resolved = known.digests.get(image) == Some(&true);
     // What runs for this job counts as running even if an earlier answer or round would say otherwise: it holds one
@@ -219,7 +235,7 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
     let (mut sum, mut lapses) = (Bytes::default(), None);
     let (mut open, mut running, mut asking, mut failed) = (false, false, None, None);
     for image in 0..job.images.len() {
-        let (entry, lapse) = entry(job, image, slot, known);
+        let (entry, lapse, report) = entry_and_report(job, image, slot, known);
         match entry {
             ImageStanding::Done => {}
             ImageStanding::Failed(reason) => failed = failed.or(Some(SeatFailure { image, reason })),
@@ -228,7 +244,7 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
             ImageStanding::Open => open = true,
         }
         lapses = earliest(lapses, lapse);
-        sum += bytes(job, image, slot, now);
+        sum += report.map(|report| report.bytes).unwrap_or_default();
     }
     let standing = match (running, open || asking.is_some(), failed) {
         (false, false, None) => SeatStanding::Succeeded,
@@ -252,10 +268,6 @@ pub(super) fn report<'a>(job: &Job, image: usize, slot: &'a NodeSlot, now: Times
     let since = job.since(now);
     let counts = |key: Key| slot.report(key).filter(|report| report.asked >= since);
     counts(key).or_else(|| counts(key.question()).filter(|_| slot.orders.contains_key(&key.question())))
-}
-
-fn bytes(job: &Job, image: usize, slot: &NodeSlot, now: Timestamp) -> Bytes {
-    report(job, image, slot, now).map(|report| report.bytes).unwrap_or_default()
 }
 
 /// A node that cannot be asked is waited for, or has failed when it was away for too long.

@@ -95,6 +95,7 @@ async fn every_right_that_stoker_has_is_listed_here() {
         "events [] [] [create]",
         "preheats.stoker.dev [] [] [delete list watch]",
         "nodes [] [] [list watch]",
+        "pods [] [] [list watch]",
         "secrets [] [] [get]",
         "nodepreheats.stoker.dev [] [] [list patch watch]",
         "preheats.stoker.dev/status [] [] [patch]",
