@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use stoker_core::rollup::{FailedNode, SecretTrouble};
 use stoker_core::{JobId, World};
 
+use crate::sign::Sign;
 use crate::view::{Derived, Kind, Projected, Reader, Root};
 use crate::{native, pods};
 pub(crate) use job::project_job;
@@ -23,6 +24,28 @@ pub struct Dialect {
     pub kinds: &'static [&'static JobKind],
     /// Other kinds that may be read, while somebody asks for them.
     pub asks: &'static [&'static Kind],
+    /// How the original controller of these kinds shows that it is at work.
+    pub signs: &'static [Sign],
+    /// The document that tells how its kinds are handed over.
+    pub guide: &'static str,
+}
+
+impl Dialect {
+    /// The dialect of this name.
+    pub fn named(name: &str) -> Option<&'static Dialect> {
+        DIALECTS.iter().find(|dialect| dialect.name == name)
+    }
+
+    /// Why its objects are left alone, and what to do about it, where this was seen of their original controller.
+    pub fn left_alone(&self, seen: &str) -> String {
+        let plurals: Vec<String> = self.kinds.iter().map(|kind| kind.kind.newest().plural).collect();
+        format!(
+            "{seen}. Two controllers would work against each other, so Stoker pulls nothing for {} and writes nothing to them; to \
+             hand them over to Stoker, see {}",
+            plurals.join(" and "),
+            self.guide
+        )
+    }
 }
 
 /// A kind of object that means jobs.
@@ -31,6 +54,8 @@ pub struct JobKind {
     pub kind: Kind,
     /// The dialect that it belongs to.
     pub dialect: &'static str,
+    /// Whether its objects are in namespaces.
+    pub namespaced: bool,
     /// What is done to its objects, besides that they are listed and watched and their status is patched, in Kubernetes' words.
     pub verbs: &'static [&'static str],
     /// The jobs that an object means.
@@ -112,11 +137,13 @@ pub struct Summary {
 
 /// Every dialect; the native API is the first.
 pub static DIALECTS: &[Dialect] = &[
-    Dialect { name: native::DIALECT, kinds: &[&native::PREHEATS], asks: &[&pods::PODS] },
+    Dialect { name: native::DIALECT, kinds: &[&native::PREHEATS], asks: &[&pods::PODS], signs: &[], guide: "" },
     Dialect {
         name: kruise::DIALECT,
         kinds: &[&kruise::IMAGE_PULL_JOBS, &kruise::IMAGE_LIST_PULL_JOBS],
         asks: &[&pods::PODS],
+        signs: kruise::SIGNS,
+        guide: "docs/migrate-from-openkruise.md#beside-openkruise",
     },
 ];
 

@@ -35,6 +35,7 @@ pub static PREHEATS: JobKind = JobKind {
         fields: None,
     },
     dialect: DIALECT,
+    namespaced: true,
     verbs: &["delete"],
     derive: to_core::derive,
     project: |root, reader, world, now| project_job(root, reader, world, now, from_core::status_change),

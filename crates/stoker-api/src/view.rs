@@ -5,19 +5,23 @@
 //! read. So nobody keeps an index of what depends on what: a change makes those roots dirty that have read it, and a query is
 //! watched while somebody reads it. What follows does not depend on the order in which objects were heard of.
 
+mod foreign;
 mod reader;
 mod rows;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
 use stoker_core::{Event, Job, JobId, World};
 
 use crate::dialect::{self, JobKind, NotReadable};
+use crate::sign::HandOver;
 use crate::write::Write;
+use foreign::Foreign;
 use reader::Read;
 pub use reader::{Answer, Reader};
 use rows::Rows;
@@ -111,20 +115,34 @@ pub struct View {
     due: BTreeSet<Root>,
     /// To be projected then.
     wakes: BTreeSet<(Timestamp, Root)>,
-    /// Dialects whose own controller is alive, and how that is known.
+    /// What is known of the original controllers of dialects.
+    foreign: Foreign,
+    /// Dialects whose original controller is at work, and how that is known.
     left_alone: BTreeMap<&'static str, String>,
     /// Kinds of which the World was told that they cannot be heard.
     frozen: BTreeSet<&'static str>,
 }
 
 impl View {
-    /// Every query that must be watched: all objects of every kind that means jobs, and what is read besides.
+    /// A view that looks at no signs of original controllers. What it leaves alone it is told.
+    pub fn without_signs() -> Self {
+        Self { foreign: Foreign::told(), ..Self::default() }
+    }
+
+    /// Notes how the kinds of dialects were handed over by their original controllers.
+    pub fn hand_over(&mut self, handed_over: &BTreeMap<&'static str, HandOver>) {
+        self.foreign.handed_over = handed_over.clone();
+    }
+
+    /// Every query that must be watched: all objects of every kind that means jobs, what is read besides, and signs of original
+    /// controllers of kinds that an API server has.
     pub fn wanted(&self) -> BTreeSet<Query> {
         let read = self.readers.keys().map_while(|read| match read {
             Read::Query(query) => Some(query.clone()),
             Read::Object(..) | Read::Owned(_) => None,
         });
-        dialect::job_kinds().map(|kind| Query::all(&kind.kind)).chain(read).collect()
+        let jobs = dialect::job_kinds().map(|kind| Query::all(&kind.kind));
+        jobs.chain(read).chain(self.foreign.wanted(&self.rows)).collect()
     }
 
     /// Whether every wanted query was answered, if only by a refusal. What is wanted is known when everything is settled.
@@ -175,7 +193,29 @@ impl View {
         self.rows.forget(query);
     }
 
-    /// Leaves all objects of a dialect to its own controller, for the reason that is given, or takes them over.
+    /// Looks for signs of original controllers, and leaves the objects of those that are at work alone. Time is how long the view has
+    /// been in use. Returns the dialects of which something else is known than before.
+    pub fn look(&mut self, now: Duration) -> Vec<&'static str> {
+        let unknown = self.foreign.unknown.clone();
+        let mut changed = Vec::new();
+        for (dialect, seen) in self.foreign.look(&self.rows, now) {
+            if self.left_alone.get(dialect) != seen.as_ref() {
+                changed.push(dialect);
+            }
+            self.leave_alone(dialect, seen);
+        }
+        for dialect in unknown.symmetric_difference(&self.foreign.unknown.clone()) {
+            self.touch_dialect(dialect);
+        }
+        changed
+    }
+
+    /// When a sign of an original controller is over if nothing happens until then.
+    pub fn next_look(&self) -> Option<Duration> {
+        self.foreign.wake()
+    }
+
+    /// Leaves all objects of a dialect to their original controller, of which this was seen, or takes them over.
     pub fn leave_alone(&mut self, dialect: &'static str, why: Option<String>) {
         let before = self.left_alone.get(dialect).cloned();
         if before == why {
@@ -186,12 +226,15 @@ impl View {
             None => self.left_alone.remove(dialect),
         };
         if before.is_none() || !self.left_alone.contains_key(dialect) {
-            let roots = self.roots.keys().filter(|root| root.kind.dialect == dialect);
-            self.dirty.extend(roots.cloned().collect::<Vec<_>>());
+            self.touch_dialect(dialect);
         }
     }
 
-    /// Dialects that are left to their own controllers, and why.
+    fn touch_dialect(&mut self, dialect: &str) {
+        self.dirty.extend(self.roots.keys().filter(|root| root.kind.dialect == dialect).cloned());
+    }
+
+    /// Dialects that are left to their original controllers, and what was seen of these.
     pub fn left_alone(&self) -> &BTreeMap<&'static str, String> {
         &self.left_alone
     }
@@ -208,9 +251,12 @@ impl View {
         while let Some(root) = self.dirty.pop_first() {
             let mut reader = Reader::new(&self.rows);
             let there = reader.own(&root).is_some();
-            let derived = match self.left_alone.contains_key(root.kind.dialect) {
-                true => Ok(Vec::new()),
-                false => (root.kind.derive)(&root, &mut reader),
+            let dialect = root.kind.dialect;
+            let derived = match there {
+                true if self.left_alone.contains_key(dialect) => Ok(Vec::new()),
+                // Nobody knows yet whose it is.
+                true if self.foreign.unknown.contains(dialect) => Err(Unready::Unlisted),
+                _ => (root.kind.derive)(&root, &mut reader),
             };
             let reads = reader.noted();
             let jobs = match derived {
@@ -285,7 +331,12 @@ impl View {
     /// Tells the World of which kinds of jobs nothing can be heard.
     fn freeze(&mut self, world: &mut World) {
         for kind in dialect::job_kinds() {
-            let deaf = matches!(self.rows.heard(&Query::all(&kind.kind)), Heard::Deaf { .. });
+            let deaf = match self.rows.heard(&Query::all(&kind.kind)) {
+                Heard::Deaf { .. } => true,
+                // Orders for jobs of which nobody knows yet whether they are ours stay as they are.
+                Heard::Listed => self.foreign.unknown.contains(kind.dialect),
+                Heard::Unlisted | Heard::Refused => false,
+            };
             if deaf == self.frozen.contains(kind.kind.name) {
                 continue;
             }
@@ -335,7 +386,9 @@ impl View {
     /// What a root asks to be written. It is not due any more.
     pub fn project(&mut self, root: &Root, world: &World, now: Timestamp) -> Vec<Write> {
         self.due.remove(root);
-        if !self.roots.contains_key(root) || self.left_alone.contains_key(root.kind.dialect) {
+        let dialect = root.kind.dialect;
+        let theirs = self.left_alone.contains_key(dialect) || self.foreign.unknown.contains(dialect);
+        if theirs || !self.roots.contains_key(root) {
             return Vec::new();
         }
         let mut reader = Reader::new(&self.rows);

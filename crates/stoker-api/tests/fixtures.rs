@@ -65,7 +65,7 @@ impl Paper {
 
     /// What a controller knows that has listed everything that is wanted.
     fn seen(&self, now: Timestamp) -> (View, World) {
-        let (mut view, mut world) = (View::default(), fleet());
+        let (mut view, mut world) = (View::without_signs(), fleet());
         while let Some(query) = view.wanted().into_iter().find(|query| view.heard(query) == Heard::Unlisted) {
             let all = self.objects.values().filter(|object| object.types.as_ref().unwrap().kind == query.kind.name);
             let selected = |object: &&DynamicObject| {

@@ -58,6 +58,8 @@ reasons! {
     NoNodes = "NoNodes",
     /// Objects that say which nodes are wanted cannot be seen.
     CannotSee = "CannotSee",
+    /// Nothing is done: the controller of the project that the job's kind comes from is at work.
+    ForeignController = "ForeignController",
     /// Waiting: the status of the job cannot be read, so that nobody knows whether it has ended.
     StatusUnreadable = "StatusUnreadable",
     /// Failed: the image reference cannot be parsed.

@@ -12,18 +12,32 @@ mod types;
 mod versions;
 
 use crate::dialect::JobKind;
+use crate::sign::{self, Sign};
 use crate::view::{Kind, Row};
 pub use image_list_pull_job::{FailedImageStatus, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus};
 pub use image_pull_job::{ImagePullJob, ImagePullJobSpec, ImagePullJobStatus};
 pub use types::{CompletionPolicy, CompletionType, NodeSelector, PullPolicy, PullTemplate};
 pub use versions::{Versioned, crd, versions};
+
 /// The name of this dialect.
 pub const DIALECT: &str = "kruise";
+
+/// How OpenKruise's manager shows that it is at work. It is installed in `kruise-system`, unless somebody chose another namespace.
+pub const SIGNS: &[Sign] = &[
+    Sign::Lease { name: "kruise-manager", kind: &MANAGER },
+    Sign::Webhooks(&sign::MUTATING_WEBHOOKS),
+    Sign::Webhooks(&sign::VALIDATING_WEBHOOKS),
+];
+
+/// The Lease of OpenKruise's manager.
+static MANAGER: Kind =
+    Kind { name: "Lease", versions: sign::leases, keep: sign::lease_row, fields: Some("metadata.name=kruise-manager") };
 
 /// ImagePullJobs.
 pub static IMAGE_PULL_JOBS: JobKind = JobKind {
     kind: Kind { name: "ImagePullJob", versions: || versions::<ImagePullJob>().into(), keep: Row::whole, fields: None },
     dialect: DIALECT,
+    namespaced: true,
     verbs: &["create", "delete", "patch"],
     derive: to_core::derive,
     project: from_core::project,
@@ -39,6 +53,7 @@ pub static IMAGE_LIST_PULL_JOBS: JobKind = JobKind {
         fields: None,
     },
     dialect: DIALECT,
+    namespaced: true,
     verbs: &["delete", "patch"],
     derive: |_, _| Ok(Vec::new()),
     project: list::project,

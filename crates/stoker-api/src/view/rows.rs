@@ -7,12 +7,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 
+use crate::sign::LeaseRow;
+
 /// Namespace (empty for a cluster-scoped kind) and name of an object.
 pub type ObjectName = (String, String);
 
 /// A kind of object that dialects read.
 pub struct Kind {
-    /// Its name, unique among all kinds here.
+    /// Its name, unique among all kinds here with the same `fields`.
     pub name: &'static str,
     /// How it is found on an API server, the newest version first. The first that is served is used.
     pub versions: fn() -> Vec<ApiResource>,
@@ -44,7 +46,7 @@ impl Kind {
 
 impl PartialEq for Kind {
     fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
+        (self.name, self.fields) == (other.name, other.fields)
     }
 }
 
@@ -58,7 +60,7 @@ impl PartialOrd for Kind {
 
 impl Ord for Kind {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.name.cmp(other.name)
+        (self.name, self.fields).cmp(&(other.name, other.fields))
     }
 }
 
@@ -93,6 +95,10 @@ pub enum Row {
     Whole(Box<DynamicObject>),
     /// The node of a pod that runs there or is about to; none for one that is on its way out.
     Pod(Option<Arc<str>>),
+    /// What a Lease shows of its holder.
+    Lease(LeaseRow),
+    /// The kinds of dialects that a webhook configuration names.
+    Webhook(BTreeSet<&'static str>),
 }
 
 impl Row {
@@ -109,7 +115,7 @@ impl Row {
     pub fn object(&self) -> Option<&DynamicObject> {
         match self {
             Row::Whole(object) => Some(object),
-            Row::Pod(_) => None,
+            Row::Pod(_) | Row::Lease(_) | Row::Webhook(_) => None,
         }
     }
 }
