@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
-use stoker_api::View;
 use stoker_api::native::NodeObject;
 use stoker_api::view::{Heard, ObjectName, Query};
-use stoker_core::{Clock, Event, World, model};
+use stoker_api::{Dialect, View};
+use stoker_core::{Clock, Event, Reason, World, model};
+use tokio::time::Instant;
 
 use crate::facts;
 use crate::metrics::LeaderMetrics;
@@ -24,6 +26,8 @@ const NODE_PREHEAT: &str = "NodePreheat";
 /// Everything that is known.
 pub(crate) struct Hearing {
     pub(crate) clock: Clock,
+    /// When it began to hear. How long ago something was heard is told by this, and not by the clock, which somebody may set.
+    begun: Instant,
     pub(crate) world: World,
     pub(crate) view: View,
     pub(crate) metrics: LeaderMetrics,
@@ -52,6 +56,7 @@ impl Hearing {
     pub(crate) fn new(clock: Clock, world: World, metrics: LeaderMetrics, highest: i64) -> Self {
         Self {
             clock,
+            begun: Instant::now(),
             world,
             view: View::default(),
             metrics,
@@ -201,8 +206,26 @@ impl Hearing {
         sight == Sight::New
     }
 
-    /// Makes jobs of what has changed.
+    /// When something is to be looked at although nothing happens.
+    pub(crate) fn wake(&self) -> Option<Timestamp> {
+        let left = |at: std::time::Duration| at.saturating_sub(self.begun.elapsed());
+        let look = self.view.next_look().map(|at| model::after((self.clock)(), left(at)));
+        self.view.wake().into_iter().chain(look).min()
+    }
+
+    /// Makes jobs of what has changed, and none of what is left to somebody else.
     pub(crate) fn settle(&mut self) {
+        for name in self.view.look(self.begun.elapsed()) {
+            let seen = self.view.left_alone().get(name);
+            self.metrics.leaves_alone(name, seen.is_some());
+            match (seen, Dialect::named(name)) {
+                (Some(seen), Some(dialect)) => {
+                    let reason = Reason::ForeignController.as_str();
+                    tracing::warn!(dialect = name, "{reason}: {}", dialect.left_alone(seen));
+                }
+                _ => tracing::info!(dialect = name, "no sign of its original controller is left; Stoker serves it"),
+            }
+        }
         let settled = self.view.settle(&mut self.world);
         settled.gone.iter().for_each(|id| self.metrics.forget(id));
         for problem in settled.problems {

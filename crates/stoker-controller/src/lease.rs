@@ -2,6 +2,7 @@
 //! duration, measured by their own clock, so that no two clocks are ever compared. Its holder counts its own time from before
 //! it asked for it, and writes nothing when that is up.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::stream::{BoxStream, FuturesUnordered};
@@ -19,7 +20,10 @@ use crate::problem::{Problem, Said};
 use crate::run::Settings;
 
 /// The name of the Lease, in Stoker's namespace.
-const NAME: &str = "stoker-controller";
+pub(crate) const NAME: &str = "stoker-controller";
+/// The annotation in which its holder says which dialects it leaves to their original controllers: a JSON object with what it has seen
+/// of these. Whoever explains a job reads it there: only the leader knows how it was started, and looks for long enough.
+pub(crate) const LEFT_ALONE: &str = "stoker.dev/left-alone";
 /// Other controllers take the lease when its holder has not renewed it for this long.
 const DURATION: Duration = Duration::from_secs(20);
 /// The time between the starts of two renewals.
@@ -40,11 +44,17 @@ pub(crate) struct Held {
     pub(crate) transitions: i64,
     /// Until when it is certainly ours.
     until: watch::Sender<Instant>,
+    /// What the next renewal says of dialects that are left alone.
+    left_alone: watch::Sender<LeftAlone>,
 }
+
+/// What was seen of the original controllers of dialects, by dialect.
+type LeftAlone = BTreeMap<&'static str, String>;
 
 impl Held {
     fn new(transitions: i64, asked: Instant) -> Self {
-        Self { transitions, until: watch::Sender::new(asked + RENEW_DEADLINE) }
+        let until = watch::Sender::new(asked + RENEW_DEADLINE);
+        Self { transitions, until, left_alone: watch::Sender::new(LeftAlone::new()) }
     }
 
     /// It was asked for at this moment, and given: whoever else wants it has seen that later, and counts from there. Answers
@@ -55,6 +65,13 @@ impl Held {
 
     fn lost(&self) {
         self.until.send_replace(Instant::now());
+    }
+
+    /// Has the Lease say which dialects are left alone.
+    pub(crate) fn say_left_alone(&self, left_alone: &LeftAlone) {
+        if *self.left_alone.borrow() != *left_alone {
+            self.left_alone.send_replace(left_alone.clone());
+        }
     }
 
     /// For whoever writes.
@@ -190,7 +207,7 @@ impl Candidate {
                     }
                     let asked = Instant::now();
                     next = asked + RENEW_EVERY;
-                    let renewal = tokio::time::timeout_at(asked + RENEW_DEADLINE, self.renew());
+                    let renewal = tokio::time::timeout_at(asked + RENEW_DEADLINE, self.renew(held));
                     renewals.push(renewal.map(move |answer| (asked, answer)));
                 }
             }
@@ -202,7 +219,7 @@ impl Candidate {
         let release = async {
             let lease = self.leases.get(NAME).await?;
             if holder(&lease) == Some(&self.identity) {
-                self.leases.replace(NAME, &PostParams::default(), &self.lease(Some(&lease), "")).await?;
+                self.leases.replace(NAME, &PostParams::default(), &self.lease(Some(&lease), "", None)).await?;
             }
             Ok::<(), kube::Error>(())
         };
@@ -218,20 +235,20 @@ impl Candidate {
     async fn take(&self, seen: Option<&Lease>) -> Result<Lease, kube::Error> {
         let params = PostParams::default();
         match seen {
-            None => self.leases.create(&params, &self.lease(None, &self.identity)).await,
+            None => self.leases.create(&params, &self.lease(None, &self.identity, None)).await,
             // With the version that was seen: if anybody else wrote it since, this is refused.
-            Some(seen) => self.leases.replace(NAME, &params, &self.lease(Some(seen), &self.identity)).await,
+            Some(seen) => self.leases.replace(NAME, &params, &self.lease(Some(seen), &self.identity, None)).await,
         }
     }
 
     /// Writes the lease with the version that it has now; false where somebody else holds it.
-    async fn renew(&self) -> Result<bool, kube::Error> {
+    async fn renew(&self, held: &Held) -> Result<bool, kube::Error> {
         loop {
             let lease = self.leases.get(NAME).await?;
             if holder(&lease) != Some(&self.identity) {
                 return Ok(false);
             }
-            let renewed = self.lease(Some(&lease), &self.identity);
+            let renewed = self.lease(Some(&lease), &self.identity, said(&held.left_alone.borrow()));
             match self.leases.replace(NAME, &PostParams::default(), &renewed).await {
                 // Somebody wrote it in between: most likely another renewal of ours. Only who holds it now can tell.
                 Err(kube::Error::Api(status)) if status.code == 409 => continue,
@@ -240,14 +257,18 @@ impl Candidate {
         }
     }
 
-    fn lease(&self, old: Option<&Lease>, identity: &str) -> Lease {
+    fn lease(&self, old: Option<&Lease>, identity: &str, left_alone: Option<String>) -> Lease {
         let now = Some(MicroTime((self.clock)()));
         let spec = old.and_then(|old| old.spec.clone()).unwrap_or_default();
+        let mut metadata = old
+            .map(|old| old.metadata.clone())
+            .unwrap_or_else(|| ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() });
+        let annotations = metadata.annotations.get_or_insert_default();
+        annotations.remove(LEFT_ALONE);
+        annotations.extend(left_alone.map(|text| (LEFT_ALONE.into(), text)));
         let changes_hands = spec.holder_identity.as_deref() != Some(identity) && !identity.is_empty();
         Lease {
-            metadata: old
-                .map(|old| old.metadata.clone())
-                .unwrap_or_else(|| ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() }),
+            metadata,
             spec: Some(LeaseSpec {
                 holder_identity: Some(identity.into()),
                 lease_duration_seconds: i32::try_from(DURATION.as_secs()).ok(),
@@ -260,6 +281,11 @@ impl Candidate {
             }),
         }
     }
+}
+
+/// The text of the annotation; none where there is nothing to say.
+fn said(left_alone: &LeftAlone) -> Option<String> {
+    (!left_alone.is_empty()).then(|| serde_json::json!(left_alone).to_string())
 }
 
 /// Why the lease cannot be taken, and what to do about it.

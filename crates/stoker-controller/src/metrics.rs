@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use stoker_api::job_kinds;
+use stoker_api::{DIALECTS, job_kinds};
 use stoker_core::{JobId, Outcome, Plan, Reason, Stage, Waiting};
 use tokio::time::Instant;
 
@@ -47,6 +47,11 @@ struct ByKind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ByDialect {
+    dialect: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ByKindAndResult {
     kind: String,
     result: &'static str,
@@ -65,6 +70,7 @@ pub struct Metrics {
     nodes_waiting: Family<ByReason, Gauge>,
     interruptions: Family<ByKind, Counter>,
     unheard: Family<ByKind, Gauge>,
+    left_alone: Family<ByDialect, Gauge>,
     pulse: Arc<Mutex<Pulse>>,
 }
 
@@ -99,6 +105,7 @@ impl Metrics {
             nodes_waiting: Family::default(),
             interruptions: Family::default(),
             unheard: Family::default(),
+            left_alone: Family::default(),
             pulse: Arc::new(Mutex::new(Pulse { beat: Instant::now(), wants: Some(NO_LEASE) })),
         };
         // A zero can be seen and alerted on, a series that is not there cannot.
@@ -118,6 +125,9 @@ impl Metrics {
             metrics.unheard.get_or_create(&ByKind { kind: kind.into() }).set(0);
         }
         metrics.interruptions.get_or_create(&ByKind { kind: "Node".into() }).inc_by(0);
+        for dialect in may_be_left_alone() {
+            metrics.left_alone.get_or_create(&ByDialect { dialect }).set(0);
+        }
         for state in STATES {
             metrics.nodes.get_or_create(&ByState { state }).set(0);
         }
@@ -130,7 +140,7 @@ impl Metrics {
     /// Adds all of them to what a server exports.
     pub fn register(&self, registry: &mut Registry) {
         let Self { leader, plans, writes, writes_waiting, jobs, jobs_ended, .. } = self;
-        let Self { nodes, nodes_waiting, interruptions, unheard, pulse: _, .. } = self;
+        let Self { nodes, nodes_waiting, interruptions, unheard, left_alone, pulse: _, .. } = self;
         registry.register("stoker_controller_leader", "1 while this controller leads", leader.clone());
         registry.register("stoker_controller_plan_seconds", "How long plans took", plans.clone());
         registry.register(
@@ -164,6 +174,11 @@ impl Metrics {
             "stoker_controller_kinds_unheard",
             "1 while objects of a kind cannot be listed or watched; what depends on them stays as it is",
             unheard.clone(),
+        );
+        registry.register(
+            "stoker_controller_dialects_left_alone",
+            "1 while the original controller of a dialect is at work, so that nothing is done for the dialect's objects",
+            left_alone.clone(),
         );
     }
 
@@ -239,6 +254,11 @@ fn kinds() -> impl Iterator<Item = &'static str> {
     job_kinds().map(|kind| kind.kind.name).chain(["Node", "NodePreheat"])
 }
 
+/// The dialects whose original controller may be seen.
+fn may_be_left_alone() -> impl Iterator<Item = &'static str> {
+    DIALECTS.iter().filter(|dialect| !dialect.signs.is_empty()).map(|dialect| dialect.name)
+}
+
 /// What only the leader knows; gone with its lead.
 pub(crate) struct LeaderMetrics {
     metrics: Metrics,
@@ -270,6 +290,11 @@ impl LeaderMetrics {
     /// A kind of which not everything was heard can be heard.
     pub(crate) fn hears_of(&self, kind: &str) {
         self.metrics.unheard.get_or_create(&ByKind { kind: kind.into() }).set(0);
+    }
+
+    /// A dialect is left to its original controller, or is not.
+    pub(crate) fn leaves_alone(&self, dialect: &'static str, is_left: bool) {
+        self.metrics.left_alone.get_or_create(&ByDialect { dialect }).set(i64::from(is_left));
     }
 
     /// A plan was made; it was begun then.
@@ -321,6 +346,7 @@ impl Drop for LeaderMetrics {
         }
         self.metrics.leader.set(0);
         kinds().for_each(|kind| self.hears_of(kind));
+        may_be_left_alone().for_each(|dialect| self.leaves_alone(dialect, false));
         self.metrics.pulse().wants = Some(NO_LEASE);
     }
 }

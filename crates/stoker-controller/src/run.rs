@@ -1,11 +1,12 @@
 //! The one loop: facts in, plan, writes out. Everything it knows it can learn again from the API server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
+use stoker_api::HandOver;
 use stoker_core::{Clock, World};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
@@ -47,6 +48,8 @@ pub struct Settings {
     pub identity: String,
     /// Whether what one node says a tag means is enough for all, instead of two that agree.
     pub trust_one_witness: bool,
+    /// How the kinds of dialects were handed over by their original controllers, where somebody has said so.
+    pub handed_over: BTreeMap<&'static str, HandOver>,
     /// What it counts; the same ones may be registered with a server.
     pub metrics: Metrics,
 }
@@ -126,6 +129,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         hearing: Hearing::new(settings.clock.clone(), world, metrics, held.transitions),
         leading: Leading::new(Secrets::new(all, now.0), no_copies, owed, writes),
     };
+    shell.hearing.view.hand_over(&settings.handed_over);
     let mut wake = None;
     let mut more = true;
     let mut pulse = tokio::time::interval(BEAT_EVERY);
@@ -179,6 +183,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
             None => {}
         }
         hearing.settle();
+        held.say_left_alone(hearing.view.left_alone());
         for query in watches.follow(&hearing.view.wanted(), &mut tasks) {
             hearing.view.forget(&query);
         }
@@ -186,7 +191,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         if hearing.is_complete() && leading.knows_secrets(hearing) {
             wake = leading.plan(hearing);
             more = leading.project(hearing);
-            wake = wake.into_iter().chain(hearing.view.wake()).min();
+            wake = wake.into_iter().chain(hearing.wake()).min();
         }
     }
 }

@@ -4,16 +4,17 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::TypeMeta;
+use kube::{Client, ResourceExt as _};
 use stoker_api::native::NodeObject;
 use stoker_api::view::{Heard, Query};
-use stoker_api::{JobKind, View, job_kinds, node};
+use stoker_api::{Dialect, JobKind, View, job_kinds, node};
 use stoker_core::{Event, Found, Job, Key, Reason, SecretId, World};
 
-use crate::facts;
+use crate::{facts, lease};
 
 /// What was read.
 pub struct Snapshot {
@@ -21,13 +22,32 @@ pub struct Snapshot {
     pub world: World,
     /// Kinds that could not be listed, and why: nothing is known of jobs of these.
     pub unheard: Vec<(&'static str, kube::Error)>,
+    /// Dialects that are left to their original controllers, and what was seen of these.
+    pub left_alone: BTreeMap<&'static str, String>,
+}
+
+/// The dialects that the controller leaves to their original controllers, as its Lease says. Whoever may not see the Lease, or finds
+/// none, knows of none.
+pub async fn left_alone(client: &Client) -> BTreeMap<&'static str, String> {
+    let named = ListParams::default().fields(&format!("metadata.name={}", lease::NAME));
+    let leases = Api::<Lease>::all(client.clone()).list(&named).await.map(|leases| leases.items).unwrap_or_default();
+    leases.iter().flat_map(said_left_alone).collect()
+}
+
+fn said_left_alone(lease: &Lease) -> Vec<(&'static str, String)> {
+    let text = lease.annotations().get(lease::LEFT_ALONE).map(String::as_str).unwrap_or("{}");
+    let said: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
+    // A newer controller may know others.
+    said.into_iter().filter_map(|(name, seen)| Some((Dialect::named(&name)?.name, seen))).collect()
 }
 
 /// Reads everything that a plan depends on. Who may not see the jobs of all namespaces explains those of this one: what a job
 /// waits for is in its own spec, in Nodes and in NodePreheats.
 pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Error> {
     let all = ListParams::default();
-    let (mut world, mut view) = (World::new(), View::default());
+    let (mut world, mut view) = (World::new(), View::without_signs());
+    let left_alone = left_alone(client).await;
+    left_alone.iter().for_each(|(dialect, seen)| view.leave_alone(dialect, Some(seen.clone())));
     for node in Api::<Node>::all(client.clone()).list(&all).await? {
         world.apply(Event::Node(node::to_core(&node)));
     }
@@ -60,7 +80,7 @@ pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Er
         }
     }
     known.into_iter().for_each(|(id, found)| world.apply(Event::Secret(id, found, Timestamp::MAX)));
-    Ok(Snapshot { world, unheard })
+    Ok(Snapshot { world, unheard, left_alone })
 }
 
 /// The objects of a query, in the newest version that is served. Who may not list all namespaces lists this one.
@@ -76,7 +96,9 @@ async fn list(client: &Client, query: &Query, namespace: &str) -> Result<Vec<Dyn
         let listed = match &query.namespace {
             Some(namespace) => within(namespace).list(&params).await,
             None => match Api::<DynamicObject>::all_with(client.clone(), &resource).list(&params).await {
-                Err(problem) if code(&problem) == Some(403) => within(namespace).list(&params).await,
+                Err(problem) if code(&problem) == Some(403) && is_namespaced(query) => {
+                    within(namespace).list(&params).await
+                }
                 listed => listed,
             },
         };
@@ -96,6 +118,10 @@ async fn list(client: &Client, query: &Query, namespace: &str) -> Result<Vec<Dyn
 /// ours to see. Nobody can tell these apart by a list: who has no right to a kind hears that first, kind or no kind.
 pub fn has_no_jobs(kind: &JobKind, problem: &kube::Error) -> bool {
     kind.is_foreign() && is_refused(problem)
+}
+
+fn is_namespaced(query: &Query) -> bool {
+    job_kinds().find(|kind| kind.kind == *query.kind).is_none_or(|kind| kind.namespaced)
 }
 
 fn may_be_refused(query: &Query) -> bool {

@@ -101,6 +101,7 @@ impl RunningSystem {
             // The data directory is locked: whoever held the lease before is gone.
             identity: "up".into(),
             trust_one_witness: false,
+            handed_over: Default::default(),
             metrics: counts,
         };
         let cancel = system.cancel.clone();

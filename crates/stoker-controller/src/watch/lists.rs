@@ -43,7 +43,7 @@ impl Lists {
         let nothing = self.may_be_refused && (code == Some(404) || code == Some(403) && (!self.worked || for_good));
         self.worked &= !nothing;
         let text = match code {
-            _ if nothing => "objects of this kind are not served here",
+            _ if nothing => "objects of this kind are not served here, or may not be seen, and count as none",
             Some(403) => {
                 "what depends on this kind waits until it may be listed; `stoker install` prints the roles that allow it"
             }

@@ -4,6 +4,7 @@
 
 mod bed;
 mod deleted;
+mod foreign;
 mod leading;
 mod refused;
 mod rolled_back;

@@ -53,8 +53,9 @@ impl Sent {
     }
 }
 
+/// The controller's own, and not one of others that it looks at.
 fn is_lease(request: &http::Request<Body>) -> bool {
-    request.uri().path().contains("/leases")
+    request.uri().path().contains(&format!("/namespaces/{}/leases", stoker_api::NAMESPACE))
 }
 
 /// The API over a way that notes what is sent, and on which requests for the lease fare as `way` says.

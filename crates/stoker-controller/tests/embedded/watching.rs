@@ -113,7 +113,7 @@ impl Led {
 async fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
     let led = Led::start().await;
     let (lists, watches) = (led.asked.lists(), led.asked.of(true));
-    assert_eq!(lists.len(), 6, "{lists:?}");
+    assert_eq!(lists.len(), 8, "{lists:?}");
     for cut in 0..10 {
         led.line.cut();
         preheat(&led.client, &format!("job-{cut}")).await;
@@ -213,7 +213,7 @@ async fn only_node_preheats_are_listed_by_few() {
     let mut limits = std::mem::take(&mut *limits.lock().unwrap());
     limits.retain(|path, _| !path.contains("/leases"));
     assert_eq!(limits.remove(NODE_PREHEATS).as_deref(), Some("20"));
-    assert_eq!(limits.len(), 4, "{limits:?}");
+    assert_eq!(limits.len(), 6, "{limits:?}");
     assert!(limits.values().all(|limit| limit == "500"), "{limits:?}");
     cancel.cancel();
     leader.await.unwrap();
