@@ -329,6 +329,10 @@ pub(crate) struct ControllerArgs {
     /// trusted to say what all nodes pull
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) digest_witnesses: u8,
+    /// APIs of other projects whose original controller goes on for other kinds and has handed these over, e.g. kruise=whole: its Lease
+    /// does not keep this controller from serving them
+    #[arg(long, value_name = "NAME=HOW", value_delimiter = ',', value_parser = install::handed_over)]
+    pub(crate) handed_over: Vec<install::ServedDialect>,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -382,9 +386,10 @@ pub(crate) struct InstallArgs {
     /// A Secret of Stoker's namespace with the login for that image
     #[arg(long, value_name = "NAME", value_parser = values::name)]
     pub(crate) image_pull_secret: Option<String>,
-    /// APIs of other projects to serve, with their CRDs, e.g. kruise [default: none]
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
-    pub(crate) dialects: Vec<String>,
+    /// APIs of other projects to serve, with their CRDs, e.g. kruise; kruise=whole where OpenKruise goes on for other kinds and has
+    /// handed these over [default: none]
+    #[arg(long, value_name = "NAME[=HOW]", value_delimiter = ',', value_parser = install::dialect)]
+    pub(crate) dialects: Vec<install::ServedDialect>,
     /// The namespaces whose Secrets the controller may read, for `pullSecrets` of jobs there [default: all]
     #[arg(long, value_name = "NAMESPACE", value_delimiter = ',', value_parser = values::namespace)]
     pub(crate) secrets_from: Vec<String>,
@@ -460,7 +465,7 @@ pub(crate) struct UninstallArgs {
 pub(crate) struct CrdsArgs {
     /// Those of these other projects as well, e.g. kruise; never where that project itself is installed [default: none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
-    pub(crate) dialects: Vec<String>,
+    pub(crate) dialects: Vec<install::ServedDialect>,
 }
 
 /// Hash every stored image again, and say what is damaged or missing

@@ -36,6 +36,7 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: GetArgs) -> anyhow::Result<
         None => {
             let namespace = (!args.all_namespaces).then_some(connection.namespace.as_str());
             let jobs = jobs::list(&connection.client, namespace).await?;
+            jobs::tell_left_alone(&connection.client, &jobs).await;
             match args.output {
                 Output::Json | Output::Yaml => print_objects(jobs.into_iter().map(|job| job.object), args.output)?,
                 _ if jobs.is_empty() => errln!("no jobs{}; make one with `stoker pull IMAGE`", place(namespace)),
@@ -118,6 +119,10 @@ async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Re
         snapshot => snapshot.map_err(jobs::explain)?,
     };
     jobs::tell_unheard(&snapshot.unheard);
+    if let Some(why) = jobs::left_alone(job.kind, &snapshot.left_alone) {
+        outln!("{why}");
+        return Ok(());
+    }
     let mut world = snapshot.world;
     let now = clock::system()();
     let rows = why::all_rows(&mut world, job, &summary, now);

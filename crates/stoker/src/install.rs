@@ -18,7 +18,9 @@ mod tests;
 
 use std::process::ExitCode;
 
+use kube::ResourceExt as _;
 use kube::config::Kubeconfig;
+use stoker_api::{Dialect, HandOver};
 
 use crate::cli::{ClusterArgs, CrdsArgs, InstallArgs, WrongInput};
 use crate::connect::{connect, is_named};
@@ -46,7 +48,11 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: InstallArgs) -> anyhow::Res
                  --aggregate-to-edit to keep it so, or bind the ClusterRole stoker-edit to those who need it"
             );
         }
-        documents.retain(|document| !seen.foreign_home || document.object["kind"] != "Namespace");
+        documents.retain(|document| {
+            let (kind, name) = (&document.object["kind"], &document.object["metadata"]["name"]);
+            let is_kept = kind == "CustomResourceDefinition" && seen.kept.iter().any(|kept| name == kept);
+            !is_kept && (!seen.foreign_home || kind != "Namespace")
+        });
     }
     if args.image.name() == NO_IMAGE {
         errln!(
@@ -78,7 +84,12 @@ async fn look(cluster: &ClusterArgs, namespace: &str, args: &InstallArgs) -> any
             return Ok(check::ClusterFacts { notes, ..check::ClusterFacts::default() });
         }
     };
-    Ok(check::cluster(&client, namespace, &manifests::definitions(&args.dialects)).await?)
+    let (handed_over, others): (Vec<ServedDialect>, Vec<ServedDialect>) =
+        args.dialects.iter().cloned().partition(|dialect| dialect.hand_over != HandOver::Unsaid);
+    let ours = manifests::definitions(&others);
+    let mut theirs = manifests::definitions(&handed_over);
+    theirs.retain(|definition| ours.iter().all(|our| our.name_any() != definition.name_any()));
+    Ok(check::cluster(&client, namespace, &check::Definitions { ours, theirs }).await?)
 }
 
 /// Whether there is a kubeconfig with a current context, which others may be able to use where we are not.
@@ -94,14 +105,35 @@ pub(crate) fn crds(args: &CrdsArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A dialect by its name on the command line.
-pub(crate) fn dialect(text: &str) -> Result<String, String> {
+/// A dialect that is served, and how its original controller has handed it over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServedDialect {
+    pub(crate) name: &'static str,
+    pub(crate) hand_over: HandOver,
+}
+
+/// A dialect on the command line: its name, and `=` with how it was handed over.
+pub(crate) fn dialect(text: &str) -> Result<ServedDialect, String> {
+    let (name, how) = text.split_once('=').map_or((text, None), |(name, how)| (name, Some(how)));
     let known = manifests::dialects();
-    match known.contains(text) {
-        true => Ok(text.into()),
-        false => {
-            let known: Vec<&str> = known.into_iter().collect();
-            Err(format!("no such dialect; this version serves {}", known.join(", ")))
+    let dialect = Dialect::named(name).filter(|dialect| known.contains(dialect.name));
+    let Some(dialect) = dialect else {
+        let known: Vec<&str> = known.into_iter().collect();
+        return Err(format!("no such dialect; this version serves {}", known.join(", ")));
+    };
+    let hand_over = how.map(str::parse).transpose().map_err(|problem: stoker_api::sign::UnknownHandOver| {
+        format!("{problem}; where its original controller has handed nothing over, write {name} alone")
+    })?;
+    Ok(ServedDialect { name: dialect.name, hand_over: hand_over.unwrap_or_default() })
+}
+
+/// A dialect that was handed over, on the command line of a controller.
+pub(crate) fn handed_over(text: &str) -> Result<ServedDialect, String> {
+    match dialect(text)? {
+        ServedDialect { name, hand_over: HandOver::Unsaid } => {
+            let words = HandOver::WORDS.iter().map(|(word, _)| format!("{name}={word}"));
+            Err(format!("say how it was handed over: {}", words.collect::<Vec<_>>().join(", ")))
         }
+        dialect => Ok(dialect),
     }
 }

@@ -1,13 +1,15 @@
 //! Jobs as commands name them: `web` is a Preheat, `imagepulljob/base` another project's.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, anyhow, bail};
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
 use kube::core::response::{Status, StatusDetails};
 use kube::{Client, ResourceExt as _};
-use stoker_api::{JobKind, job_kinds};
+use stoker_api::{Dialect, JobKind, job_kinds};
 use stoker_controller::snapshot;
-use stoker_core::JobId;
+use stoker_core::{JobId, Reason};
 
 use crate::connect::Connection;
 use crate::errln;
@@ -58,9 +60,13 @@ pub(crate) fn parse(said: &str) -> anyhow::Result<(&'static JobKind, &str)> {
 /// The API of the objects of a kind; without a namespace of all.
 pub(crate) async fn api(client: &Client, kind: &JobKind, namespace: Option<&str>) -> Api<DynamicObject> {
     let resource = served(client, kind).await;
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
+    api_of(client, kind, &resource, namespace)
+}
+
+fn api_of(client: &Client, kind: &JobKind, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+    match namespace.filter(|_| kind.namespaced) {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
+        None => Api::all_with(client.clone(), resource),
     }
 }
 
@@ -101,7 +107,11 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
         true => "there are none".to_string(),
         false => format!("there are: {}", names.join(", ")),
     };
-    bail!("no {} {name} in namespace {namespace}; {there} (`stoker get -A` shows all namespaces)", kind.kind.name)
+    let kind_name = kind.kind.name;
+    match kind.namespaced {
+        true => bail!("no {kind_name} {name} in namespace {namespace}; {there} (`stoker get -A` shows all namespaces)"),
+        false => bail!("no {kind_name} {name}; {there}"),
+    }
 }
 
 /// All jobs of a namespace or of all, by kind and name. Of other projects' kinds those that the user may see.
@@ -133,6 +143,23 @@ pub(crate) fn tell_unheard(unheard: &[(&'static str, kube::Error)]) {
             "{kind} objects cannot be listed, so what was ordered for them stays as it is, and nothing new is: {problem}"
         );
     }
+}
+
+/// Why nothing is done for the jobs of a kind, where they are left to their original controller; of these dialects that was seen.
+pub(crate) fn left_alone(kind: &JobKind, seen: &BTreeMap<&'static str, String>) -> Option<String> {
+    let (dialect, seen) = (Dialect::named(kind.dialect)?, seen.get(kind.dialect)?);
+    Some(format!("{}: {}", Reason::ForeignController, dialect.left_alone(seen)))
+}
+
+/// Says which of these jobs are left to their original controllers, once for each of these.
+pub(crate) async fn tell_left_alone(client: &Client, jobs: &[JobObject]) {
+    let foreign: BTreeMap<&str, &JobKind> =
+        jobs.iter().filter(|job| job.kind.is_foreign()).map(|job| (job.kind.dialect, job.kind)).collect();
+    if foreign.is_empty() {
+        return;
+    }
+    let seen = snapshot::left_alone(client).await;
+    foreign.values().filter_map(|kind| left_alone(kind, &seen)).for_each(|why| errln!("{why}"));
 }
 
 /// Items of a list come without their type; printed alone they need it.
@@ -209,6 +236,58 @@ mod tests {
         }
         assert!(parse("pod/x").is_err());
         assert!(parse("preheat/").is_err());
+    }
+
+    #[test]
+    fn jobs_that_are_left_alone_say_why_and_how_they_are_handed_over() {
+        let seen = [("kruise", "the Lease kruise-system/kruise-manager is renewed by manager-abc".to_string())].into();
+        let (kind, _) = parse("imagepulljob/base").unwrap();
+        insta::assert_snapshot!(left_alone(kind, &seen).unwrap());
+        let (preheat, _) = parse("web").unwrap();
+        assert_eq!(left_alone(preheat, &seen), None);
+    }
+
+    /// No kind of jobs is without namespaces yet.
+    #[tokio::test]
+    async fn jobs_without_a_namespace_are_found_without_one() {
+        fn resource() -> ApiResource {
+            ApiResource {
+                group: "example.dev".into(),
+                version: "v1".into(),
+                api_version: "example.dev/v1".into(),
+                kind: "Everywhere".into(),
+                plural: "everywheres".into(),
+            }
+        }
+        static EVERYWHERE: JobKind = JobKind {
+            kind: stoker_api::view::Kind {
+                name: "Everywhere",
+                versions: || vec![resource()],
+                keep: stoker_api::view::Row::whole,
+                fields: None,
+            },
+            dialect: "test",
+            namespaced: false,
+            verbs: &[],
+            derive: |_, _| Ok(Vec::new()),
+            project: |_, _, _, _| Default::default(),
+            summary: |_| Default::default(),
+        };
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("nobody is asked"))
+        });
+        let client = Client::new(service, "default");
+        let (preheat, _) = parse("web").unwrap();
+        for (kind, namespace, url) in [
+            (&EVERYWHERE, Some("shop"), "/apis/example.dev/v1/everywheres"),
+            (&EVERYWHERE, None, "/apis/example.dev/v1/everywheres"),
+            (preheat, Some("shop"), "/apis/example.dev/v1/namespaces/shop/everywheres"),
+            (preheat, None, "/apis/example.dev/v1/everywheres"),
+        ] {
+            assert_eq!(api_of(&client, kind, &resource(), namespace).resource_url(), url);
+        }
+        let job = JobObject { kind: &EVERYWHERE, object: DynamicObject::new("x", &resource()) };
+        assert_eq!((job.id().to_string(), job.name()), ("Everywhere.example.dev//x".into(), "everywhere/x".into()));
     }
 
     #[test]

@@ -23,8 +23,17 @@ pub(crate) async fn controller(cluster: &ClusterArgs, args: ControllerArgs) -> a
     let servers = MetricsServer::bind_both(args.metrics, args.probes, &numbers).await?;
     let (namespace, clock) = (home(cluster), clock::system());
     let trust_one_witness = args.digest_witnesses == 1;
-    let settings =
-        stoker_controller::Settings { client, namespace, clock, limits, identity, trust_one_witness, metrics };
+    let handed_over = args.handed_over.iter().map(|dialect| (dialect.name, dialect.hand_over)).collect();
+    let settings = stoker_controller::Settings {
+        client,
+        namespace,
+        clock,
+        limits,
+        identity,
+        trust_one_witness,
+        handed_over,
+        metrics,
+    };
     let cancel = CancellationToken::new();
     until_stopped(stoker_controller::run(settings, cancel.clone()), servers, cancel.clone()).await
 }

@@ -130,6 +130,10 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<
     let summary = (job.kind.summary)(&job.object);
     let snapshot = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
     jobs::tell_unheard(&snapshot.unheard);
+    if let Some(why) = jobs::left_alone(job.kind, &snapshot.left_alone) {
+        outln!("{}: {why}", job.name());
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut world = snapshot.world;
     let now = clock::system()();
     let rows = all_rows(&mut world, &job, &summary, now);

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::ApiResource;
 use serde_json::{Value, json};
-use stoker_api::{DIALECTS, Dialect, native};
+use stoker_api::{DIALECTS, Dialect, Sign, native};
 
+use super::ServedDialect;
 use super::manifests::{InstallDocument, merged, metadata};
 use crate::cli::InstallArgs;
 
@@ -42,7 +43,7 @@ pub(super) fn all(
 
 /// Secrets are read in the namespaces of `secrets_from`, or in all where it is empty. What else is read and written is what the kinds
 /// of our own and of these dialects say.
-fn controller(namespace: &str, secrets_from: &[String], dialects: &[String]) -> Vec<InstallDocument> {
+fn controller(namespace: &str, secrets_from: &[String], dialects: &[ServedDialect]) -> Vec<InstallDocument> {
     // By name, as jobs give them; nobody may list them.
     let secrets = rule("", &["secrets"], &["get"]);
     let mut rules = vec![
@@ -51,7 +52,7 @@ fn controller(namespace: &str, secrets_from: &[String], dialects: &[String]) -> 
         rule(native::GROUP, &[NODE_PREHEATS], &["list", "patch", "watch"]),
     ];
     let served =
-        |dialect: &&Dialect| dialect.name == native::DIALECT || dialects.iter().any(|name| name == dialect.name);
+        |dialect: &&Dialect| dialect.name == native::DIALECT || dialects.iter().any(|one| one.name == dialect.name);
     let served: Vec<&Dialect> = DIALECTS.iter().filter(served).collect();
     for kind in served.iter().flat_map(|dialect| dialect.kinds) {
         let ApiResource { group, plural, .. } = kind.kind.newest();
@@ -63,6 +64,11 @@ fn controller(namespace: &str, secrets_from: &[String], dialects: &[String]) -> 
     for kind in served.iter().flat_map(|dialect| dialect.asks).collect::<BTreeSet<_>>() {
         let ApiResource { group, plural, .. } = kind.newest();
         rules.push(rule(&group, &[&plural], &["list", "watch"]));
+    }
+    for sign in served.iter().flat_map(|dialect| signs(dialect, dialects)) {
+        let ApiResource { group, plural, .. } = sign.kind().newest();
+        let rule = rule(&group, &[&plural], &["list", "watch"]);
+        rules.push(sign.name().map_or(rule.clone(), |name| named(rule, name)));
     }
     if secrets_from.is_empty() {
         rules.push(secrets.clone());
@@ -104,6 +110,12 @@ fn controller(namespace: &str, secrets_from: &[String], dialects: &[String]) -> 
         binding
     }));
     documents
+}
+
+/// The signs of a dialect that count for how it was handed over.
+fn signs(dialect: &Dialect, dialects: &[ServedDialect]) -> impl Iterator<Item = &'static Sign> + use<> {
+    let hand_over = dialects.iter().find(|one| one.name == dialect.name).map(|one| one.hand_over).unwrap_or_default();
+    dialect.signs.iter().filter(move |sign| sign.counts(hand_over))
 }
 
 /// Requests for the Lease are few and small, and a leader whose renewals stand in a queue loses the lease when the API server has
@@ -177,7 +189,12 @@ fn people(aggregate_to_edit: bool, definitions: &[CustomResourceDefinition]) -> 
             cluster_role(
                 "stoker-nodes-view",
                 "access",
-                vec![rule("", &["nodes"], READ), rule(native::GROUP, &[NODE_PREHEATS], READ)],
+                vec![
+                    rule("", &["nodes"], READ),
+                    rule(native::GROUP, &[NODE_PREHEATS], READ),
+                    // Its annotation says which kinds the controller leaves to their original controllers.
+                    named(rule(LEASES.0, &[LEASES.1], &["list"]), CONTROLLER),
+                ],
             ),
         ),
     ]

@@ -43,8 +43,9 @@ pub(super) enum ClusterProblem {
     TooOld(String),
     /// CRDs of others, by name.
     #[error(
-        "this cluster has CRDs of somebody else: {}. They and their objects are left alone: leave --dialects out, or remove the \
-         other project first and then its CRDs",
+        "this cluster has CRDs of somebody else: {}. They and their objects are left alone: leave --dialects out; or remove the \
+         other project first and then its CRDs; or have it hand these kinds over, as docs/migrate-from-openkruise.md tells, and give \
+         --dialects NAME=whole, which keeps its CRDs",
         .0.join(", ")
     )]
     Foreign(Vec<String>),
@@ -65,13 +66,24 @@ pub(super) struct ClusterFacts {
     pub(super) foreign_home: bool,
     /// Whether Kubernetes' role `edit` includes making jobs.
     pub(super) edit_has_jobs: bool,
+    /// CRDs of somebody else that stay as they are, by name.
+    pub(super) kept: Vec<String>,
+}
+
+/// The CRDs of an installation.
+#[derive(Debug, Default)]
+pub(super) struct Definitions {
+    /// Where one of somebody else is there under such a name, nothing is installed.
+    pub(super) ours: Vec<CustomResourceDefinition>,
+    /// Those of dialects that were handed over: where one of somebody else is there, it stays.
+    pub(super) theirs: Vec<CustomResourceDefinition>,
 }
 
 /// Looks at the version, at CRDs of the same names as ours, for an installation in another namespace, and at this one.
 pub(super) async fn cluster(
     client: &Client,
     namespace: &str,
-    ours: &[CustomResourceDefinition],
+    definitions: &Definitions,
 ) -> Result<ClusterFacts, ClusterProblem> {
     let mut seen = ClusterFacts::default();
     let version = answer(client.apiserver_version()).await?;
@@ -86,13 +98,14 @@ pub(super) async fn cluster(
         )),
     }
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut foreign = Vec::new();
-    for definition in ours {
-        let there = answer(api.get_opt(&definition.name_any())).await?;
-        foreign.extend(there.filter(|there| !is_ours(there)).map(|there| there.name_any()));
-    }
+    let foreign = of_others(&api, &definitions.ours).await?;
     if !foreign.is_empty() {
         return Err(ClusterProblem::Foreign(foreign));
+    }
+    seen.kept = of_others(&api, &definitions.theirs).await?;
+    if !seen.kept.is_empty() {
+        let kept = seen.kept.join(", ");
+        seen.notes.push(format!("CRDs of the project that handed them over stay as they are, and are not printed: {kept}"));
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let homes = answer(namespaces.list(&manifests::installed())).await?;
@@ -115,6 +128,19 @@ pub(super) async fn cluster(
     let editors = answer(roles.get_opt(EDITORS)).await.ok().flatten();
     seen.edit_has_jobs = editors.is_some_and(|role| role.labels().contains_key(&aggregate_to("edit")));
     Ok(seen)
+}
+
+/// The names of those of these CRDs that are there and somebody else's.
+async fn of_others(
+    api: &Api<CustomResourceDefinition>,
+    definitions: &[CustomResourceDefinition],
+) -> Result<Vec<String>, ClusterProblem> {
+    let mut names = Vec::new();
+    for definition in definitions {
+        let there = answer(api.get_opt(&definition.name_any())).await?;
+        names.extend(there.filter(|there| !is_ours(there)).map(|there| there.name_any()));
+    }
+    Ok(names)
 }
 
 /// Whether a namespace is one that `stoker install` made, and `uninstall` removes.
@@ -182,7 +208,7 @@ mod tests {
     #[test]
     fn a_crd_of_another_project_is_ours_only_as_install_makes_it() {
         let named = |name: &str| {
-            let all = manifests::definitions(&["kruise".into()]);
+            let all = manifests::definitions(&[super::super::dialect("kruise").unwrap()]);
             all.into_iter().find(|definition| definition.name_any() == name).unwrap()
         };
         let mut own = named("preheats.stoker.dev");

@@ -9,7 +9,7 @@ use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use super::{access, policy, workloads};
+use super::{ServedDialect, access, policy, workloads};
 use crate::cli::InstallArgs;
 
 /// By this label what is ours is found again.
@@ -85,13 +85,13 @@ pub(super) fn all(namespace: &str, args: &InstallArgs) -> anyhow::Result<Vec<Ins
 }
 
 /// Our own CRDs and those of the dialects, labelled.
-pub(super) fn definitions(dialects: &[String]) -> Vec<CustomResourceDefinition> {
+pub(super) fn definitions(dialects: &[ServedDialect]) -> Vec<CustomResourceDefinition> {
     files(dialects).map(|(_, definition)| definition).collect()
 }
 
 /// The same, each with the name of its file.
-pub(super) fn files(dialects: &[String]) -> impl Iterator<Item = (&'static str, CustomResourceDefinition)> {
-    let wanted = |file: &str| dialect_of(file) == OWN || dialects.iter().any(|dialect| dialect == dialect_of(file));
+pub(super) fn files(dialects: &[ServedDialect]) -> impl Iterator<Item = (&'static str, CustomResourceDefinition)> {
+    let wanted = |file: &str| dialect_of(file) == OWN || dialects.iter().any(|dialect| dialect.name == dialect_of(file));
     stoker_api::crds().into_iter().filter(move |(file, _)| wanted(file)).map(|(file, mut definition)| {
         definition.labels_mut().extend(api_labels());
         (file, definition)

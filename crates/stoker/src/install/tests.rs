@@ -145,6 +145,33 @@ fn crds_of_a_dialect_come_with_it_alone() {
     assert!(refused.contains("this version serves kruise"), "{refused}");
 }
 
+#[test]
+fn how_a_dialect_was_handed_over_is_told_to_the_controller_and_decides_what_it_looks_at() {
+    let args = |said: &str| -> Vec<String> {
+        let deployment = objects(&["--dialects", said]).into_iter().find(|object| kind(object) == "Deployment").unwrap();
+        let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
+        serde_json::from_value(args.clone()).unwrap()
+    };
+    let told = |said: &str| args(said).iter().any(|arg| arg == "--handed-over=kruise=whole");
+    assert_eq!((told("kruise"), told("kruise=whole")), (false, true));
+    let leases = |said: &str| {
+        let all = rules(&["--dialects", said]).into_iter().filter(|(role, _)| role == "ClusterRole stoker-controller");
+        let mut all = all.filter(|(_, rule)| rule.resources == Some(vec!["leases".into()]));
+        all.next().map(|(_, rule)| (rule.verbs, rule.resource_names))
+    };
+    let verbs = vec!["list".to_string(), "watch".into()];
+    assert_eq!(leases("kruise"), Some((verbs, Some(vec!["kruise-manager".into()]))));
+    assert_eq!(leases("kruise=whole"), None, "it is not looked at");
+    let refused = |words: &[&str]| {
+        let said = ["stoker"].iter().chain(words);
+        Cli::try_parse_from(said).err().unwrap().to_string()
+    };
+    let half = refused(&["install", "--dialects", "kruise=half"]);
+    assert!(half.contains("it knows: whole; where its original controller has handed nothing over, write kruise alone"), "{half}");
+    let unsaid = refused(&["controller", "--handed-over", "kruise"]);
+    assert!(unsaid.contains("say how it was handed over: kruise=whole"), "{unsaid}");
+}
+
 /// Every rule, with kind and name of its role.
 fn rules(args: &[&str]) -> Vec<(String, PolicyRule)> {
     let roles = objects(args).into_iter().filter(|object| matches!(kind(object), "Role" | "ClusterRole"));
@@ -172,7 +199,7 @@ fn nobody_may_more_than_they_do() {
         assert!(!said.iter().any(|word| ["bind", "escalate", "impersonate"].contains(&word.as_str())), "{name}");
         assert!(rule.non_resource_urls.is_none(), "{name}");
     }
-    let cases: [(&str, &str, &[&str]); 14] = [
+    let cases: [(&str, &str, &[&str]); 17] = [
         ("ClusterRole stoker-agent", "secrets", &[]),
         ("Role stoker-agent", "secrets", &[]),
         ("ClusterRole stoker-agent", "nodes", &["get"]),
@@ -185,6 +212,9 @@ fn nobody_may_more_than_they_do() {
         ("ClusterRole stoker-controller", "nodepreheats/status", &[]),
         ("ClusterRole stoker-controller", "nodes", &["list", "watch"]),
         ("ClusterRole stoker-controller", "imagepulljobs/status", &["patch"]),
+        ("ClusterRole stoker-controller", "leases", &["list", "watch"]),
+        ("ClusterRole stoker-controller", "mutatingwebhookconfigurations", &["list", "watch"]),
+        ("ClusterRole stoker-controller", "validatingwebhookconfigurations", &["list", "watch"]),
         ("ClusterRole stoker-view", "preheats", &["get", "list", "watch"]),
         ("ClusterRole stoker-edit", "nodepreheats", &[]),
     ];
@@ -260,7 +290,7 @@ fn what_runs_understands_its_arguments() {
         "--credential-provider-bin-dir",
         "/c",
     ];
-    for args in [&[][..], &more] {
+    for args in [&[][..], &more, &["--dialects", "kruise=whole"]] {
         let workloads = objects(args).into_iter().filter(|object| matches!(kind(object), "Deployment" | "DaemonSet"));
         for object in workloads {
             let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();

@@ -7,6 +7,7 @@ use super::access::{AGENT, CONTROLLER};
 use super::host;
 use super::manifests::{COMPONENT, InstallDocument, PART_OF, labels, merged, metadata};
 use crate::cli::{HostArgs, InstallArgs};
+use stoker_api::HandOver;
 
 /// Inside the controllers' pods, which have a network of their own.
 const CONTROLLER_PORT: u16 = 8080;
@@ -176,7 +177,11 @@ fn controller_args(namespace: &str, install: &InstallArgs) -> Vec<String> {
         format!("--probes=0.0.0.0:{CONTROLLER_PROBES}"),
     ];
     let witnesses = (install.digest_witnesses == 1).then(|| "--digest-witnesses=1".to_string());
-    args.into_iter().chain(witnesses).chain(elsewhere(namespace)).collect()
+    let handed_over = install.dialects.iter().flat_map(|dialect| {
+        let words = HandOver::WORDS.iter().filter(|(_, hand_over)| *hand_over == dialect.hand_over);
+        words.map(|(word, _)| format!("--handed-over={}={word}", dialect.name))
+    });
+    args.into_iter().chain(witnesses).chain(handed_over).chain(elsewhere(namespace)).collect()
 }
 
 /// Said only where it is not what they take for granted.

@@ -353,6 +353,10 @@ async fn crds_of_others_are_neither_replaced_nor_removed() {
     let refused = bare.run(&["install", "--dialects", "kruise"]).await;
     refused.exits(1).says("imagepulljobs.apps.kruise.io").says("leave --dialects out");
     assert_eq!(refused.out, "");
+    let handed_over = bare.run(&["install", "--dialects", "kruise=whole"]).await;
+    handed_over.exits(0).says("stay as they are").says("--handed-over=kruise=whole");
+    assert!(!handed_over.out.contains("name: imagepulljobs.apps.kruise.io"), "theirs is not replaced");
+    assert!(handed_over.out.contains("name: imagelistpulljobs.apps.kruise.io"), "one that is not there is made");
     let printed = bare.run(&["install"]).await;
     bare.apply(&printed.exits(0).out).await;
     bare.run(&["uninstall"]).await.exits(0);

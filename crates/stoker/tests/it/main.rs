@@ -9,6 +9,7 @@ mod damage;
 mod delete;
 mod demo;
 mod escapes;
+mod foreign;
 mod install;
 mod jobs;
 mod kept;
