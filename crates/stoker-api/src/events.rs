@@ -169,6 +169,24 @@ mod tests {
         events.into_iter().map(text).collect()
     }
 
+    /// As an API server wants it of objects that have no namespace.
+    #[test]
+    fn events_of_objects_without_a_namespace_are_in_the_default_one() {
+        let (mut object, _) = begun(1, 1);
+        for (namespace, of_event) in [(Some("shop"), "shop"), (None, "default")] {
+            object.metadata.namespace = namespace.map(str::to_owned);
+            let write = event(&crate::native::PREHEATS, &object, "Started", true, "x", Timestamp::UNIX_EPOCH);
+            let Write::Create(target, event) = write else { panic!("{write:?}") };
+            assert_eq!(target.namespace.as_deref(), Some(of_event));
+            assert_eq!(event["metadata"]["namespace"], of_event);
+            assert_eq!(event["involvedObject"]["namespace"].as_str(), namespace);
+            assert_eq!(Target::of(crate::native::PREHEATS.kind.newest(), &object).namespace.as_deref(), namespace);
+            let id = crate::native::PREHEATS.job_id_of(&object);
+            let root = crate::view::Root::of(&id).unwrap();
+            assert_eq!((root.namespace.as_str(), root.job()), (namespace.unwrap_or_default(), id));
+        }
+    }
+
     #[test]
     fn events_are_plain_sentences() {
         let (_, one) = begun(1, 1);

@@ -450,6 +450,35 @@ mod tests {
         assert_eq!(keys, ["a", "z"]);
     }
 
+    /// A patch that was made for one state of an object is stale when somebody else has changed the object. It is not tried again: the
+    /// newer state has another patch made.
+    #[tokio::test]
+    async fn a_conflict_ends_a_guarded_write_and_no_other_patch() {
+        for (guarded, is_over, requests) in [(true, true, 1), (false, false, 2)] {
+            let sent = Arc::new(AtomicUsize::new(0));
+            let counted = sent.clone();
+            let service = tower::service_fn(move |request: http::Request<Body>| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                // The object is there: what is listed is the one that the patch is for.
+                let there = json!({ "metadata": {}, "items": [{ "metadata": { "name": "web", "uid": "u" } }] });
+                let conflict = json!({ "status": "Failure", "code": 409, "reason": "Conflict", "message": "modified" });
+                let (code, answer) = if request.method() == http::Method::GET { (200, there) } else { (409, conflict) };
+                let answer = http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                async move { Ok::<_, Box<dyn std::error::Error + Send + Sync>>(answer?) }
+            });
+            let target = Target {
+                resource: stoker_api::native::PREHEATS.kind.newest(),
+                namespace: Some("shop".into()),
+                name: "web".into(),
+            };
+            let patch = json!({ "metadata": { "uid": "u", "resourceVersion": "7", "finalizers": [] } });
+            let write = if guarded { Write::Guarded(target, patch) } else { Write::Patch(target, patch) };
+            let ended = perform(Client::new(service, "default"), &write).await;
+            assert_eq!(matches!(ended, Ok(Answer::Gone)), is_over, "{write:?}: {ended:?}");
+            assert_eq!(sent.load(Ordering::Relaxed), requests, "{write:?}");
+        }
+    }
+
     #[test]
     fn composed_patches_do_what_both_would() {
         let cases = [

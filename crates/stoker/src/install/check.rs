@@ -105,7 +105,8 @@ pub(super) async fn cluster(
     seen.kept = of_others(&api, &definitions.theirs).await?;
     if !seen.kept.is_empty() {
         let kept = seen.kept.join(", ");
-        seen.notes.push(format!("CRDs of the project that handed them over stay as they are, and are not printed: {kept}"));
+        seen.notes
+            .push(format!("CRDs of the project that handed them over stay as they are, and are not printed: {kept}"));
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let homes = answer(namespaces.list(&manifests::installed())).await?;

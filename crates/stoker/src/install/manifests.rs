@@ -91,7 +91,8 @@ pub(super) fn definitions(dialects: &[ServedDialect]) -> Vec<CustomResourceDefin
 
 /// The same, each with the name of its file.
 pub(super) fn files(dialects: &[ServedDialect]) -> impl Iterator<Item = (&'static str, CustomResourceDefinition)> {
-    let wanted = |file: &str| dialect_of(file) == OWN || dialects.iter().any(|dialect| dialect.name == dialect_of(file));
+    let wanted =
+        |file: &str| dialect_of(file) == OWN || dialects.iter().any(|dialect| dialect.name == dialect_of(file));
     stoker_api::crds().into_iter().filter(move |(file, _)| wanted(file)).map(|(file, mut definition)| {
         definition.labels_mut().extend(api_labels());
         (file, definition)

@@ -148,7 +148,8 @@ fn crds_of_a_dialect_come_with_it_alone() {
 #[test]
 fn how_a_dialect_was_handed_over_is_told_to_the_controller_and_decides_what_it_looks_at() {
     let args = |said: &str| -> Vec<String> {
-        let deployment = objects(&["--dialects", said]).into_iter().find(|object| kind(object) == "Deployment").unwrap();
+        let deployment =
+            objects(&["--dialects", said]).into_iter().find(|object| kind(object) == "Deployment").unwrap();
         let args = &deployment["spec"]["template"]["spec"]["containers"][0]["args"];
         serde_json::from_value(args.clone()).unwrap()
     };
@@ -167,7 +168,10 @@ fn how_a_dialect_was_handed_over_is_told_to_the_controller_and_decides_what_it_l
         Cli::try_parse_from(said).err().unwrap().to_string()
     };
     let half = refused(&["install", "--dialects", "kruise=half"]);
-    assert!(half.contains("it knows: whole; where its original controller has handed nothing over, write kruise alone"), "{half}");
+    assert!(
+        half.contains("it knows: whole; where its original controller has handed nothing over, write kruise alone"),
+        "{half}"
+    );
     let unsaid = refused(&["controller", "--handed-over", "kruise"]);
     assert!(unsaid.contains("say how it was handed over: kruise=whole"), "{unsaid}");
 }

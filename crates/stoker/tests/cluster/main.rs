@@ -15,6 +15,7 @@ mod link;
 mod access;
 mod agents;
 mod away;
+mod foreign;
 mod installed;
 mod leaders;
 mod metrics;

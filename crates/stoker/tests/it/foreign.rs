@@ -24,8 +24,10 @@ async fn who_asks_about_a_job_of_another_controller_is_told_which_and_how_to_han
     webhooks.create(&PostParams::default(), &object).await.unwrap();
     eventually("it is seen", async || !snapshot::left_alone(&client).await.is_empty()).await;
     let spec = "{image: registry.invalid/base:v1, completionPolicy: {type: Always}}";
-    up.create(&format!("{{apiVersion: apps.kruise.io/v1alpha1, kind: ImagePullJob, metadata: {{name: base}}, spec: {spec}}}"))
-        .await;
+    up.create(&format!(
+        "{{apiVersion: apps.kruise.io/v1alpha1, kind: ImagePullJob, metadata: {{name: base}}, spec: {spec}}}"
+    ))
+    .await;
 
     let who = format!("ForeignController: the ValidatingWebhookConfiguration {name} names imagepulljobs.");
     let how = "see docs/migrate-from-openkruise.md#beside-openkruise";
