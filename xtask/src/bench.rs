@@ -22,7 +22,8 @@ const BENCHES: &[(&str, &[&str])] = &[
 
 /// The one that runs on a cluster of simulated nodes, with how many of them, and what is measured there.
 const SCALE: &str = "scale";
-const FLEETS: [(usize, &[&str]); 2] = [(1000, &["writes", "latency"]), (5000, &["writes", "latency", "memory"])];
+const FLEETS: [(usize, &[&str]); 2] =
+    [(1000, &["writes", "latency"]), (5000, &["writes", "latency", "memory", "pulljobs"])];
 
 /// Runs one, or all.
 pub(crate) fn run(name: Option<&str>) -> anyhow::Result<()> {

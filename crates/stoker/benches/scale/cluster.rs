@@ -5,12 +5,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use futures::{Stream, StreamExt as _};
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Client, Config, ResourceExt as _};
 use serde_json::json;
+use stoker_api::dialect::kruise::ImagePullJob;
 use stoker_api::native::{NodePreheat, Preheat};
 use stoker_testbed::{account, memory};
 
@@ -32,7 +34,7 @@ pub(crate) struct Counts {
     pub(crate) orders: f64,
     /// Reports: of their status.
     pub(crate) reports: f64,
-    /// Of the status of Preheats.
+    /// Of the status of jobs.
     pub(crate) outcomes: f64,
     /// Of all of these, not taken.
     pub(crate) refused: f64,
@@ -45,6 +47,24 @@ impl Counts {
             reports: self.reports - before.reports,
             outcomes: self.outcomes - before.outcomes,
             refused: self.refused - before.refused,
+        }
+    }
+}
+
+/// In which words a job is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Our own.
+    Preheat,
+    /// OpenKruise's. The cluster must have been taught them, see [`Cluster::learn_kruise`].
+    ImagePullJob,
+}
+
+impl Form {
+    fn resource(self) -> ApiResource {
+        match self {
+            Form::Preheat => ApiResource::erase::<Preheat>(&()),
+            Form::ImagePullJob => ApiResource::erase::<ImagePullJob>(&()),
         }
     }
 }
@@ -96,35 +116,53 @@ impl Cluster {
         format!("{REGISTRY}/scale-{}/{name}:{tag}", self.run)
     }
 
-    fn jobs(&self) -> Api<Preheat> {
-        Api::namespaced(self.client.clone(), "default")
+    /// Brings the kinds of OpenKruise, and the controller's rights to them.
+    pub(crate) fn learn_kruise(&self) -> Outcome<()> {
+        let install = Command::new(env!("CARGO_BIN_EXE_stoker"))
+            .args(["install", "--offline", "--dialects", "kruise"])
+            .stderr(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let manifests = install.stdout.ok_or("no output")?;
+        // Agents as pods are only objects here, as before.
+        let applied =
+            Command::new("kubectl").args(["apply", "-f", "-"]).stdin(manifests).stdout(Stdio::null()).status()?;
+        if applied.success() { Ok(()) } else { Err("kubectl could not apply what `stoker install` prints".into()) }
+    }
+
+    fn jobs(&self, form: Form) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), "default", &form.resource())
     }
 
     /// Makes a job for all nodes, or for one.
-    pub(crate) async fn order(&self, name: &str, image: &str, node: Option<&str>) -> Outcome<()> {
-        let mut spec = json!({ "images": [{ "image": image }], "pace": { "parallelism": self.nodes.len() } });
-        if let Some(node) = node {
-            spec["nodes"] = json!({ "names": [node] });
+    pub(crate) async fn order(&self, form: Form, name: &str, image: &str, node: Option<&str>) -> Outcome<()> {
+        let names = node.map(|node| json!({ "names": [node] }));
+        let parallelism = self.nodes.len();
+        let mut spec = match form {
+            Form::Preheat => json!({ "images": [{ "image": image }], "pace": { "parallelism": parallelism } }),
+            Form::ImagePullJob => json!({ "image": image, "parallelism": parallelism, "completionPolicy": {} }),
+        };
+        if let Some(names) = names {
+            spec[if form == Form::Preheat { "nodes" } else { "selector" }] = names;
         }
-        let job = serde_json::from_value(json!({
-            "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": { "name": name }, "spec": spec,
-        }))?;
-        self.jobs().create(&PostParams::default(), &job).await?;
+        let mut job = DynamicObject::new(name, &form.resource());
+        job.data = json!({ "spec": spec });
+        self.jobs(form).create(&PostParams::default(), &job).await?;
         Ok(())
     }
 
     /// Waits until so many jobs are over, all of them without a failure.
-    pub(crate) async fn settle(&self, count: usize) -> Outcome<()> {
-        let jobs = self.jobs();
+    pub(crate) async fn settle(&self, form: Form, count: usize) -> Outcome<()> {
+        let jobs = self.jobs(form);
         let mut events = watcher(jobs.clone(), watcher::Config::default()).default_backoff().applied_objects().boxed();
         let mut over = std::collections::BTreeSet::new();
         while over.len() < count {
             let job = next(&mut events, "a job did not end").await?;
-            let Some(status) = &job.status else { continue };
-            if status.failed > 0 {
-                return Err(format!("{} nodes failed: {:?}", status.failed, status.failed_nodes).into());
+            let Some(status) = job.data.get("status") else { continue };
+            if status["failed"].as_u64().is_some_and(|failed| failed > 0) {
+                return Err(format!("nodes failed: {status}").into());
             }
-            if status.completion_time.is_some() {
+            if status["completionTime"].is_string() {
                 over.insert(job.name_any());
             }
         }
@@ -132,8 +170,8 @@ impl Cluster {
     }
 
     /// Removes all jobs. What they ordered is over, so that costs no other write.
-    pub(crate) async fn clear(&self) -> Outcome<()> {
-        self.jobs().delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
+    pub(crate) async fn clear(&self, form: Form) -> Outcome<()> {
+        self.jobs(form).delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
         Ok(())
     }
 
@@ -145,7 +183,8 @@ impl Cluster {
         for line in text.lines().filter(|line| line.starts_with("apiserver_request_total{")) {
             let has = |label: &str| line.contains(label);
             let value: f64 = line.rsplit_once(' ').and_then(|(_, value)| value.parse().ok()).unwrap_or_default();
-            if !has("group=\"stoker.dev\"") || !has("verb=\"PATCH\"") {
+            let ours = has("group=\"stoker.dev\"") || has("group=\"apps.kruise.io\"");
+            if !ours || !has("verb=\"PATCH\"") {
                 continue;
             }
             match (has("resource=\"nodepreheats\""), has("subresource=\"status\"")) {

@@ -17,7 +17,7 @@ use stoker_testbed::fleet::as_agent;
 use stoker_testbed::scripted;
 
 use crate::Outcome;
-use crate::cluster::{Cluster, next};
+use crate::cluster::{Cluster, Form, next};
 use crate::figures::{median, spread};
 
 const SAMPLES: usize = 100;
@@ -39,7 +39,7 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
         let (name, tag) = (format!("one{sample}"), cluster.image("one", &format!("v{sample}")));
         let (repository, _) = tag.rsplit_once(':').ok_or("an image has a tag")?;
         let image = format!("{repository}@{}", scripted::digest(&tag));
-        cluster.order(&name, &image, Some(node)).await?;
+        cluster.order(Form::Preheat, &name, &image, Some(node)).await?;
         loop {
             let job = next(&mut seen, "a result is not in the job's status").await?;
             let counted = job.status.as_ref().is_some_and(|status| status.succeeded == 1);
@@ -57,7 +57,7 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
             results.push(result * 1000.0);
         }
     }
-    cluster.clear().await?;
+    cluster.clear(Form::Preheat).await?;
     let parts = |above: &[f64], below: &[f64]| -> Vec<f64> {
         let chunks = above.chunks(SAMPLES / PARTS).zip(below.chunks(SAMPLES / PARTS));
         chunks.map(|(above, below)| median(above) / median(below)).collect()

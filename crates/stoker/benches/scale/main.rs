@@ -1,7 +1,7 @@
 //! The controller and many agents on a real API server: writes a second, how soon a result is seen, and memory.
 //!
 //! Runs in the network of a cluster with simulated nodes (`cargo xtask bench scale` brings it up), as its administrator by
-//! KUBECONFIG. Arguments: which of `writes`, `latency`, `memory`, and last the file in which the fleet tells the ends of pulls.
+//! KUBECONFIG. Arguments: which of `writes`, `latency`, `memory`, `pulljobs`, and last the file in which the fleet tells the ends of pulls.
 //! The controller is the real binary with the account of `stoker install` and without a cap on its writes.
 
 mod cluster;
@@ -12,7 +12,7 @@ mod writes;
 
 use std::path::PathBuf;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Form};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -25,7 +25,12 @@ async fn main() -> Outcome<()> {
         match part.as_str() {
             "writes" => writes::measure(&cluster).await?,
             "latency" => latency::measure(&cluster).await?,
-            "memory" => memory::measure(&cluster).await?,
+            "memory" => memory::measure(&cluster, Form::Preheat).await?,
+            "pulljobs" => {
+                cluster.learn_kruise()?;
+                writes::compare(&cluster).await?;
+                memory::measure(&cluster, Form::ImagePullJob).await?;
+            }
             other => return Err(format!("there is no part {other}").into()),
         }
     }

@@ -17,7 +17,7 @@ use stoker_testbed::fleet::speak_for_agent;
 use tokio::task::JoinSet;
 
 use crate::Outcome;
-use crate::cluster::{Cluster, Counts};
+use crate::cluster::{Cluster, Counts, Form};
 use crate::figures::{median, spread};
 
 const ROUNDS: usize = 5;
@@ -29,7 +29,7 @@ const PATH: &str = "/apis/stoker.dev/v1alpha1/nodepreheats";
 pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
     let _controller = cluster.controller(false)?;
     // Connections, caches and the lease are there before anything counts.
-    ours(cluster, "warm").await?;
+    ours(cluster, Form::Preheat, "warm").await?;
     let number = AtomicUsize::new(1);
     raw(cluster, &number).await?;
     let (mut rates, mut raws, mut ratios, mut same, mut waits) = (vec![], vec![], vec![], vec![], vec![]);
@@ -37,7 +37,7 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
     for round in 0..ROUNDS {
         let before = raw(cluster, &number).await?;
         println!("round {round}: raw {before:.0} writes a second");
-        let own = ours(cluster, &format!("round{round}")).await?;
+        let own = ours(cluster, Form::Preheat, &format!("round{round}")).await?;
         let Counts { orders, reports, outcomes, refused } = own.counts;
         println!(
             "round {round}: ours {:.0} writes a second, {:.2} s: {orders} orders, {reports} reports, {outcomes} of the job's \
@@ -71,6 +71,28 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
     Ok(())
 }
 
+/// One ImagePullJob on all nodes against one Preheat, in turns: what another project's words cost.
+pub(crate) async fn compare(cluster: &Cluster) -> Outcome<()> {
+    let _controller = cluster.controller(false)?;
+    for form in [Form::Preheat, Form::ImagePullJob] {
+        ours(cluster, form, &format!("warm-{}", format!("{form:?}").to_lowercase())).await?;
+    }
+    let (mut ratios, mut same, mut writes) = (vec![], vec![], vec![]);
+    for round in 0..ROUNDS {
+        let before = ours(cluster, Form::Preheat, &format!("before{round}")).await?;
+        let other = ours(cluster, Form::ImagePullJob, &format!("pull{round}")).await?;
+        let after = ours(cluster, Form::Preheat, &format!("after{round}")).await?;
+        ratios.push(2.0 * other.took / (before.took + after.took));
+        same.push(after.took / before.took);
+        writes.push((other.counts.orders + other.counts.reports) / cluster.nodes.len() as f64);
+    }
+    let count = cluster.nodes.len();
+    println!("{count} nodes: time of an ImagePullJob / time of a Preheat {}", spread(&ratios));
+    println!("{count} nodes: A/A Preheat / Preheat {}", spread(&same));
+    println!("{count} nodes: writes a node of an ImagePullJob {}", spread(&writes));
+    Ok(())
+}
+
 struct Run {
     rate: f64,
     took: f64,
@@ -79,15 +101,15 @@ struct Run {
     last_seen: f64,
 }
 
-async fn ours(cluster: &Cluster, tag: &str) -> Outcome<Run> {
+async fn ours(cluster: &Cluster, form: Form, tag: &str) -> Outcome<Run> {
     let image = cluster.image("app", tag);
     let before = cluster.counts().await?;
     let start = Instant::now();
-    cluster.order(tag, &image, None).await?;
-    cluster.settle(1).await?;
+    cluster.order(form, tag, &image, None).await?;
+    cluster.settle(form, 1).await?;
     let (took, seen) = (start.elapsed().as_secs_f64(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?);
     let counts = cluster.counts().await?.since(before);
-    cluster.clear().await?;
+    cluster.clear(form).await?;
     let last_seen = seen.as_secs_f64() - cluster.pulled(&image, None)?;
     Ok(Run { rate: (counts.orders + counts.reports) / took, took, counts, last_seen })
 }
