@@ -1,7 +1,7 @@
 //! What was heard: objects become rows of the View and facts of the World. Knows how surely everything is known, and whether the
 //! API server has gone back to an older state.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -31,7 +31,10 @@ pub(crate) struct Hearing {
     pub(crate) world: World,
     pub(crate) view: View,
     pub(crate) metrics: LeaderMetrics,
-    sights: Sights,
+    /// Of NodePreheats.
+    node_sights: Sights<String>,
+    /// Of all other objects that are watched.
+    sights: BTreeMap<Query, Sights<ObjectName>>,
     /// Kinds of the base of which not everything is known: the first list is not complete, or the watch is interrupted.
     unheard: BTreeSet<&'static str>,
     /// Ours, once every object was seen: higher than any before.
@@ -60,7 +63,8 @@ impl Hearing {
             world,
             view: View::default(),
             metrics,
-            sights: Sights::default(),
+            node_sights: Sights::default(),
+            sights: BTreeMap::new(),
             unheard: BASE.into(),
             epoch: None,
             highest,
@@ -133,8 +137,8 @@ impl Hearing {
     /// are `assumed` and not taken back.
     pub(crate) fn see_node(&mut self, object: NodeObject, source: Source, assumed: bool) -> bool {
         let name = object.name_any();
-        let sight = self.sights.see(
-            node_id(&name),
+        let sight = self.node_sights.see(
+            name.clone(),
             object.metadata.uid.as_deref().unwrap_or_default(),
             facts::version(&object),
             source,
@@ -159,12 +163,12 @@ impl Hearing {
 
     /// The version of a NodePreheat.
     pub(crate) fn node_version(&self, name: &str) -> u64 {
-        self.sights.version(&node_id(name)).unwrap_or_default()
+        self.node_sights.version(name).unwrap_or_default()
     }
 
     /// The NodePreheat is gone.
     pub(crate) fn forget_node(&mut self, name: &str) {
-        self.sights.forget(&node_id(name));
+        self.node_sights.forget(name);
         self.world.apply(Event::AgentGone(name.into()));
     }
 
@@ -174,7 +178,9 @@ impl Hearing {
         match fact {
             Fact::There(object, source) => self.see_row(query, *object, source),
             Fact::Gone(name) => {
-                self.sights.forget(&(query.kind.name, name.clone()));
+                if let Some(sights) = self.sights.get_mut(query) {
+                    sights.forget(&name);
+                }
                 self.view.gone(query, &name);
             }
             Fact::Listed | Fact::Resumed => self.hear(query, Heard::Listed),
@@ -195,7 +201,8 @@ impl Hearing {
     pub(crate) fn see_row(&mut self, query: &Query, object: DynamicObject, source: Source) {
         let name: ObjectName = (object.namespace().unwrap_or_default(), object.name_any());
         let (uid, version) = (object.uid().unwrap_or_default(), facts::version(&object));
-        let sight = self.sights.see((query.kind.name, name), &uid, version, source);
+        let sights = self.sights.entry(query.clone()).or_default();
+        let sight = sights.see(name, &uid, version, source);
         if self.is_new(sight) {
             self.view.see(query, object);
         }
@@ -211,6 +218,12 @@ impl Hearing {
         let left = |at: std::time::Duration| at.saturating_sub(self.begun.elapsed());
         let look = self.view.next_look().map(|at| model::after((self.clock)(), left(at)));
         self.view.wake().into_iter().chain(look).min()
+    }
+
+    /// What is known of this query is void.
+    pub(crate) fn forget(&mut self, query: &Query) {
+        self.sights.remove(query);
+        self.view.forget(query);
     }
 
     /// Makes jobs of what has changed, and none of what is left to somebody else.
@@ -234,6 +247,48 @@ impl Hearing {
     }
 }
 
-fn node_id(name: &str) -> (&'static str, ObjectName) {
-    (NODE_PREHEAT, (String::new(), name.to_owned()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::Metrics;
+    use crate::moment::Moments;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn hearing() -> Hearing {
+        let clock: Clock = Arc::new(jiff::Timestamp::now);
+        Hearing::new(clock, World::new(), LeaderMetrics::new(&Metrics::default()), 0)
+    }
+
+    fn pods(labels: &str) -> Query {
+        Query { kind: &stoker_api::pods::PODS, namespace: Some("shop".into()), labels: labels.into() }
+    }
+
+    fn pod(version: u64) -> Box<DynamicObject> {
+        let metadata =
+            json!({ "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": version.to_string() });
+        Box::new(serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": "n1" } })).unwrap())
+    }
+
+    #[test]
+    fn a_list_that_was_under_way_while_another_watch_told_of_the_same_object_is_no_rolled_back_server() {
+        let (mut hearing, moments) = (hearing(), Moments::default());
+        let (asked, both) = (moments.now(), [pods("app=web"), pods("tier=front")]);
+        hearing.row(&both[0], Fact::There(pod(7), Source::Watch));
+        hearing.row(&both[1], Fact::There(pod(6), Source::List(asked)));
+        assert_eq!(hearing.overtaken(), None);
+        hearing.row(&both[0], Fact::There(pod(6), Source::List(moments.now())));
+        assert_eq!(hearing.overtaken(), Some(Overtaken::RolledBack), "one watch goes back only where its server does");
+    }
+
+    #[test]
+    fn what_is_void_is_forgotten() {
+        let (mut hearing, moments, query) = (hearing(), Moments::default(), pods("app=web"));
+        hearing.row(&query, Fact::There(pod(7), Source::Watch));
+        hearing.row(&query, Fact::Listed);
+        hearing.forget(&query);
+        assert_eq!(hearing.view.heard(&query), Heard::Unlisted);
+        hearing.row(&query, Fact::There(pod(6), Source::List(moments.now())));
+        assert_eq!(hearing.overtaken(), None);
+    }
 }

@@ -185,7 +185,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         hearing.settle();
         held.say_left_alone(hearing.view.left_alone());
         for query in watches.follow(&hearing.view.wanted(), &mut tasks) {
-            hearing.view.forget(&query);
+            hearing.forget(&query);
         }
         more = false;
         if hearing.is_complete() && leading.knows_secrets(hearing) {

@@ -1,9 +1,8 @@
 //! Which state of an object is the newest. Lists, watches and answers to writes come over different connections, and an API
 //! server can come back with an older state than it had.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
-
-use stoker_api::view::ObjectName;
 
 use crate::moment::{Moment, Source};
 
@@ -27,13 +26,20 @@ struct Newest {
     answered: Option<Moment>,
 }
 
-/// The newest states of all objects, by kind and name.
-#[derive(Debug, Default)]
-pub(crate) struct Sights(BTreeMap<(&'static str, ObjectName), Newest>);
+/// The newest states of the objects of one watch, by name. Watches of the same objects by other selectors have their own: which of
+/// two of them tells first says nothing.
+#[derive(Debug)]
+pub(crate) struct Sights<K>(BTreeMap<K, Newest>);
 
-impl Sights {
+impl<K> Default for Sights<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> Sights<K> {
     /// Notes a state of an object. The answer to a write of one that is not known is of one that is gone.
-    pub(crate) fn see(&mut self, id: (&'static str, ObjectName), uid: &str, version: u64, source: Source) -> Sight {
+    pub(crate) fn see(&mut self, id: K, uid: &str, version: u64, source: Source) -> Sight {
         let known = self.0.get(&id).filter(|newest| newest.uid == uid);
         if known.is_none() && matches!(source, Source::Answer(_)) {
             return Sight::Old;
@@ -52,12 +58,18 @@ impl Sights {
     }
 
     /// The object is gone.
-    pub(crate) fn forget(&mut self, id: &(&'static str, ObjectName)) {
+    pub(crate) fn forget<Q: Ord + ?Sized>(&mut self, id: &Q)
+    where
+        K: Borrow<Q>,
+    {
         self.0.remove(id);
     }
 
     /// The newest version of an object.
-    pub(crate) fn version(&self, id: &(&'static str, ObjectName)) -> Option<u64> {
+    pub(crate) fn version<Q: Ord + ?Sized>(&self, id: &Q) -> Option<u64>
+    where
+        K: Borrow<Q>,
+    {
         self.0.get(id).map(|newest| newest.version)
     }
 }
@@ -70,7 +82,7 @@ mod tests {
     #[test]
     fn an_older_version_is_old_unless_the_newer_one_was_known_when_it_was_asked_for() {
         let moments = Moments::default();
-        let id = || ("Preheat", ("shop".to_owned(), "web".to_owned()));
+        let id = || "web".to_owned();
         let mut sights = Sights::default();
         let mut see = |version, source| sights.see(id(), "u1", version, source);
         assert_eq!(see(4, Source::Answer(moments.now())), Sight::Old, "of one that is gone");

@@ -76,8 +76,10 @@ impl Watches {
         Self { client, moments, input, running: BTreeMap::new() }
     }
 
-    /// Has these queries watched, and those no more that nobody wanted for a while. Returns the latter.
+    /// Has these queries watched, and those no more that nobody wanted for a while. Returns those of which what is known is void: the
+    /// latter, and those whose watch begins, because something that an earlier watch had told may still have arrived after its end.
     pub(crate) fn follow(&mut self, wanted: &BTreeSet<Query>, tasks: &mut JoinSet<&'static str>) -> Vec<Query> {
+        let mut void = Vec::new();
         for query in wanted {
             match self.running.get_mut(query) {
                 Some(running) => running.unread = None,
@@ -85,20 +87,20 @@ impl Watches {
                     let task =
                         tasks.spawn(watch(self.client.clone(), &self.moments, query.clone(), self.input.clone()));
                     self.running.insert(query.clone(), Running { task, unread: None });
+                    void.push(query.clone());
                 }
             }
         }
         let now = Instant::now();
-        let mut unread = Vec::new();
         self.running.retain(|query, running| {
             if wanted.contains(query) || now < *running.unread.get_or_insert(now) + UNREAD_FOR {
                 return true;
             }
             running.task.abort();
-            unread.push(query.clone());
+            void.push(query.clone());
             false
         });
-        unread
+        void
     }
 
     /// When a query that nobody reads is to be looked at again.
