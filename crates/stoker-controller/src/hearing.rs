@@ -223,6 +223,9 @@ impl Hearing {
     /// What is known of this query is void.
     pub(crate) fn forget(&mut self, query: &Query) {
         self.sights.remove(query);
+        if matches!(self.view.heard(query), Heard::Deaf { .. }) {
+            self.metrics.hears_of(query.kind.name);
+        }
         self.view.forget(query);
     }
 

@@ -1,7 +1,7 @@
 //! What the controller counts for Prometheus, and whether it is alive and ready. The loop moves the numbers; whoever
 //! serves them registers them. Label values are words of this program, never names of objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -249,9 +249,12 @@ impl Standing {
     }
 }
 
-/// The kinds that are always watched.
-fn kinds() -> impl Iterator<Item = &'static str> {
-    job_kinds().map(|kind| kind.kind.name).chain(["Node", "NodePreheat"])
+/// The kinds that are watched always or at times.
+fn kinds() -> BTreeSet<&'static str> {
+    let asked = DIALECTS.iter().flat_map(|dialect| dialect.asks).map(|kind| kind.name);
+    let signs = DIALECTS.iter().flat_map(|dialect| dialect.signs).map(|sign| sign.kind().name);
+    let jobs = job_kinds().map(|kind| kind.kind.name);
+    jobs.chain(asked).chain(signs).chain(["Node", "NodePreheat"]).collect()
 }
 
 /// The dialects whose original controller may be seen.
@@ -345,7 +348,7 @@ impl Drop for LeaderMetrics {
             self.count(standing, -1);
         }
         self.metrics.leader.set(0);
-        kinds().for_each(|kind| self.hears_of(kind));
+        kinds().into_iter().for_each(|kind| self.hears_of(kind));
         may_be_left_alone().for_each(|dialect| self.leaves_alone(dialect, false));
         self.metrics.pulse().wants = Some(NO_LEASE);
     }
