@@ -16,6 +16,7 @@ mod access;
 mod agents;
 mod away;
 mod installed;
+mod kruise;
 mod leaders;
 mod metrics;
 mod nodes;
