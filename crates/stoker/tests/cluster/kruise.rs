@@ -76,7 +76,7 @@ async fn completes(cluster: &Cluster, name: &str, nodes: u64) {
 
 /// Whether a node is told to pull this image. That it is asked for the digest of a tag is not that.
 fn pulls(image: &str) -> impl Fn(Option<&DynamicObject>) -> bool {
-    move |object: Option<&DynamicObject>| orders(object, image).any(|order| order["ask"] != "Resolve")
+    move |object: Option<&DynamicObject>| orders(object, image).any(|order| order["ask"] == "Fetch")
 }
 
 /// Waits until no node has an order of this image.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{CRDS, completes, ended, pulls, is_gone, job, jobs, list, lists, no_orders};
+use super::{CRDS, completes, ended, is_gone, job, jobs, list, lists, no_orders, pulls};
 use crate::bed::{Cluster, SYSTEM, image, restarts};
 use crate::link::Linked;
 

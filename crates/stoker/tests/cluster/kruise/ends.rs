@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{completes, edit, ended, pulls, is_gone, job, jobs, no_orders, says};
+use super::{completes, edit, ended, is_gone, job, jobs, no_orders, pulls, says};
 use crate::bed::{Cluster, image};
 use crate::link::Linked;
 

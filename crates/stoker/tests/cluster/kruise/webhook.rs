@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use stoker_testbed::webhook::Webhook;
 
-use super::{CRDS, completes, edit, ended, pulls, is_gone, job, jobs, list, lists, says};
+use super::{CRDS, completes, edit, ended, is_gone, job, jobs, list, lists, pulls, says};
 use crate::bed::{Cluster, image, restarts};
 use crate::embedded::{eventually, kubectl};
 use crate::link::{HERE, Linked};
