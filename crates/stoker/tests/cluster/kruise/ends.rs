@@ -58,11 +58,10 @@ async fn edits_deletion_deadline_and_time_to_live_count_in_the_middle_of_a_pull(
     }
     cluster.stoker(&["get"]).await.exits(0).says("no jobs");
 
-    // A job for the same image begins where those were interrupted, and goes when its time is over.
+    // Another job for the same image succeeds, and goes when its time is over.
     linked.link.let_go();
     let spec = json!({"parallelism": 2, "completionPolicy": {"ttlSecondsAfterFinished": 1}});
     cluster.create(&job("again", image, spec)).await;
     completes(&cluster, "again", 2).await;
     cluster.wait(&jobs(&cluster), "again", is_gone).await;
-    linked.sent_at_most(2, 6);
 }
