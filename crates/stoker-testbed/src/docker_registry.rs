@@ -4,17 +4,17 @@
 //! and again after [`restart`](DockerRegistry::restart), on the same port. It never uses the machine's own configuration.
 
 mod accounts;
-mod certificates;
 
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::json;
 use tokio::net::TcpSocket;
 
-use self::certificates::Certificates;
+use crate::certificates::Certificates;
 use crate::daemon::{Daemon, Log, NotUp};
 use crate::image::{Image, PushError, Pusher};
 use crate::plot::Plot;
@@ -53,6 +53,25 @@ impl std::fmt::Debug for Options {
     }
 }
 
+/// What it needs to speak https. The keys never leave its directory.
+#[derive(Debug)]
+struct TlsFiles {
+    /// The CA's certificate as PEM.
+    ca: String,
+    /// The file of the registry's certificate.
+    certificate: PathBuf,
+    /// The file of its key.
+    key: PathBuf,
+}
+
+impl TlsFiles {
+    fn new(plot: &Plot) -> Result<Self, DockerRegistryError> {
+        let made = Certificates::make(&["localhost", "127.0.0.1"])?;
+        let certificate = plot.write("registry.pem", made.certificate)?;
+        Ok(Self { ca: made.ca, certificate, key: plot.write("registry.key", made.key)? })
+    }
+}
+
 /// A running registry; it ends when dropped.
 #[derive(Debug)]
 pub struct DockerRegistry {
@@ -62,7 +81,7 @@ pub struct DockerRegistry {
     addr: SocketAddr,
     log: Log,
     options: Options,
-    certificates: Option<Certificates>,
+    certificates: Option<TlsFiles>,
     /// Last: it removes the files when all else is gone.
     plot: Plot,
 }
@@ -78,7 +97,7 @@ impl DockerRegistry {
             return Ok(None);
         }
         let plot = Plot::new()?;
-        let certificates = if options.tls { Some(Certificates::make(&plot)?) } else { None };
+        let certificates = if options.tls { Some(TlsFiles::new(&plot)?) } else { None };
         // The registry's own listener shares its port as readily: Go asks for that with every one.
         let place = TcpSocket::new_v4()?;
         place.set_reuseaddr(true)?;

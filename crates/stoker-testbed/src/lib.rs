@@ -1,6 +1,7 @@
 //! Development only: faults, clocks and scenarios for the tests of all crates, and the real programs that some of them need.
 
 pub mod account;
+mod certificates;
 pub mod containerd;
 mod daemon;
 pub mod docker_registry;
@@ -11,3 +12,4 @@ mod plot;
 pub mod proxy;
 pub mod registry;
 pub mod scripted;
+pub mod webhook;

@@ -93,6 +93,10 @@ async fn every_right_that_stoker_has_is_listed_here() {
     assert_eq!(sorted(rights(&cluster, "stoker-agent", SYSTEM).await), sorted(agent));
     let controller = [
         "events [] [] [create]",
+        "imagelistpulljobs.apps.kruise.io [] [] [delete list patch watch]",
+        "imagelistpulljobs.apps.kruise.io/status [] [] [patch]",
+        "imagepulljobs.apps.kruise.io [] [] [create delete list patch watch]",
+        "imagepulljobs.apps.kruise.io/status [] [] [patch]",
         "preheats.stoker.dev [] [] [delete list watch]",
         "nodes [] [] [list watch]",
         "pods [] [] [list watch]",
@@ -146,10 +150,10 @@ async fn who_may_view_a_namespace_sees_its_jobs_and_who_has_the_role_for_them_ma
     assert_eq!(cluster.kubectl(&status).await.out.trim(), "no");
 
     let image = cluster.own_image().await;
-    let open = cluster.administer(&["install", "--image", &image, "--aggregate-to-edit"]).await;
+    let open = cluster.manifests(&image, &["--aggregate-to-edit"]).await;
     cluster.apply(&open.exits(0).out).await.exits(0);
     eventually("who may edit makes jobs", async || can("carol", "create", "preheats", SHOP).await).await;
-    let closed = cluster.administer(&["install", "--image", &image]).await;
+    let closed = cluster.manifests(&image, &[]).await;
     cluster.apply(&closed.exits(0).says("cannot once this is applied").out).await.exits(0);
     eventually("who may edit makes none", async || !can("carol", "create", "preheats", SHOP).await).await;
 }

@@ -108,10 +108,14 @@ impl Cluster {
         let said = ran.exits(0).out.clone();
         let digest = said.split(&format!("pushed to {image} as ")).nth(1).and_then(|rest| rest.lines().next()).unwrap();
         let image = format!("{REGISTRY}/stoker@{digest}");
-        let manifests = self.administer(&["install", "--image", &image]).await;
-        self.apply(&manifests.exits(0).out).await.exits(0);
+        self.apply(&self.manifests(&image, &[]).await.exits(0).out).await.exits(0);
         self.rolled_out(SYSTEM).await;
-        *self.turn = true;
+        self.restored();
+    }
+
+    /// `stoker install` with OpenKruise's kinds, which all tests have, and with more arguments.
+    pub(crate) async fn manifests(&self, image: &str, more: &[&str]) -> Ran {
+        self.administer(&[&["install", "--image", image, "--dialects", "kruise"], more].concat()).await
     }
 
     /// Waits until all pods of the Stoker in this namespace are as its manifests say.
@@ -133,6 +137,11 @@ impl Cluster {
         *self.turn = false;
     }
 
+    /// Stoker is installed as every test expects it.
+    pub(crate) fn restored(&mut self) {
+        *self.turn = true;
+    }
+
     /// Takes Stoker away, whatever is there of it.
     pub(crate) async fn uninstall(&mut self) {
         self.spoil();
@@ -142,7 +151,7 @@ impl Cluster {
     /// Nobody finds what another test made.
     async fn clean(&self) {
         let every = ["-n", SHOP, "delete", "--all", "--ignore-not-found", "--timeout=120s", "--wait"];
-        self.kubectl(&[&every[..], &["preheats,pods,secrets"]].concat()).await.exits(0);
+        self.kubectl(&[&every[..], &["preheats,imagelistpulljobs,imagepulljobs,pods,secrets"]].concat()).await.exits(0);
     }
 
     /// Makes the namespace and its somebody, who has rights that every cluster's users may have.
@@ -202,6 +211,13 @@ impl Cluster {
         let file = self.file("manifests.yaml");
         std::fs::write(&file, text).unwrap();
         self.kubectl(&["apply", "-f", file.to_str().unwrap()]).await
+    }
+
+    /// Makes many objects at once, as somebody who may edit the namespace.
+    pub(crate) async fn apply_as_person(&self, text: &str) -> Ran {
+        let file = self.file("objects.yaml");
+        std::fs::write(&file, text).unwrap();
+        self.kubectl_as_person(&["apply", "-f", file.to_str().unwrap()]).await
     }
 
     /// Makes objects as somebody who may edit the namespace.

@@ -9,7 +9,7 @@ use stoker_testbed::proxy::Proxy;
 use crate::bed::{Cluster, image};
 
 /// The control plane on the network of the nodes: where this process is.
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const HERE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
 /// The registry and the link to it. References name the link.
 pub(crate) struct Linked {

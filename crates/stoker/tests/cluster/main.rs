@@ -17,6 +17,7 @@ mod agents;
 mod away;
 mod foreign;
 mod installed;
+mod kruise;
 mod leaders;
 mod metrics;
 mod nodes;

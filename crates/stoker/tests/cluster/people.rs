@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::bed::Cluster;
 
 /// The words of a table's first line.
-fn header(table: &str) -> Vec<&str> {
+pub(crate) fn header(table: &str) -> Vec<&str> {
     table.lines().next().unwrap_or_default().split_whitespace().collect()
 }
 

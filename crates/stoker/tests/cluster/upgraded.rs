@@ -11,8 +11,7 @@ async fn pulls_go_on_while_everything_is_replaced() {
     let linked = Linked::half_way(&cluster, "web", &[]).await;
     let now = cluster.own_image().await;
     // Another template of both, as another version would have.
-    let other = ["install", "--image", &now, "--agent-metrics", "127.0.0.1:7482", "--replicas", "3"];
-    let manifests = cluster.administer(&other).await;
+    let manifests = cluster.manifests(&now, &["--agent-metrics", "127.0.0.1:7482", "--replicas", "3"]).await;
     let file = cluster.file("stoker.yaml");
     std::fs::write(&file, &manifests.exits(0).out).unwrap();
     let file = file.to_str().unwrap();

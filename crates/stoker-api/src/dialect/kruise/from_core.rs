@@ -78,8 +78,8 @@ fn message(outcome: &Outcome) -> String {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
-    use stoker_core::model::JobId;
-    use stoker_core::{Event, World};
+    use stoker_core::model::{JobId, NodeName, Order, Phase, Report};
+    use stoker_core::{Event, Node, World};
 
     fn object(spec: Value, status: Value) -> DynamicObject {
         let mut object: DynamicObject = serde_json::from_value(json!({
@@ -151,5 +151,73 @@ mod tests {
         assert_eq!(expired(Value::Null), []);
         assert_eq!(expired(json!(3600)), []);
         assert_eq!(expired(json!(600)).len(), 1);
+    }
+
+    /// All orders of a node that are planned, as pulls that have begun or are over.
+    fn reports(world: &World, node: &str, phase: Phase, now: Timestamp) -> Event {
+        let report = |order: Order| Report {
+            asked: order.asked,
+            jobs: order.jobs,
+            phase,
+            digest: None,
+            pin: None,
+            bytes: Default::default(),
+            attempt: 1,
+            reason: None,
+            message: String::new(),
+            stalled: None,
+            started: now,
+            finished: (phase != Phase::Pulling).then_some(now),
+            updated: now,
+        };
+        let orders = world.orders(node).unwrap();
+        Event::Reports(node.into(), orders.into_iter().map(|(key, order)| (key, report(order))).collect())
+    }
+
+    #[test]
+    fn a_node_that_is_silent_for_ten_minutes_fails_and_succeeds_after_all_when_it_reports() {
+        let mut world = World::new();
+        for name in ["n1", "n2", "n3"] {
+            let name: NodeName = name.into();
+            let node = Node { name: name.clone(), labels: Default::default(), ready: true, ready_changed: None };
+            world.apply(Event::Node(node));
+            world.apply(Event::Orders(name, Default::default()));
+        }
+        let mut object = object(json!({ "parallelism": 3 }), Value::Null);
+        object.data["spec"]["image"] = json!(format!("nginx@sha256:{}", "a".repeat(64)));
+        let job = super::super::to_core::job_on(&object, Default::default()).unwrap();
+        let id = job.id.clone();
+        let minute = |minute: i64| job.created + jiff::SignedDuration::from_mins(minute);
+        world.apply(Event::Job(Box::new(job.clone())));
+        world.plan(minute(0));
+        world.apply(reports(&world, "n1", Phase::Succeeded, minute(1)));
+        world.plan(minute(1));
+        // n3 still pulls, and says so; of n2 nothing was heard.
+        world.apply(reports(&world, "n3", Phase::Pulling, minute(9)));
+        world.heard("n3", minute(9));
+        let status = |world: &mut World, now: Timestamp| {
+            world.plan(now);
+            let outcome = world.outcome(&id).unwrap();
+            let Some(Write::Status(_, mut patch)) = status_change(&object, &outcome, now) else { panic!("no status") };
+            (patch["status"].take(), outcome.failures)
+        };
+        let (before, _) = status(&mut world, minute(9));
+        assert_eq!((&before["active"], &before["failed"]), (&json!(2), &json!(0)));
+        let (silent, failures) = status(&mut world, minute(10));
+        assert_eq!(
+            (&silent["failedNodes"], &silent["message"]),
+            (&json!(["n2"]), &json!("job is running, progress 66.7%"))
+        );
+        assert_eq!((&silent["active"], &silent["completionTime"]), (&json!(1), &Value::Null));
+        assert_eq!(failures.len(), 1);
+        assert_eq!(failures[0].message, "the node has not responded for a long time");
+        world.apply(reports(&world, "n2", Phase::Succeeded, minute(12)));
+        world.heard("n2", minute(12));
+        world.heard("n3", minute(12));
+        let (back, failures) = status(&mut world, minute(12));
+        assert_eq!((&back["succeeded"], &back["failed"], failures.len()), (&json!(2), &json!(0), 0));
+        world.apply(reports(&world, "n3", Phase::Succeeded, minute(13)));
+        let (whole, _) = status(&mut world, minute(13));
+        assert_eq!((&whole["succeeded"], &whole["message"]), (&json!(3), &json!("job has completed")));
     }
 }

@@ -1,0 +1,93 @@
+//! OpenKruise's job kinds: their users' manifests in, and what those users look at out.
+
+mod crds;
+mod ends;
+mod lists;
+mod pods;
+mod samples;
+mod sharing;
+mod webhook;
+
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use serde_json::{Value, json};
+use stoker_api::dialect::kruise::{ImageListPullJob, ImagePullJob, versions};
+
+use crate::bed::{Cluster, SHOP};
+
+/// The CRDs of both kinds.
+const CRDS: [&str; 2] = ["imagepulljobs.apps.kruise.io", "imagelistpulljobs.apps.kruise.io"];
+
+fn jobs(cluster: &Cluster) -> Api<DynamicObject> {
+    Api::namespaced_with(cluster.client.clone(), SHOP, &versions::<ImagePullJob>()[0])
+}
+
+fn lists(cluster: &Cluster) -> Api<DynamicObject> {
+    Api::namespaced_with(cluster.client.clone(), SHOP, &versions::<ImageListPullJob>()[0])
+}
+
+/// An ImagePullJob.
+fn job(name: &str, image: &str, spec: Value) -> Value {
+    object("ImagePullJob", name, ("image", json!(image)), spec)
+}
+
+/// An ImageListPullJob.
+fn list(name: &str, images: &[&str], spec: Value) -> Value {
+    object("ImageListPullJob", name, ("images", json!(images)), spec)
+}
+
+fn object(kind: &str, name: &str, (field, value): (&str, Value), mut spec: Value) -> Value {
+    spec[field] = value;
+    spec["completionPolicy"]["type"].is_null().then(|| spec["completionPolicy"]["type"] = json!("Always"));
+    json!({"apiVersion": "apps.kruise.io/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+async fn edit(api: &Api<DynamicObject>, name: &str, spec: Value) {
+    api.patch(name, &PatchParams::default(), &Patch::Merge(json!({ "spec": spec }))).await.unwrap();
+}
+
+/// Whether all these fields of the status are so; those that are null must not be there.
+fn says(status: Value) -> impl Fn(Option<&DynamicObject>) -> bool {
+    move |object: Option<&DynamicObject>| {
+        let is =
+            |(field, value): (&String, &Value)| object.is_some_and(|object| object.data["status"][field] == *value);
+        status.as_object().unwrap().iter().all(is)
+    }
+}
+
+fn is_gone(object: Option<&DynamicObject>) -> bool {
+    object.is_none()
+}
+
+/// Waits until a job or a list has ended, and returns its status.
+async fn ended(cluster: &Cluster, api: &Api<DynamicObject>, name: &str) -> Value {
+    let ended = |object: Option<&DynamicObject>| {
+        object.is_some_and(|object| object.data["status"]["completionTime"].is_string())
+    };
+    cluster.wait(api, name, ended).await.unwrap().data["status"].take()
+}
+
+/// Waits until an ImagePullJob has ended well, on so many nodes.
+async fn completes(cluster: &Cluster, name: &str, nodes: u64) {
+    let status = ended(cluster, &jobs(cluster), name).await;
+    let counts = ["desired", "succeeded", "failed", "active"].map(|field| status[field].as_u64());
+    assert_eq!(counts, [nodes, nodes, 0, 0].map(Some), "{status:#}");
+    assert_eq!(status["message"], "job has completed");
+}
+
+/// Whether a node is told to pull this image. That it is asked for the digest of a tag is not that.
+fn pulls(image: &str) -> impl Fn(Option<&DynamicObject>) -> bool {
+    move |object: Option<&DynamicObject>| orders(object, image).any(|order| order["ask"] == "Fetch")
+}
+
+/// Waits until no node has an order of this image.
+async fn no_orders(cluster: &Cluster, image: &str) {
+    for node in ["n1", "n2"] {
+        let none = |object: Option<&DynamicObject>| orders(object, image).next().is_none();
+        cluster.wait(&cluster.node_preheats(), node, none).await;
+    }
+}
+
+fn orders<'a>(object: Option<&'a DynamicObject>, image: &str) -> impl Iterator<Item = &'a Value> {
+    let orders = object.and_then(|object| object.data["spec"]["orders"].as_object());
+    orders.into_iter().flat_map(|orders| orders.values()).filter(move |order| order["image"] == image)
+}
