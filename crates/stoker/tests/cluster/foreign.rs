@@ -113,6 +113,7 @@ async fn image_pull_jobs_are_left_to_openkruise_while_it_is_at_work() {
 
     // It stops, and gives its Lease back. How long one that dies is waited for is tested without a clock.
     renewing.abort();
+    let _ = renewing.await;
     let free = json!({"spec": {"holderIdentity": ""}}).to_string();
     cluster
         .kubectl(&["-n", "kruise-system", "patch", "lease", "kruise-manager", "--type=merge", "-p", &free])
