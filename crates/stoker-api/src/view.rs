@@ -7,8 +7,6 @@
 
 mod reader;
 mod rows;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -122,7 +120,7 @@ impl View {
     pub fn wanted(&self) -> BTreeSet<Query> {
         let read = self.readers.keys().map_while(|read| match read {
             Read::Query(query) => Some(query.clone()),
-            Read::Object(..) | Read::Owned(_) => None,
+            Read::Object(..) | Read::Owned(_) | Read::Heard(_) => None,
         });
         dialect::job_kinds().map(|kind| Query::all(&kind.kind)).chain(read).collect()
     }
@@ -167,6 +165,9 @@ impl View {
     pub fn hear(&mut self, query: &Query, heard: Heard) {
         if self.rows.hear(query, heard) {
             self.touch_readers(&Read::Query(query.clone()));
+            if *query == Query::all(query.kind) {
+                self.touch_readers(&Read::Heard(query.kind));
+            }
         }
     }
 

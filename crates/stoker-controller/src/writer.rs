@@ -346,6 +346,8 @@ async fn perform(client: Client, write: &Write) -> Result<Answer, String> {
     };
     let gone = match (status.code, write) {
         (404, _) | (409, Write::Guarded(..)) => true,
+        // Somebody else was quicker; the newer state of the object makes another write.
+        (409, Write::Status(_, patch)) if patch.pointer("/metadata/resourceVersion").is_some() => true,
         // A quota that is written by others is a conflict too, and a matter of time.
         (409, Write::Create(..)) if status.reason != "Conflict" => true,
         (409, Write::Patch(_, patch) | Write::Status(_, patch)) => {
