@@ -13,7 +13,7 @@ use stoker_core::{Clock, Event, World, model};
 use crate::facts;
 use crate::metrics::LeaderMetrics;
 use crate::moment::Source;
-use crate::sight::{Sight, Sights};
+use crate::sight::{Seen, Sight, Sights};
 use crate::watch::Fact;
 
 /// Kinds without which nothing can be planned: silence, deadlines and ends would be guesses.
@@ -169,7 +169,7 @@ impl Hearing {
         match fact {
             Fact::There(object, source) => self.see_row(query, *object, source),
             Fact::Gone(name) => {
-                self.sights.forget(&(query.kind.name, name.clone()));
+                self.sights.forget(&(Seen::By(query.clone()), name.clone()));
                 self.view.gone(query, &name);
             }
             Fact::Listed | Fact::Resumed => self.hear(query, Heard::Listed),
@@ -186,11 +186,17 @@ impl Hearing {
         }
     }
 
+    /// A query is not watched any more.
+    pub(crate) fn forget(&mut self, query: &Query) {
+        self.sights.forget_query(query);
+        self.view.forget(query);
+    }
+
     /// An object as a watch saw it, or as it answered a write.
     pub(crate) fn see_row(&mut self, query: &Query, object: DynamicObject, source: Source) {
         let name: ObjectName = (object.namespace().unwrap_or_default(), object.name_any());
         let (uid, version) = (object.uid().unwrap_or_default(), facts::version(&object));
-        let sight = self.sights.see((query.kind.name, name), &uid, version, source);
+        let sight = self.sights.see((Seen::By(query.clone()), name), &uid, version, source);
         if self.is_new(sight) {
             self.view.see(query, object);
         }
@@ -211,6 +217,6 @@ impl Hearing {
     }
 }
 
-fn node_id(name: &str) -> (&'static str, ObjectName) {
-    (NODE_PREHEAT, (String::new(), name.to_owned()))
+fn node_id(name: &str) -> (Seen, ObjectName) {
+    (Seen::NodePreheat, (String::new(), name.to_owned()))
 }
