@@ -8,8 +8,6 @@
 mod foreign;
 mod reader;
 mod rows;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -139,7 +137,7 @@ impl View {
     pub fn wanted(&self) -> BTreeSet<Query> {
         let read = self.readers.keys().map_while(|read| match read {
             Read::Query(query) => Some(query.clone()),
-            Read::Object(..) | Read::Owned(_) => None,
+            Read::Object(..) | Read::Owned(_) | Read::Heard(_) => None,
         });
         let jobs = dialect::job_kinds().map(|kind| Query::all(&kind.kind));
         jobs.chain(read).chain(self.foreign.wanted(&self.rows)).collect()
@@ -185,6 +183,9 @@ impl View {
     pub fn hear(&mut self, query: &Query, heard: Heard) {
         if self.rows.hear(query, heard) {
             self.touch_readers(&Read::Query(query.clone()));
+            if *query == Query::all(query.kind) {
+                self.touch_readers(&Read::Heard(query.kind));
+            }
         }
     }
 

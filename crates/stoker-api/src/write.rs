@@ -3,7 +3,9 @@
 use kube_core::Status;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
 
 /// Which object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,32 +63,44 @@ pub fn is_refused_for_its_content(status: &Status) -> bool {
 }
 
 /// The change of an object's status, if there is one. It carries the uid: an object that was deleted and made anew
-/// under the same name refuses what was meant for its predecessor.
-pub(crate) fn status_write(
+/// under the same name refuses what was meant for its predecessor. Fields that `S` does not have are somebody else's, and stay.
+/// Conditions are one list of all their writers: a patch of them is for the one version of the object that they were read from.
+pub(crate) fn status_write<S: Serialize + DeserializeOwned>(
     resource: ApiResource,
     object: &DynamicObject,
-    status: &impl serde::Serialize,
+    status: &S,
 ) -> Option<Write> {
     let from = object.data.get("status").cloned().unwrap_or_default();
-    let patch = difference(&from, &serde_json::to_value(status).ok()?)?;
+    let own = serde_json::from_value::<S>(from.clone()).and_then(serde_json::to_value).unwrap_or_default();
+    let patch = difference(&from, &own, &serde_json::to_value(status).ok()?)?;
+    let metadata = &object.metadata;
+    let version = metadata.resource_version.as_ref().filter(|_| patch.get("conditions").is_some());
+    let guards = [("uid", metadata.uid.as_ref()), ("resourceVersion", version)];
+    let guards = guards.into_iter().filter_map(|(field, value)| Some((field.to_string(), json!(value?))));
+    let guards: Map<String, Value> = guards.collect();
     let mut write = json!({ "status": patch });
-    if let (Some(uid), Some(whole)) = (&object.metadata.uid, write.as_object_mut()) {
-        whole.insert("metadata".into(), json!({ "uid": uid }));
+    if let Some(whole) = write.as_object_mut().filter(|_| !guards.is_empty()) {
+        whole.insert("metadata".into(), Value::Object(guards));
     }
     Some(Write::Status(Target::of(resource, object), write))
 }
 
-/// The merge patch that makes `to` of `from` where both are objects; `None` where they are the same.
-fn difference(from: &Value, to: &Value) -> Option<Value> {
+/// The merge patch that makes `to` of `from` where both are objects; `None` where they are the same. Of what `to` does not have only
+/// that is taken away which is `own`.
+fn difference(from: &Value, own: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(old), Value::Object(new)) = (from, to) else {
         return (from != to).then(|| to.clone());
     };
-    let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), Value::Null));
+    let gone = old.keys().filter(|key| !new.contains_key(*key) && own.get(key.as_str()).is_some());
+    let gone = gone.map(|key| (key.clone(), Value::Null));
     let changed = new.iter().filter_map(|(key, value)| match old.get(key) {
         None | Some(Value::Null) => (!value.is_null()).then(|| (key.clone(), value.clone())),
-        Some(before) => difference(before, value).map(|patch| (key.clone(), patch)),
+        Some(before) => {
+            let own = own.get(key).unwrap_or(&Value::Null);
+            difference(before, own, value).map(|patch| (key.clone(), patch))
+        }
     });
-    let patch: serde_json::Map<String, Value> = gone.chain(changed).collect();
+    let patch: Map<String, Value> = gone.chain(changed).collect();
     (!patch.is_empty()).then_some(Value::Object(patch))
 }
 
@@ -124,7 +138,14 @@ mod tests {
             (json!(null), json!({"a": 1}), Some(json!({"a": 1}))),
         ];
         for (from, to, patch) in cases {
-            assert_eq!(difference(&from, &to), patch, "{from} -> {to}");
+            assert_eq!(difference(&from, &from, &to), patch, "{from} -> {to}");
         }
+    }
+
+    #[test]
+    fn what_others_have_written_stays() {
+        let (from, own) = (json!({"a": 1, "b": 2, "c": {"d": 1, "e": 2}}), json!({"a": 1, "c": {"d": 1}}));
+        assert_eq!(difference(&from, &own, &json!({"c": {}})), Some(json!({"a": null, "c": {"d": null}})));
+        assert_eq!(difference(&from, &own, &own), None);
     }
 }

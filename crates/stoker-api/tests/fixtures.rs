@@ -4,15 +4,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
-use serde_json::{Value, json};
-use stoker_api::view::{Heard, Query, Root};
-use stoker_api::{View, Write, job_kinds, labels};
+use serde_json::json;
+use stoker_api::view::{Query, Root};
+use stoker_api::{View, Write, job_kinds};
 use stoker_core::{Event, World};
+use stoker_testbed::paper::Paper;
 
 fn manifests(folder: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
@@ -26,80 +26,21 @@ fn manifests(folder: &str) -> Vec<(String, String)> {
     files.into_iter().map(read).collect()
 }
 
-/// Objects by kind and name, as an API server holds them.
-struct Paper {
-    objects: BTreeMap<(String, String), DynamicObject>,
-    version: u64,
+/// What a controller knows that has listed everything that is wanted.
+fn seen(paper: &Paper, now: Timestamp) -> (View, World) {
+    let (mut view, mut world) = (View::without_signs(), fleet());
+    assert_eq!(paper.list_all(&mut view, &mut world), [""; 0]);
+    assert!(view.is_known());
+    world.plan(now);
+    (view, world)
 }
 
-impl Paper {
-    fn put(&mut self, mut object: DynamicObject) {
-        self.version += 1;
-        let name = object.metadata.name.clone().unwrap();
-        object.metadata.namespace = Some("default".into());
-        object.metadata.uid.get_or_insert_with(|| format!("uid of {name}"));
-        object.metadata.resource_version = Some(self.version.to_string());
-        self.objects.insert((object.types.as_ref().unwrap().kind.clone(), name), object);
-    }
-
-    fn perform(&mut self, write: &Write, now: Timestamp) {
-        let target = write.target();
-        let id = (target.resource.kind.clone(), target.name.clone());
-        match write {
-            Write::Create(_, object) => {
-                let mut object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
-                object.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
-                object.metadata.generation = Some(1);
-                self.put(object);
-            }
-            Write::Delete(..) => {
-                self.objects.remove(&id);
-            }
-            Write::Patch(_, patch) | Write::Status(_, patch) | Write::Guarded(_, patch) => {
-                let mut object = serde_json::to_value(&self.objects[&id]).unwrap();
-                merge(&mut object, patch);
-                self.put(serde_json::from_value(object).unwrap());
-            }
-        }
-    }
-
-    /// What a controller knows that has listed everything that is wanted.
-    fn seen(&self, now: Timestamp) -> (View, World) {
-        let (mut view, mut world) = (View::without_signs(), fleet());
-        while let Some(query) = view.wanted().into_iter().find(|query| view.heard(query) == Heard::Unlisted) {
-            let all = self.objects.values().filter(|object| object.types.as_ref().unwrap().kind == query.kind.name);
-            let selected = |object: &&DynamicObject| {
-                let selector = (!query.labels.is_empty()).then(|| labels::parse(&query.labels).unwrap());
-                let labels = object.metadata.labels.clone().unwrap_or_default();
-                selector.is_none_or(|selector| labels::to_core(&selector).matches(&labels))
-            };
-            all.filter(selected).for_each(|object| view.see(&query, object.clone()));
-            view.hear(&query, Heard::Listed);
-            assert_eq!(view.settle(&mut world).problems, [""; 0]);
-        }
-        assert!(view.is_known());
-        world.plan(now);
-        (view, world)
-    }
-}
-
-fn merge(into: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        into.clone_from(patch);
-        return;
-    };
-    if !into.is_object() {
-        *into = json!({});
-    }
-    let into = into.as_object_mut().unwrap();
-    for (key, value) in patch {
-        match value {
-            Value::Null => {
-                into.remove(key);
-            }
-            value => merge(into.entry(key).or_insert(Value::Null), value),
-        }
-    }
+/// An object of the namespace `default`.
+fn put(paper: &mut Paper, mut object: DynamicObject) {
+    object.metadata.namespace = Some("default".into());
+    let name = object.metadata.name.clone().unwrap();
+    object.metadata.uid.get_or_insert_with(|| format!("uid of {name}"));
+    paper.put(object);
 }
 
 fn fleet() -> World {
@@ -138,18 +79,18 @@ fn shown(write: &Write) -> String {
 
 fn walk(manifest: &str) -> String {
     let now: Timestamp = "2026-01-02T03:04:05.678Z".parse().unwrap();
-    let mut paper = Paper { objects: BTreeMap::new(), version: 0 };
+    let mut paper = Paper::default();
     for (app, node) in [("web", "n1"), ("db", "n2")] {
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": app, "labels": { "app": app } },
             "spec": { "nodeName": node } });
-        paper.put(serde_json::from_value(pod).unwrap());
+        put(&mut paper, serde_json::from_value(pod).unwrap());
     }
     let mut object: DynamicObject = serde_saphyr::from_str(manifest).unwrap();
     object.metadata.generation = Some(1);
     object.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now));
-    paper.put(object);
+    put(&mut paper, object);
 
-    let (mut view, world) = paper.seen(now);
+    let (mut view, world) = seen(&paper, now);
     let jobs: String = world.jobs().map(|id| format!("{:#?}\n\n", world.job(id).unwrap())).collect();
     let base: Vec<Query> = job_kinds().map(|kind| Query::all(&kind.kind)).collect();
     let asked = view.wanted().into_iter().filter(|query| !base.contains(query));
@@ -160,8 +101,10 @@ fn walk(manifest: &str) -> String {
 
     let mut next = first;
     for _ in 0..5 {
-        next.iter().filter(|write| write.target().resource.kind != "Event").for_each(|write| paper.perform(write, now));
-        let (mut view, world) = paper.seen(now);
+        for write in next.iter().filter(|write| write.target().resource.kind != "Event") {
+            paper.perform(write, now).unwrap();
+        }
+        let (mut view, world) = seen(&paper, now);
         next = writes(&mut view, &world, now);
     }
     assert_eq!(next, [], "it is never done");

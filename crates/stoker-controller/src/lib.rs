@@ -5,6 +5,8 @@
 mod due;
 mod facts;
 mod hearing;
+#[cfg(test)]
+mod histories;
 mod leading;
 mod lease;
 mod lifecycle;

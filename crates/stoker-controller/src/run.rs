@@ -168,8 +168,7 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
         while let Ok(done) = dones.try_recv() {
             shell.acknowledge(done);
         }
-        let Shell { hearing, leading } = &mut shell;
-        match hearing.overtaken() {
+        match shell.hearing.overtaken() {
             Some(Overtaken::RolledBack) => {
                 tracing::warn!(
                     "the API server has an older state than it had; forgetting everything and reading it anew"
@@ -182,16 +181,14 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
             }
             None => {}
         }
-        hearing.settle();
-        held.say_left_alone(hearing.view.left_alone());
-        for query in watches.follow(&hearing.view.wanted(), &mut tasks) {
-            hearing.forget(&query);
+        shell.hearing.settle();
+        held.say_left_alone(shell.hearing.view.left_alone());
+        for query in watches.follow(&shell.hearing.view.wanted(), &mut tasks) {
+            shell.hearing.forget(&query);
         }
         more = false;
-        if hearing.is_complete() && leading.knows_secrets(hearing) {
-            wake = leading.plan(hearing);
-            more = leading.project(hearing);
-            wake = wake.into_iter().chain(hearing.wake()).min();
+        if let Some(led) = shell.lead() {
+            (wake, more) = (led.wake, led.more);
         }
     }
 }
@@ -202,14 +199,33 @@ async fn sleep_until(wake: Option<Timestamp>, clock: &Clock) {
     tokio::time::sleep(Duration::try_from(left).unwrap_or_default().max(Duration::from_millis(1))).await;
 }
 
-/// What is known, and what is done about it.
-struct Shell {
-    hearing: Hearing,
-    leading: Leading,
+/// What is known, and what is done about it. It holds no client: the loop brings facts to it and takes writes from it.
+pub(crate) struct Shell {
+    pub(crate) hearing: Hearing,
+    pub(crate) leading: Leading,
+}
+
+/// What is left to be done after a plan.
+pub(crate) struct Led {
+    /// When to plan again even if nothing happens.
+    pub(crate) wake: Option<Timestamp>,
+    /// Whether there are more roots that are due.
+    pub(crate) more: bool,
 }
 
 impl Shell {
-    fn hear(&mut self, input: Input) {
+    /// Plans and hands out writes, if enough is known for that.
+    pub(crate) fn lead(&mut self) -> Option<Led> {
+        let Self { hearing, leading } = self;
+        if !hearing.is_complete() || !leading.knows_secrets(hearing) {
+            return None;
+        }
+        let wake = leading.plan(hearing);
+        let more = leading.project(hearing);
+        Some(Led { wake: wake.into_iter().chain(hearing.wake()).min(), more })
+    }
+
+    pub(crate) fn hear(&mut self, input: Input) {
         let Self { hearing, leading } = self;
         match input {
             Input::Node(fact) => hearing.node(fact),
@@ -222,7 +238,7 @@ impl Shell {
         }
     }
 
-    fn acknowledge(&mut self, done: Done) {
+    pub(crate) fn acknowledge(&mut self, done: Done) {
         self.leading.acknowledge(&mut self.hearing, done);
     }
 }

@@ -12,6 +12,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Status;
 use kube::{Client, Resource as _};
 use serde_json::Value;
 use stoker_api::native::NodeObject;
@@ -84,15 +85,16 @@ impl Answer {
     }
 }
 
-type Id = (String, String, String, String);
+/// Group, plural, namespace and name of an object.
+pub(crate) type Id = (String, String, String, String);
 
-fn id(target: &Target) -> Id {
+pub(crate) fn id(target: &Target) -> Id {
     let Target { resource, namespace, name } = target;
     (resource.group.clone(), resource.plural.clone(), namespace.clone().unwrap_or_default(), name.clone())
 }
 
 /// Adds a write behind those that wait for the same object; a patch of the same part is merged into the last.
-fn push(waiting: &mut VecDeque<Numbered>, (number, write): Numbered) {
+pub(crate) fn push(waiting: &mut VecDeque<Numbered>, (number, write): Numbered) {
     use Write::{Patch, Status};
     if let (Some((last, Patch(_, old))), Patch(_, new)) | (Some((last, Status(_, old))), Status(_, new)) =
         (waiting.back_mut(), &write)
@@ -344,21 +346,41 @@ async fn perform(client: Client, write: &Write) -> Result<Answer, String> {
         Err(kube::Error::Api(status)) => status,
         result => return result.map_err(|problem| Problem::Request(&problem).to_string()),
     };
-    let gone = match (status.code, write) {
-        (404, _) | (409, Write::Guarded(..)) => true,
-        // A quota that is written by others is a conflict too, and a matter of time.
-        (409, Write::Create(..)) if status.reason != "Conflict" => true,
-        (409, Write::Patch(_, patch) | Write::Status(_, patch)) => {
-            !is_there(&api, name, patch.pointer("/metadata/uid").and_then(Value::as_str)).await?
-        }
-        (409, Write::Delete(_, uid)) => !is_there(&api, name, uid.as_deref()).await?,
-        // A field that must not change, so the object has another one.
-        (422, _) => status.message.contains("metadata.uid"),
-        _ => false,
+    let gone = match refusal(&status, write) {
+        Refusal::Gone => true,
+        Refusal::Failed => false,
+        Refusal::GoneUnless(uid) => !is_there(&api, name, uid.as_deref()).await?,
     };
     match gone {
         true => Ok(Answer::Gone),
         false => Err(Problem::Request(&kube::Error::Api(status)).to_string()),
+    }
+}
+
+/// What it means that a write was refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// What it was for is not there any more.
+    Gone,
+    /// The same, unless the object of this name is there, the one with this uid where one is given.
+    GoneUnless(Option<String>),
+    /// It may be taken another time.
+    Failed,
+}
+
+pub(crate) fn refusal(status: &Status, write: &Write) -> Refusal {
+    let of = |patch: &Value, field: &str| patch.pointer(field).and_then(Value::as_str).map(str::to_owned);
+    match (status.code, write) {
+        (404, _) | (409, Write::Guarded(..)) => Refusal::Gone,
+        // Somebody else was quicker; the newer state of the object makes another write.
+        (409, Write::Status(_, patch)) if of(patch, "/metadata/resourceVersion").is_some() => Refusal::Gone,
+        // A quota that is written by others is a conflict too, and a matter of time.
+        (409, Write::Create(..)) if status.reason != "Conflict" => Refusal::Gone,
+        (409, Write::Patch(_, patch) | Write::Status(_, patch)) => Refusal::GoneUnless(of(patch, "/metadata/uid")),
+        (409, Write::Delete(_, uid)) => Refusal::GoneUnless(uid.clone()),
+        // A field that must not change, so the object has another one.
+        (422, _) if status.message.contains("metadata.uid") => Refusal::Gone,
+        _ => Refusal::Failed,
     }
 }
 

@@ -8,6 +8,7 @@ pub mod docker_registry;
 pub mod fleet;
 pub mod image;
 pub mod memory;
+pub mod paper;
 mod plot;
 pub mod proxy;
 pub mod registry;

@@ -161,7 +161,8 @@ fn conditions(outcome: &Outcome, message: &str, before: &[Condition], now: Times
             observed_generation: outcome.generation,
         }
     });
-    conditions.into()
+    let others = before.iter().filter(|condition| !all.iter().any(|(kind, _)| condition.kind == *kind)).cloned();
+    conditions.into_iter().chain(others).collect()
 }
 
 fn node_target(node: &str) -> Target {

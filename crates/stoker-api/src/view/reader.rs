@@ -17,6 +17,8 @@ pub(super) enum Read {
     Object(&'static Kind, ObjectName),
     /// What the object with this uid controls.
     Owned(String),
+    /// How far a kind that is watched whole is known.
+    Heard(&'static Kind),
 }
 
 /// What a query gave.
@@ -28,6 +30,16 @@ pub enum Answer<T> {
     Unlisted,
     /// The API server has no such kind, or does not let us see it.
     Refused,
+}
+
+impl<T> Answer<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
+        match self {
+            Answer::Known(value) => Answer::Known(change(value)),
+            Answer::Unlisted => Answer::Unlisted,
+            Answer::Refused => Answer::Refused,
+        }
+    }
 }
 
 /// Reads rows, and notes what it has read.
@@ -48,23 +60,32 @@ impl<'a> Reader<'a> {
 
     /// The object that the root is.
     pub fn own(&mut self, root: &Root) -> Option<&'a DynamicObject> {
-        let name = (root.namespace.clone(), root.name.clone());
-        let kind = &root.kind.kind;
-        self.noted.insert(Read::Object(kind, name.clone()));
-        self.rows.get(&Query::all(kind), &name)?.object()
+        self.one(&root.kind.kind, (root.namespace.clone(), root.name.clone()))
     }
 
     /// The objects of a kind that is watched whole which the object with this uid controls.
-    pub fn owned(&mut self, kind: &'static Kind, uid: &str) -> Vec<&'a DynamicObject> {
+    pub fn owned(&mut self, kind: &'static Kind, uid: &str) -> Answer<Vec<&'a DynamicObject>> {
         self.noted.insert(Read::Owned(uid.to_owned()));
-        self.rows.owned(kind, uid).collect()
+        self.noted.insert(Read::Heard(kind));
+        self.answer(&Query::all(kind)).map(|()| self.rows.owned(kind, uid).collect())
+    }
+
+    /// The object of this name, of a kind that is watched whole.
+    pub fn one(&mut self, kind: &'static Kind, name: ObjectName) -> Option<&'a DynamicObject> {
+        let row = self.rows.get(&Query::all(kind), &name);
+        self.noted.insert(Read::Object(kind, name));
+        row?.object()
     }
 
     /// The rows of a query.
     pub fn select(&mut self, query: Query) -> Answer<impl Iterator<Item = (&'a ObjectName, &'a Row)>> {
         self.noted.insert(Read::Query(query.clone()));
-        match self.rows.heard(&query) {
-            Heard::Listed | Heard::Deaf { listed: true } => Answer::Known(self.rows.of(&query)),
+        self.answer(&query).map(|()| self.rows.of(&query))
+    }
+
+    fn answer(&self, query: &Query) -> Answer<()> {
+        match self.rows.heard(query) {
+            Heard::Listed | Heard::Deaf { listed: true } => Answer::Known(()),
             Heard::Unlisted | Heard::Deaf { listed: false } => Answer::Unlisted,
             Heard::Refused => Answer::Refused,
         }

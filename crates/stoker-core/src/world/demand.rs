@@ -229,11 +229,14 @@ struct Contribution {
 
 impl Contribution {
     /// The contributions of a node to the demand for an image. A node that answers the question and pulls without a digest has
-    /// still only one word.
+    /// still only one word, the last: it counts for every job that an earlier one would count for.
     fn both(slot: &NodeSlot, image: Key) -> [Self; 2] {
-        let (pull, mut question) = (Self::of(slot, image), Self::of(slot, image.question()));
-        if pull.reported.is_some() {
-            question.reported = None;
+        let (mut pull, mut question) = (Self::of(slot, image), Self::of(slot, image.question()));
+        if let (Some(pulled), Some(answered)) = (&pull.reported, &question.reported) {
+            match pulled.asked < answered.asked {
+                true => pull.reported = None,
+                false => question.reported = None,
+            }
         }
         [pull, question]
     }

@@ -21,7 +21,7 @@ impl World {
     }
 
     /// Whether the kind of this job is frozen.
-    pub(super) fn is_frozen(&self, id: &JobId) -> bool {
+    pub fn is_frozen(&self, id: &JobId) -> bool {
         self.frozen.iter().any(|kind| kind.has(id))
     }
 

@@ -112,8 +112,14 @@ fn entry_and_report<'a>(
     let found = order_entry(job, image, slot, (slot.orders.get(&key), report), known);
     let question = slot.orders.get(&key.question());
     let answer = question.and_then(|_| slot.report(key.question()));
-    let (standing, lapse) = match question.is_some_and(|order| order.ask.is_question()) {
-        true if found == (ImageStanding::Open, None) => order_entry(job, image, slot, (question, answer), known),
+    let asked = question.is_some_and(|order| order.ask.is_question());
+    let (standing, lapse) = match found {
+        (ImageStanding::Open, None) if asked => order_entry(job, image, slot, (question, answer), known),
+        // The pull failed, and then the node turned out to have the image.
+        (ImageStanding::Failed(_), _) if asked => match order_entry(job, image, slot, (question, answer), known) {
+            there @ (ImageStanding::Done, _) => there,
+            _ => found,
+        },
         _ => found,
     };
     let since = job.since(known.now);

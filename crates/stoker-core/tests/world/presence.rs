@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use stoker_core::{Event, Reason, Stage, Unreachable};
+use stoker_core::{Completion, Event, Reason, Stage, Unreachable};
 
-use crate::build::{at, job, names, node, pool};
+use crate::build::{at, job, names, node, pool, secs};
 use crate::scene::{NOTHING, Scene};
 
 const WEB: &str = "web@sha256:w";
@@ -176,4 +176,24 @@ fn silence_while_nobody_could_listen_does_not_count() {
     scene.plan();
     let outcome = scene.outcome("web");
     assert_eq!((outcome.succeeded, outcome.failures[0].reason), (1, Reason::NodeSilent));
+}
+
+#[test]
+fn a_node_that_failed_and_then_turns_out_to_have_the_image_is_done() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut first = job("first", &["web:1"]);
+    first.completion = Completion::Continuous { resync: secs(86_400) };
+    scene.job(first);
+    scene.plan();
+    scene.resolves("n1", "web:1", "sha256:a");
+    scene.plan();
+    scene.fails("n1", "web:1", Reason::NotFound);
+    scene.plan();
+    assert_eq!(scene.states("first"), ["n1 failed: NotFound"]);
+    scene.pass(10);
+    scene.job(job("second", &["web:1"]));
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    scene.has("n1", "web:1");
+    scene.plan();
+    assert_eq!((scene.states("first"), scene.states("second")), (vec!["n1 done".into()], vec!["n1 done".into()]));
 }

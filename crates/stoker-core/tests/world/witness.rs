@@ -1,6 +1,6 @@
 //! A node's word binds only itself: two must hear the same from the registry before others are told.
 
-use stoker_core::{Ask, Phase, Pin, Reason};
+use stoker_core::{Ask, Phase, Pin, Policy, Reason};
 
 use crate::build::{at, job, key, names, pulling};
 use crate::scene::{NOTHING, Scene};
@@ -196,4 +196,23 @@ fn where_no_node_can_resolve_two_pull_and_must_agree() {
     scene.resolves("n2", "web:1", "sha256:a");
     let writes = scene.plan();
     assert_eq!(writes.iter().filter(|write| write.ends_with("at sha256:a")).count(), 3, "{writes:?}");
+}
+
+/// A runtime that could not resolve yesterday was replaced: what its node says today is not yesterday's word.
+#[test]
+fn the_last_word_of_a_node_counts() {
+    let mut scene = scene(&["n1"]);
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    scene.cannot_resolve("n1", "web:1");
+    assert_eq!(scene.plan(), ["n1 pulls web:1 at any digest"]);
+    scene.resolves("n1", "web:1", "sha256:a");
+    scene.succeeds("n1", "web:1");
+    scene.plan();
+    scene.pass(10);
+    let mut again = job("again", &["web:1"]);
+    again.pull.policy = Policy::Always;
+    scene.job(again);
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    scene.report_question("n1", "web:1", "sha256:b");
+    assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:b"]);
 }

@@ -2,8 +2,8 @@
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::json;
-use stoker_api::native::NodePreheat;
-use stoker_testbed::registry::{Fault, On, Registry, noise};
+use stoker_api::native::{NodePreheat, Preheat};
+use stoker_testbed::registry::{Registry, noise};
 
 use crate::bed::{Site, Wishes};
 
@@ -18,18 +18,18 @@ pub(crate) async fn an_order_that_needs_what_an_agent_lacks_fails_and_others_go_
     let slow = registry.push("shop/slow", "v1", &[noise(200_000, 1)]);
     registry.push("shop/newer", "v1", &[noise(1_000, 2)]);
     registry.push("shop/later", "v1", &[noise(1_000, 3)]);
-    registry.fault(On::Path(slow.layers[0].clone()), usize::MAX, Fault::StallAfter(1_000));
     // One pull at a time: what is ordered while it lasts has not begun, and can still be changed.
     let bed = site.bed(Wishes { agents: &["--max-pulls", "1"], ..Wishes::default() }).await;
     let node = bed.nodes[0].as_str();
-    let order = async |name: &str| {
+    let order = async |name: &str, more: &[&str]| {
         let image = format!("{}/shop/{name}:v1", registry.host());
-        bed.run(&["pull", &image, "--name", name, "--node", node, "--no-wait"]).await.exits(0);
+        bed.run(&[&["pull", &image, "--name", name, "--node", node, "--no-wait"], more].concat()).await.exits(0);
     };
-    order("slow").await;
+    // Slow, and not stalled: that would give its place away.
+    order("slow", &["--bandwidth", "4Ki"]).await;
     registry.wait_for(|seen| seen.iter().any(|seen| seen.path.contains(&slow.layers[0]))).await;
-    order("newer").await;
-    order("later").await;
+    order("newer", &[]).await;
+    order("later", &[]).await;
     let object = bed.wait("NodePreheat", node, |object| key(object, "shop/newer").is_some()).await;
     let key = key(&object, "shop/newer").unwrap();
     // No controller of this version needs anything, so the administrator writes what a later one would.
@@ -59,7 +59,9 @@ pub(crate) async fn an_order_that_needs_what_an_agent_lacks_fails_and_others_go_
     bed.run(&["why", "later"]).await.exits(0).says("behind 1 other image on this node");
 
     // The pull that was under way goes on, and so does what waits behind the order that was refused.
-    registry.let_go();
+    let quick = Patch::Merge(json!({"spec": {"pace": {"bandwidth": "100Mi"}}}));
+    let jobs: Api<Preheat> = Api::default_namespaced(bed.client().await);
+    jobs.patch("slow", &PatchParams::default(), &quick).await.unwrap();
     for name in ["slow", "later"] {
         let status = bed.ended("Preheat", name).await;
         assert_eq!(status["phase"], "Succeeded", "{status:#}");

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::dialect::{NotReadable, Summary, part};
 use crate::events;
-use crate::view::{Projected, Reader, Root};
+use crate::view::{Answer, Projected, Reader, Root};
 use crate::write::{Target, Write, status_write};
 
 /// The label with the hash of the template, on the list and on its children.
@@ -29,8 +29,14 @@ const REVISION: &str = "controller-revision-hash";
 pub(super) fn project(root: &Root, reader: &mut Reader<'_>, _: &World, now: Timestamp) -> Projected {
     let Some(list) = reader.own(root) else { return Projected::default() };
     let uid = list.metadata.uid.clone().unwrap_or_default();
-    let children = reader.owned(&IMAGE_PULL_JOBS.kind, &uid);
-    let mut projected = match plan(list, &children, now) {
+    // Whoever does not see its children would make them again, and say that none of them has done anything.
+    let Answer::Known(mut jobs) = reader.owned(&IMAGE_PULL_JOBS.kind, &uid) else { return Projected::default() };
+    // Somebody else's job may have the name of a child.
+    for child in children(list).unwrap_or_default() {
+        let name = (root.namespace.clone(), child.metadata.name.unwrap_or_default());
+        jobs.extend(reader.one(&IMAGE_PULL_JOBS.kind, name).filter(|job| !controls(list, job)));
+    }
+    let mut projected = match plan(list, &jobs, now) {
         Ok(projected) => projected,
         Err(problem) => return vec![events::unreadable(root.kind, list, &problem.to_string(), now)].into(),
     };
@@ -91,20 +97,16 @@ fn plan(list: &DynamicObject, jobs: &[&DynamicObject], now: Timestamp) -> Result
         return Ok(expiry(resource, list, &spec, completed, now));
     }
     let wanted = children(list)?;
-    let names: BTreeSet<&str> = wanted.iter().filter_map(|child| child.metadata.name.as_deref()).collect();
-    let taken: BTreeSet<&str> = jobs.iter().filter_map(|job| job.metadata.name.as_deref()).collect();
-    let is = |job: &DynamicObject, names: &BTreeSet<&str>| {
-        job.metadata.name.as_deref().is_some_and(|name| names.contains(name))
-    };
+    let taken: BTreeSet<Option<&str>> = jobs.iter().map(|job| job.metadata.name.as_deref()).collect();
     let mut writes: Vec<Write> = label(resource.clone(), list).into_iter().collect();
-    let of_before = jobs.iter().filter(|job| controls(list, job) && !is(job, &names));
+    let unwanted = jobs.iter().filter(|job| controls(list, job) && !wanted.iter().any(|child| is_for(child, job)));
     writes.extend(
-        of_before
+        unwanted
             .filter(|job| job.metadata.deletion_timestamp.is_none())
             .map(|job| Write::Delete(Target::of(version_of::<ImagePullJob>(job), job), job.metadata.uid.clone())),
     );
-    // One of this name that is being deleted is in the way until it is gone.
-    let missing = wanted.iter().filter(|child| !is(child, &taken));
+    // One of this name that is being deleted, or that the list does not control, is in the way until it is gone.
+    let missing = wanted.iter().filter(|child| !taken.contains(&child.metadata.name.as_deref()));
     let creates = missing.filter_map(|child| {
         let target = Target::of(version_of::<ImagePullJob>(child), child);
         Some(Write::Create(target, serde_json::to_value(child).ok()?))
@@ -160,13 +162,18 @@ fn status(
         desired: i32::try_from(wanted.len()).unwrap_or(i32::MAX),
         ..Default::default()
     };
+    let ends = spec.template.completion_policy.kind == CompletionType::Always;
     for child in &wanted {
-        let job = jobs.iter().find(|job| job.metadata.name == child.metadata.name && controls(list, job));
+        let job = jobs.iter().find(|job| is_for(child, job) && controls(list, job));
         // One that has not begun says nothing: its zeros are no result.
         let Some((name, said)) = job.and_then(|job| Some((job.metadata.name.as_deref()?, begun(job)?))) else {
             continue;
         };
         status.active += i32::from(said.active > 0);
+        // One without nodes is done when it says so: its nodes may be unknown because Pods cannot be listed.
+        if said.desired == 0 && said.completion_time.is_none() && ends {
+            continue;
+        }
         status.completed += i32::from(said.succeeded + said.failed == said.desired);
         status.succeeded += i32::from(said.succeeded == said.desired);
         if said.failed > 0 {
@@ -178,7 +185,6 @@ fn status(
             });
         }
     }
-    let ends = spec.template.completion_policy.kind == CompletionType::Always;
     status.completion_time = (ends && status.completed == status.desired).then(|| whole_seconds(now));
     Ok(status)
 }
@@ -187,6 +193,12 @@ fn status(
 fn controls(list: &DynamicObject, job: &DynamicObject) -> bool {
     let mut owners = job.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.controller == Some(true) && list.metadata.uid.as_deref() == Some(owner.uid.as_str()))
+}
+
+/// Whether an ImagePullJob is what this child should be. One whose image somebody has changed is not; all else of it may be edited.
+fn is_for(child: &DynamicObject, job: &DynamicObject) -> bool {
+    let image = |job: &DynamicObject| job.data.pointer("/spec/image").cloned();
+    job.metadata.name == child.metadata.name && image(job) == image(child)
 }
 
 fn begun(job: &DynamicObject) -> Option<ImagePullJobStatus> {

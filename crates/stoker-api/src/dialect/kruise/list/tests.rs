@@ -26,6 +26,9 @@ fn stored(list: &DynamicObject, statuses: &[Child]) -> Vec<DynamicObject> {
             job.data["status"] = json!({
                 "startTime": "2026-01-01T00:00:00Z", "desired": desired, "active": active, "succeeded": succeeded, "failed": failed,
             });
+            if succeeded + failed == *desired {
+                job.data["status"]["completionTime"] = json!("2026-01-01T00:00:00Z");
+            }
         }
     }
     jobs
@@ -223,6 +226,30 @@ fn the_status_counts_images_in_upstreams_words() {
             assert_eq!(*failed, FailedImageStatus { image_pull_job: name, name: "a".into(), message });
         }
     }
+}
+
+/// Where Pods cannot be listed nobody knows the nodes of a podSelector: such a child has none, and has not ended.
+#[test]
+fn a_child_whose_nodes_are_unknown_is_not_done() {
+    let list = list(&["a"], json!({ "podSelector": {} }));
+    let mut jobs = stored(&list, &[Some([0, 0, 0, 0])]);
+    jobs[0].data["status"]["completionTime"] = Value::Null;
+    let said = status(&list, &refs(&jobs), time("00:00:01")).unwrap();
+    assert_eq!((said.completed, said.succeeded, said.completion_time), (0, 0, None));
+}
+
+#[test]
+fn a_child_with_another_image_is_replaced_and_does_not_count() {
+    let first = list(&["a", "b"], json!({}));
+    let first = after(first.clone(), &plan(&first, &[], time("00:00:00")).unwrap());
+    let mut jobs = stored(&first, &[Some([0, 3, 0, 3]), None]);
+    jobs[0].data["spec"]["parallelism"] = json!(9);
+    let counted = plan(&first, &refs(&jobs), time("00:00:01")).unwrap();
+    assert_eq!(told(&counted), ["status"], "other edits are its user's matter");
+    let name = names_of(&first).remove(0);
+    jobs[0].data["spec"]["image"] = json!("c");
+    let replaced = plan(&first, &refs(&jobs), time("00:00:01")).unwrap();
+    assert_eq!(told(&replaced), [format!("delete {name}")], "its name is not free yet");
 }
 
 #[test]

@@ -1,0 +1,9 @@
+//! What the View promises whatever happens to the objects that it is told of, and in whatever order: the same jobs, the same
+//! watches and the same writes follow from the same rows.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod laws;
+mod lists;
+mod objects;
+mod telling;

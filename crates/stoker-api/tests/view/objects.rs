@@ -1,0 +1,160 @@
+//! Random objects of all kinds, and random changes of them.
+
+use kube_core::dynamic::DynamicObject;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use stoker_testbed::paper::PaperId;
+
+const NAMESPACES: [&str; 2] = ["a", "b"];
+const IMAGES: [&str; 3] = ["reg.test/web:1", "reg.test/db:1", "reg.test/cache:7"];
+pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+/// An object of one of few names, with one of few contents.
+#[derive(Clone)]
+pub(crate) struct Thing {
+    kind: usize,
+    namespace: usize,
+    name: usize,
+    /// Which object of that name.
+    uid: u8,
+    /// Bits that decide what it says.
+    content: u16,
+    status: u8,
+    going: bool,
+    owned: bool,
+}
+
+/// A random one.
+pub(crate) fn thing() -> impl Strategy<Value = Thing> {
+    let name = (prop_oneof![2 => Just(0), 3 => Just(1), 2 => Just(2), 3 => Just(3)], 0..2usize, 0..2usize, 0..2u8);
+    let said = (any::<u16>(), 0..6u8, prop::bool::weighted(0.1), prop::bool::weighted(0.3));
+    (name, said).prop_map(|((kind, namespace, name, uid), (content, status, going, owned))| Thing {
+        kind,
+        namespace,
+        name,
+        uid,
+        content,
+        status,
+        going,
+        owned,
+    })
+}
+
+const KINDS: [(&str, &str); 4] = [
+    ("Preheat", "stoker.dev/v1alpha1"),
+    ("ImagePullJob", "apps.kruise.io/v1beta1"),
+    ("ImageListPullJob", "apps.kruise.io/v1beta1"),
+    ("Pod", "v1"),
+];
+
+impl std::fmt::Debug for Thing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", serde_json::to_string(&self.object()).unwrap())
+    }
+}
+
+impl Thing {
+    fn id(&self) -> PaperId {
+        PaperId::new(KINDS[self.kind].0, NAMESPACES[self.namespace], &self.name())
+    }
+
+    fn name(&self) -> String {
+        format!("x{}", self.name)
+    }
+
+    fn bits(&self, shift: u32, count: u32) -> usize {
+        usize::from(self.content >> shift) & ((1 << count) - 1)
+    }
+
+    /// As an API server has it.
+    pub(crate) fn object(&self) -> DynamicObject {
+        let (kind, api_version) = KINDS[self.kind];
+        let (id, app) = (self.id(), ["web", "db"][self.bits(0, 1)]);
+        // The World remembers when a job began, also where somebody takes that out of its status: one that has another status here
+        // is another object.
+        let uid = format!("{id} {} {}", self.uid, self.status);
+        let mut metadata = json!({
+            "name": id.name, "namespace": id.namespace, "uid": uid, "generation": 1 + self.bits(12, 1),
+            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": { "app": app },
+        });
+        if self.going {
+            metadata["deletionTimestamp"] = json!("2026-01-01T00:00:30Z");
+            let finalizer = ["apps.kruise.io/deletion-protection", "x/y"][self.bits(13, 1)];
+            metadata["finalizers"] = json!([finalizer]);
+        }
+        if self.owned && kind == "ImagePullJob" {
+            let list = PaperId::new("ImageListPullJob", &id.namespace, &format!("x{}", self.bits(11, 1)));
+            let uid = format!("{list} {} {}", self.bits(10, 1), self.bits(13, 3) % 6);
+            metadata["ownerReferences"] = json!([{
+                "apiVersion": api_version, "kind": "ImageListPullJob", "name": list.name, "uid": uid, "controller": true,
+            }]);
+        }
+        let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": self.spec() });
+        if let Some(status) = self.status() {
+            object["status"] = status;
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn images(&self) -> Vec<&'static str> {
+        let chosen = self.bits(1, 2);
+        if chosen == 3 { IMAGES.to_vec() } else { vec![IMAGES[chosen]] }
+    }
+
+    /// Some select pods, one in two ways, one all of them.
+    fn selector(&self) -> Option<Value> {
+        match self.bits(3, 3) {
+            0 => Some(json!({ "matchLabels": { "app": "web" } })),
+            1 => Some(json!({ "matchExpressions": [{ "key": "app", "operator": "In", "values": ["web", "db"] }] })),
+            2 => Some(json!({})),
+            _ => None,
+        }
+    }
+
+    fn spec(&self) -> Value {
+        let number = self.bits(6, 2);
+        match KINDS[self.kind].0 {
+            "Pod" => {
+                let node = ["", "n1", "n2", "n3"][number];
+                json!({ "nodeName": node })
+            }
+            // Written past the schema.
+            _ if self.bits(8, 4) == 15 => json!({ "parallelism": 1, "completion": 5, "completionPolicy": 5 }),
+            "Preheat" => {
+                let images: Vec<Value> = self.images().iter().map(|image| json!({ "image": image })).collect();
+                let mut spec = json!({ "images": images, "pace": { "parallelism": number } });
+                if let Some(selector) = self.selector() {
+                    spec["nodes"] = json!({ "podSelector": selector });
+                }
+                spec
+            }
+            kind => {
+                let mut spec = json!({ "parallelism": number });
+                match kind {
+                    "ImagePullJob" => spec["image"] = json!(self.images()[0]),
+                    _ => spec["images"] = json!(self.images()),
+                }
+                if let Some(selector) = self.selector() {
+                    spec["podSelector"] = selector;
+                }
+                spec
+            }
+        }
+    }
+
+    fn status(&self) -> Option<Value> {
+        let (kind, start) = (KINDS[self.kind].0, "2026-01-01T00:00:01Z");
+        let end = "2026-01-01T00:00:05Z";
+        match (kind, self.status) {
+            ("Pod", status) => Some(json!({ "phase": if status == 0 { "Succeeded" } else { "Running" } })),
+            (_, 0) => {
+                Some(json!({ "startTime": start, "desired": 1, "succeeded": self.bits(9, 1), "active": 0, "failed": 0,
+                "observedGeneration": 1 }))
+            }
+            (_, 1) => Some(json!({ "startTime": start, "completionTime": end, "desired": 1, "succeeded": 1,
+                "observedGeneration": 1 })),
+            (_, 2) if self.bits(8, 2) == 0 => Some(json!({ "completionTime": "some time ago", "desired": 1 })),
+            _ => None,
+        }
+    }
+}
