@@ -62,7 +62,7 @@ pub(crate) struct DiskGuard {
 
 impl DiskGuard {
     /// Reserves all of it, also without what orders that were taken back have left. Where others have reserved what it
-    /// needs, it waits until one of them is done and gives `None`: by then something else may be missing.
+    /// needs, it waits until one of them is done or yields, and gives `None`: by then something else may be missing.
     pub(crate) async fn admit(
         &self,
         image: &str,
@@ -75,13 +75,18 @@ impl DiskGuard {
             reserved = self.reserve(needs()).await;
         }
         match reserved {
-            Ok(reserved) => Ok(Some(reserved)),
+            Ok(reserved) => {
+                if meter.waits_for_room() {
+                    meter.goes_on();
+                }
+                Ok(Some(reserved))
+            }
             Err((disk, short)) if short.later => {
                 tracing::info!(image, "waits for room on {disk}: {short}");
                 meter.waits(no_room(image, disk, short));
                 // The room outlives every pull.
                 let _ = ends.changed().await;
-                meter.goes_on();
+                // It still waits: what has ended may not be enough.
                 Ok(None)
             }
             Err((disk, short)) => Err(no_room(image, disk, short)),
@@ -160,7 +165,8 @@ fn no_room(image: &str, disk: &str, short: Short) -> Failure {
     failure(match short.later {
         true => format!(
             "{WAITING_FOR_ROOM}: {image} takes about {need} more, {free} are free on {disk}, and other pulls of this node have reserved \
-             {reserved} of that; it goes on when they are done. The limit of {limit} % is the agent's --max-disk"
+             {reserved} of that; it goes on when they are done or have had their turn. The limit of {limit} % is the agent's \
+             --max-disk"
         ),
         false => format!(
             "{image} takes about {need} more and {free} are free, which would fill {disk} to {full} %, past the limit of \

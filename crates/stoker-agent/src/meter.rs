@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use stoker_core::step::Failure;
-use stoker_core::{Bytes, Pin, Reason, Report, text};
+use stoker_core::{Bytes, Pin, Reason, Report, WAITING_FOR_ROOM, text};
 use stoker_transfer::{Progress, Pulse, TransferTrouble};
 use tokio::sync::Notify;
 
@@ -123,6 +123,11 @@ impl Meter {
     /// What it waits for.
     pub(crate) fn waiting(&self) -> Option<String> {
         self.state().waits.as_ref().map(|failure| failure.message.clone())
+    }
+
+    /// Whether it waits for space that others have reserved.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.state().waits.as_ref().is_some_and(|failure| failure.message.starts_with(WAITING_FOR_ROOM))
     }
 
     /// Where its requests for tags and manifests record their trouble.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::human;
 use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, SEALED, after};
-use crate::reason::Reason;
+use crate::reason::{Reason, WAITING_FOR_ROOM};
 use turns::Contender;
 pub use turns::{LONG_TURN, TURN};
 
@@ -34,7 +34,7 @@ pub struct Task {
 pub enum TaskState {
     /// An attempt is under way.
     Running {
-        /// Since when it has its place.
+        /// Since when it has its place; where it had to wait for room on the disk, since when it has that.
         since: Timestamp,
     },
     /// The attempt that was under way gave its place to others, and goes on when it gets one again.
@@ -129,7 +129,12 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
         let attempt = match tasks.get(&key).map(|task| (task.state, &task.report)) {
             Some((TaskState::Running { since }, report)) => {
                 if !order.ask.is_question() {
-                    pulling.push(Contender::new(key, order, since, report.stalled.is_some()));
+                    pulling.push(Contender {
+                        stalls: report.stalled.is_some(),
+                        wants_space: waits_for_room(report),
+                        lacks: report.bytes.total.saturating_sub(report.bytes.done),
+                        ..Contender::new(key, order, since)
+                    });
                 }
                 continue;
             }
@@ -155,7 +160,8 @@ pub fn step(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>, able: &A
             step.actions.push(Action::Start { key, attempt });
         } else {
             attempts.insert(key, attempt);
-            waiting.push(Contender::new(key, order, since, false));
+            let yielded = tasks.get(&key).is_some_and(|task| matches!(task.state, TaskState::Yielded { .. }));
+            waiting.push(Contender { yielded, ..Contender::new(key, order, since) });
         }
     }
     let turns = turns::turns(pulling, waiting, able.orders_at_once, able.turn, now);
@@ -184,6 +190,11 @@ pub struct Failure {
     pub pause: Option<Duration>,
 }
 
+/// Whether this report says that other pulls have reserved the space that this one needs.
+pub fn waits_for_room(report: &Report) -> bool {
+    report.reason == Some(Reason::Disk) && report.message.starts_with(WAITING_FOR_ROOM)
+}
+
 /// The task of an order that waits for its turn behind this many others.
 pub fn queue(order: &Order, behind: usize, now: Timestamp) -> Task {
     let images = human::count(u32::try_from(behind).unwrap_or(u32::MAX), "other image");
@@ -195,8 +206,9 @@ pub fn queue(order: &Order, behind: usize, now: Timestamp) -> Task {
 /// The task at the beginning of an attempt. What earlier attempts learned stays.
 pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timestamp) -> Task {
     let earlier = earlier.filter(|report| attempt > 1 || report.phase == Phase::Pulling);
-    // What a report said while it waited for its turn is no trouble.
-    let trouble = earlier.filter(|report| report.reason.is_some() && report.stalled.is_none());
+    // What a report said while it waited for its turn, or for room, is no trouble.
+    let waited = |report: &Report| without_turn(&report.message).starts_with(WAITING_FOR_ROOM);
+    let trouble = earlier.filter(|report| report.reason.is_some() && report.stalled.is_none() && !waited(report));
     let report = Report {
         asked: order.asked,
         jobs: order.jobs.clone(),
@@ -281,7 +293,11 @@ pub fn give_way(task: &Task, now: Timestamp) -> Task {
         trouble => format!("{LAST}{trouble}"),
     };
     let message = format!("{GAVE_WAY}{trouble}");
-    Task { report: Report { message, updated: now, ..task.report.clone() }, state: TaskState::Yielded { since: now } }
+    let reason = task.report.reason.filter(|_| !waits_for_room(&task.report));
+    Task {
+        report: Report { reason, message, updated: now, ..task.report.clone() },
+        state: TaskState::Yielded { since: now },
+    }
 }
 
 /// The task whose attempt was stopped because its order is held: the same attempt begins again when it goes on.
@@ -556,6 +572,18 @@ mod tests {
             task = begin(&order(0), 1, Some(&waits.report), at(turn));
             assert_eq!(task.report.message, "no route", "what waits no more does not say so");
         }
+    }
+
+    #[test]
+    fn who_waited_for_room_does_not_say_so_when_it_begins_again() {
+        let mut task = begin(&order(0), 1, None, at(0));
+        (task.report.reason, task.report.message) = (Some(Reason::Disk), format!("{WAITING_FOR_ROOM}: 5 MiB"));
+        assert!(waits_for_room(&task.report));
+        for stopped in [give_way(&task, at(1)), hold(&task, at(1))] {
+            let again = begin(&order(0), 1, Some(&stopped.report), at(2)).report;
+            assert_eq!((again.reason, again.message.as_str()), (None, ""));
+        }
+        assert_eq!(give_way(&task, at(1)).report.reason, None, "nothing has failed");
     }
 
     #[test]

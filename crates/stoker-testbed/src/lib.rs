@@ -13,4 +13,5 @@ mod plot;
 pub mod proxy;
 pub mod registry;
 pub mod scripted;
+pub mod small_disk;
 pub mod webhook;

@@ -9,7 +9,7 @@ use stoker_api::Summary;
 use stoker_controller::snapshot;
 use stoker_core::human;
 use stoker_core::world::NodeState;
-use stoker_core::{JobId, Reason, Report, WAITING_FOR_ROOM, Waiting, World};
+use stoker_core::{JobId, Reason, Report, Waiting, World, step};
 
 use crate::cli::{ClusterArgs, WhyArgs};
 use crate::connect::connect;
@@ -98,7 +98,7 @@ fn pulling(image: &ImageRow, now: Timestamp) -> String {
         Some(report) if report.reason == Some(Reason::RuntimeUnavailable) => {
             format!("{}: waiting for the runtime, {}: {}", image.image, Reason::RuntimeUnavailable, report.message)
         }
-        Some(report) if report.reason == Some(Reason::Disk) && report.message.starts_with(WAITING_FOR_ROOM) => {
+        Some(report) if step::waits_for_room(report) => {
             format!("{}: {}: {}", image.image, Reason::Disk, report.message)
         }
         Some(report) if report.reason.is_some() => {

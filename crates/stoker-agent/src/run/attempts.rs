@@ -139,7 +139,15 @@ impl Attempts {
     pub(super) fn read_meters(&mut self, now: Timestamp) {
         for (key, task) in self.tasks.iter_mut().filter(|(_, task)| task.state != TaskState::Ended) {
             if let Some(running) = self.running.get(key) {
+                let waited = step::waits_for_room(&task.report);
                 running.meter.read(&mut task.report, running.earlier, now);
+                // Its turn begins with its space, and its wait with the want of it.
+                if let TaskState::Running { since } = &mut task.state
+                    && step::waits_for_room(&task.report) != waited
+                {
+                    *self.worked.entry(*key).or_default() += now.duration_since(*since).unsigned_abs();
+                    *since = now;
+                }
                 self.starts.progress(*key, task.report.bytes);
                 self.counts.received(running.meter.received());
             }

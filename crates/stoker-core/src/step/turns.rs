@@ -8,6 +8,8 @@ use jiff::Timestamp;
 
 use crate::model::{Key, Order, after};
 
+mod disk;
+
 /// How long an order may pull before it gives its place to a namespace that has none.
 pub const TURN: Duration = Duration::from_secs(60);
 
@@ -18,21 +20,29 @@ pub const LONG_TURN: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_secs(10);
 
 /// An order that has a place, or waits for one.
+#[derive(Clone)]
 pub(super) struct Contender<'a> {
-    key: Key,
+    pub(super) key: Key,
     /// The namespaces of its jobs, none twice.
-    namespaces: Vec<&'a str>,
+    pub(super) namespaces: Vec<&'a str>,
     /// Since when it pulls, or waits.
-    since: Timestamp,
+    pub(super) since: Timestamp,
     /// Whether nothing comes.
-    stalls: bool,
+    pub(super) stalls: bool,
+    /// Whether it has a place, and waits for space on the disk.
+    pub(super) wants_space: bool,
+    /// The bytes of its image that have not come.
+    pub(super) lacks: u64,
+    /// Whether it waits because it gave its place away.
+    pub(super) yielded: bool,
 }
 
 impl<'a> Contender<'a> {
-    pub(super) fn new(key: Key, order: &'a Order, since: Timestamp, stalls: bool) -> Self {
+    pub(super) fn new(key: Key, order: &'a Order, since: Timestamp) -> Self {
         // Jobs are sorted by kind first.
         let namespaces: BTreeSet<&str> = order.jobs.iter().map(|job| job.namespace()).collect();
-        Self { key, namespaces: namespaces.into_iter().collect(), since, stalls }
+        let namespaces = namespaces.into_iter().collect();
+        Self { key, namespaces, since, stalls: false, wants_space: false, lacks: 0, yielded: false }
     }
 }
 
@@ -80,6 +90,9 @@ pub(super) fn turns<'a>(
     now: Timestamp,
 ) -> TurnChanges {
     let mut turns = TurnChanges::default();
+    let space = disk::space(&pulling, &waiting, turn, now);
+    pulling.retain(|contender| !space.yields.contains(&contender.key));
+    let kept_back: Vec<Contender<'a>> = waiting.extract_if(.., |contender| space.keeps_back(contender)).collect();
     let mut taken = Places::default();
     pulling.iter().for_each(|contender| taken.take(contender));
     // First come, first served, among those whose namespace has the fewest places.
@@ -91,13 +104,15 @@ pub(super) fn turns<'a>(
             taken.give_back(&victim);
             turns.yields.push(victim.key);
         }
-        let first = Contender { since: now, stalls: false, ..waiting.swap_remove(at) };
+        let first = Contender { since: now, ..waiting.swap_remove(at) };
         taken.take(&first);
         turns.starts.push(first.key);
         pulling.push(first);
     }
+    turns.yields.extend(&space.yields);
+    waiting.extend(kept_back);
     waiting.sort_by_cached_key(|contender| rank(contender, &taken));
-    turns.wake = (!waiting.is_empty()).then(|| after(now, LOOK));
+    turns.wake = (!waiting.is_empty() || space.wanted).then(|| after(now, LOOK));
     turns.waits = (pulling.len()..).zip(waiting).map(|(before, contender)| (contender.key, before)).collect();
     turns
 }
@@ -128,11 +143,11 @@ mod tests {
     use crate::model::JobId;
     use crate::model::testing::{at, order};
 
-    fn key(n: u32) -> Key {
+    pub(super) fn key(n: u32) -> Key {
         Key::of(&n.to_string())
     }
 
-    fn orders() -> BTreeMap<&'static str, Order> {
+    pub(super) fn orders() -> BTreeMap<&'static str, Order> {
         let of = |namespace: &'static str| {
             let jobs = namespace.split('+').map(|name| JobId::new(("stoker.dev", "Preheat"), name, "j")).collect();
             (namespace, Order { jobs, ..order(0) })
@@ -143,15 +158,16 @@ mod tests {
     /// `(number, namespace, since, stalls)` of those that pull and those that wait, at second 100 with three places.
     fn table(pulling: &[(u32, &str, i64, bool)], waiting: &[(u32, &str, i64)]) -> TurnChanges {
         let orders = orders();
-        let contender = |&(n, namespace, since, stalls): &(u32, &str, i64, bool)| {
-            Contender::new(key(n), &orders[namespace], at(since), stalls)
+        let contender = |&(n, namespace, since, stalls): &(u32, &str, i64, bool)| Contender {
+            stalls,
+            ..Contender::new(key(n), &orders[namespace], at(since))
         };
         let pulling = pulling.iter().map(contender).collect();
         let waiting = waiting.iter().map(|&(n, namespace, since)| contender(&(n, namespace, since, false))).collect();
         turns(pulling, waiting, 3, TURN, at(100))
     }
 
-    fn keys(numbers: &[u32]) -> Vec<Key> {
+    pub(super) fn keys(numbers: &[u32]) -> Vec<Key> {
         numbers.iter().map(|n| key(*n)).collect()
     }
 

@@ -4,8 +4,15 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DynamicObject, PostParams};
 use serde_json::json;
 use stoker_testbed::registry::{Fault, On, Registry, noise};
+use stoker_testbed::small_disk::SmallDisk;
 
 use crate::bed::Up;
+
+async fn make_namespace(up: &Up, name: &str) {
+    let namespaces: Api<Namespace> = Api::all(up.client().await);
+    let namespace = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+    namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+}
 
 /// As many images as a node pulls at one time, whose registry sends a little and then nothing, hold every place.
 #[tokio::test(flavor = "multi_thread")]
@@ -20,9 +27,7 @@ async fn images_that_never_come_do_not_keep_those_of_others_from_coming() {
     }
     registry.push("shop/web", "v1", &[noise(1_000, 9)]);
     let up = Up::start(1);
-    let namespaces: Api<Namespace> = Api::all(up.client().await);
-    let hostile = serde_json::from_value(json!({ "metadata": { "name": "hostile" } })).unwrap();
-    namespaces.create(&PostParams::default(), &hostile).await.unwrap();
+    make_namespace(&up, "hostile").await;
     for (n, image) in tarpit.iter().enumerate() {
         let (name, namespace) = (format!("tar{n}"), "hostile");
         up.run(&["-n", namespace, "pull", image, "--name", &name, "--timeout", "24h", "--no-wait"]).await.exits(0);
@@ -43,4 +48,31 @@ async fn images_that_never_come_do_not_keep_those_of_others_from_coming() {
         reports.filter(|(_, report)| report["phase"] == json!("Succeeded")).count() == 7
     };
     up.wait("NodePreheat", "node-1", all_there).await;
+}
+
+/// An image that reserves nearly all of the disk and comes at a kilobyte a second is no stall, and there are free places.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_that_hardly_comes_does_not_keep_the_disk_from_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = SmallDisk::mount(dir.path().join("disk"), "64m") else {
+        return eprintln!("not root: nothing is mounted, and nothing tested");
+    };
+    let registry = Registry::start().await.unwrap();
+    let hog = registry.push("hostile/hog", "v1", &[noise(40 << 20, 1)]);
+    registry.push("shop/web", "v1", &[noise(20 << 20, 2)]);
+    let up = Up::start_with(tempfile::tempdir_in(disk.path()).unwrap(), 1, &["--max-disk", "80"]);
+    make_namespace(&up, "hostile").await;
+    let image = format!("{}/hostile/hog:v1", registry.host());
+    let slowly = ["--bandwidth", "1Ki", "--timeout", "8760h", "--no-wait"];
+    up.run(&[["-n", "hostile", "pull", &image, "--name", "hog"].as_slice(), &slowly].concat()).await.exits(0);
+    registry.wait_for(|seen| seen.iter().any(|seen| seen.path.contains(&hog.layers[0]))).await;
+    let image = format!("{}/shop/web:v1", registry.host());
+    up.run(&["pull", &image, "--name", "web", "--no-wait"]).await.exits(0);
+    let reports = |object: &DynamicObject| object.data["status"]["reports"].to_string();
+    up.wait("NodePreheat", "node-1", |object| reports(object).contains("waiting for room")).await;
+    // It is done although the other never is.
+    let status = up.ended("Preheat", "web").await;
+    assert_eq!(status["succeeded"], json!(1), "{status}");
+    // What is left of the disk is not enough for the other one by now, which says so.
+    up.wait("NodePreheat", "node-1", |object| reports(object).contains("past the limit of 80 %")).await;
 }

@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::process::Command;
 
 use futures::FutureExt as _;
 use kube::Client;
+use stoker_testbed::small_disk::SmallDisk;
 
 use crate::real::{Part, Real};
 use crate::up::{Login, Up};
@@ -48,7 +48,7 @@ impl Site {
 async fn embedded(wishes: Wishes) -> Bed {
     let scratch = tempfile::tempdir().unwrap();
     let (data, log) = (tempfile::tempdir().unwrap(), scratch.path().join("up.log"));
-    let disk = wishes.small_disk.then(|| SmallDisk::mount(data.path().join("nodes/node-2"))).flatten();
+    let disk = wishes.small_disk.then(|| SmallDisk::mount(data.path().join("nodes/node-2"), "2m")).flatten();
     assert!(!(wishes.trace && wishes.small_disk), "nobody wanted both yet");
     let up = match wishes.trace {
         true => Up::start_in_env(5, wishes.agents, &[], &log),
@@ -124,23 +124,6 @@ impl Bed {
     /// Everything that controller and agents said.
     pub(crate) fn log(&self) -> String {
         self.logs.iter().map(|log| std::fs::read_to_string(log).unwrap()).collect()
-    }
-}
-
-/// A disk of two MiB; unmounted when dropped.
-pub(crate) struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    pub(crate) fn mount(path: PathBuf) -> Option<Self> {
-        std::fs::create_dir_all(&path).unwrap();
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=2m", "stoker-test"]).arg(&path).output();
-        mount.is_ok_and(|output| output.status.success()).then_some(Self(path))
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }
 

@@ -15,9 +15,10 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::native::NodePreheat;
+use stoker_testbed::small_disk::SmallDisk;
 use tokio::task::JoinHandle;
 
-use crate::bed::{Bed, Running, SmallDisk, Wishes};
+use crate::bed::{Bed, Running, Wishes};
 use crate::rights::Rights;
 use crate::up::{Login, eventually};
 use crate::{heartbeat, own};
@@ -77,7 +78,7 @@ impl Real {
         let homes = scratch.path().join("nodes");
         let person = self.rights.person(scratch.path(), &namespace).await;
         let operator = self.rights.operator(scratch.path(), &namespace).await;
-        let disk = wishes.small_disk.then(|| SmallDisk::mount(homes.join(&self.nodes[1]))).flatten();
+        let disk = wishes.small_disk.then(|| SmallDisk::mount(homes.join(&self.nodes[1]), "2m")).flatten();
         let parts = self.start(scratch.path(), &homes, wishes);
         self.wait_until_all_run().await;
         Bed {
