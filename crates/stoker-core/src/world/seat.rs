@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::NodeSlot;
-use super::demand::{answered, silent_from};
+use super::demand::{answered, counts_for, silent_from};
 use super::held::HeldOrder;
 use super::secrets::KnownSecrets;
 use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
@@ -109,7 +109,8 @@ fn entry_and_report<'a>(
     };
     let key = reference.key();
     let report = slot.report(key);
-    let found = order_entry(job, image, slot, (slot.orders.get(&key), report), known);
+    let order = slot.orders.get(&key);
+    let found = order_entry(job, image, slot, (order, report), known);
     let question = slot.orders.get(&key.question());
     let answer = question.and_then(|_| slot.report(key.question()));
     let (standing, lapse) = match question.is_some_and(|order| order.ask.is_question()) {
@@ -117,7 +118,8 @@ fn entry_and_report<'a>(
         _ => found,
     };
     let since = job.since(known.now);
-    (standing, lapse, [report, answer].into_iter().flatten().find(|report| report.asked >= since))
+    let counts = |(order, report): (_, Option<&'a Report>)| report.filter(|report| counts_for(order, report) >= since);
+    (standing, lapse, [(order, report), (question, answer)].into_iter().find_map(counts))
 }
 
 /// Where an order with its report stands: the one for the image, or the question about it.
@@ -148,7 +150,7 @@ fn order_entry(
     }
     // What another job was content with may not be enough: a node that had the tag has not asked the registry.
     let enough = order.terms.pull.policy >= job.pull.policy;
-    match report.filter(|report| report.asked >= since && enough) {
+    match report.filter(|report| counts_for(Some(order), report) >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (ImageStanding::Done, None),
         Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => {
             (ImageStanding::Open, None)
@@ -164,7 +166,7 @@ fn order_entry(
         Some(report @ Report { phase: Phase::Failed, .. }) => {
             let again = match job.completion {
                 Completion::Once { .. } => None,
-                Completion::Continuous { .. } => Some(after(report.asked, ASK_FAILED_AGAIN)),
+                Completion::Continuous { .. } => Some(after(counts_for(Some(order), report), ASK_FAILED_AGAIN)),
             };
             let mended = mended(job, image, order, report, known.secrets);
             // Somebody took away what was there: a job that still runs wants it back.
@@ -266,7 +268,7 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
 pub(super) fn report<'a>(job: &Job, image: usize, slot: &'a NodeSlot, now: Timestamp) -> Option<&'a Report> {
     let key = job.images.get(image)?.reference.as_ref().ok()?.key();
     let since = job.since(now);
-    let counts = |key: Key| slot.report(key).filter(|report| report.asked >= since);
+    let counts = |key: Key| slot.report(key).filter(|report| counts_for(slot.orders.get(&key), report) >= since);
     counts(key).or_else(|| counts(key.question()).filter(|_| slot.orders.contains_key(&key.question())))
 }
 

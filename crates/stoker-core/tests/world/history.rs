@@ -163,7 +163,7 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Work::Succeed),
         1 => Just(Work::Fail),
         2 => Just(Work::Refuse),
-        1 => Just(Work::Lie),
+        4 => Just(Work::Lie),
         1 => Just(Work::Unable)
     ];
     let content = prop_oneof![1 => Just(None), 6 => (0..8u8).prop_map(Some)];

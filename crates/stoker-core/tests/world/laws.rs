@@ -317,6 +317,17 @@ proptest! {
         });
     }
 
+    /// Whatever asks it says that it has answered, it is asked at the time of the controller.
+    #[test]
+    fn no_node_moves_the_time_of_an_ask(history in history()) {
+        each_plan(&history, |_, after, _| {
+            let latest = after.now + pace::CLOCK_SKEW;
+            for Ordered { node, order, .. } in orders(after) {
+                assert!(order.asked <= latest, "{node} is asked at {}: {order:?}", order.asked);
+            }
+        });
+    }
+
     #[test]
     fn writes_are_few_and_never_go_back(history in history()) {
         each_plan(&history, |before, _, plan| {
