@@ -7,7 +7,7 @@ use super::demand::{answered, counts_for, silent_from};
 use super::held::HeldOrder;
 use super::secrets::KnownSecrets;
 use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
-use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
+use crate::pace::{ASK_FAILED_AGAIN, SILENCE, keeps_place};
 use crate::reason::Reason;
 use crate::select::selects;
 
@@ -20,6 +20,8 @@ pub(super) enum SeatStanding {
     Failed(SeatFailure),
     /// At least one order is running.
     Active,
+    /// What runs has taken longer than its terms allow. It goes on, but holds no place of the job's parallelism.
+    Late,
     /// Something is missing and nothing is running.
     Open(Wait),
 }
@@ -71,6 +73,8 @@ pub(super) enum ImageStanding {
     Done,
     Failed(Reason),
     Running,
+    /// Running for longer than its terms allow.
+    Late,
     /// The node asks the registry for the digest, or looks whether it has the image.
     Asking,
     Open,
@@ -143,7 +147,10 @@ fn order_entry(
             // Another node was quicker to learn the digest.
             true if question && resolved => (ImageStanding::Open, None),
             true if question => (ImageStanding::Asking, Some(silent)),
-            true => (ImageStanding::Running, Some(silent)),
+            true => match late_from(job, order) {
+                late if late <= now => (ImageStanding::Late, Some(silent)),
+                late => (ImageStanding::Running, Some(silent.min(late))),
+            },
             false if order.asked >= since => (ImageStanding::Failed(Reason::NodeSilent), None),
             false => (ImageStanding::Open, None),
         };
@@ -179,6 +186,11 @@ fn order_entry(
         // Nobody asked, or another job's pull is under way, which this one may join.
         Some(Report { phase: Phase::Pulling | Phase::Resolved, .. }) | None => (ImageStanding::Open, None),
     }
+}
+
+/// From when on a pull under way holds no place of the job any more: its own terms and those of the job are long over.
+pub(super) fn late_from(job: &Job, order: &HeldOrder) -> Timestamp {
+    after(order.asked, keeps_place(&order.terms.pull).min(keeps_place(&job.pull)))
 }
 
 /// Whether this failure says nothing about a pull: the node only looked, or cannot answer such a question. The order may be
@@ -235,25 +247,27 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
     let node = slot.node.as_ref().filter(|node| selects(job, node))?;
     let now = known.now;
     let (mut sum, mut lapses) = (Bytes::default(), None);
-    let (mut open, mut running, mut asking, mut failed) = (false, false, None, None);
+    let (mut open, mut running, mut late, mut asking, mut failed) = (false, false, false, None, None);
     for image in 0..job.images.len() {
         let (entry, lapse, report) = entry_and_report(job, image, slot, known);
         match entry {
             ImageStanding::Done => {}
             ImageStanding::Failed(reason) => failed = failed.or(Some(SeatFailure { image, reason })),
             ImageStanding::Running => running = true,
+            ImageStanding::Late => late = true,
             ImageStanding::Asking => asking = asking.or(Some(image)),
             ImageStanding::Open => open = true,
         }
         lapses = earliest(lapses, lapse);
         sum += report.map(|report| report.bytes).unwrap_or_default();
     }
-    let standing = match (running, open || asking.is_some(), failed) {
+    let standing = match (running || late, open || asking.is_some(), failed) {
         (false, false, None) => SeatStanding::Succeeded,
         (false, false, Some(failure)) => SeatStanding::Failed(failure),
         _ if job.overdue(now) => SeatStanding::Failed(SeatFailure { image: 0, reason: Reason::DeadlineExceeded }),
         _ if job.suspend => SeatStanding::Open(Wait::of_all(Reason::Suspended)),
-        (true, ..) => SeatStanding::Active,
+        (true, ..) if running => SeatStanding::Active,
+        (true, ..) => SeatStanding::Late,
         _ if !slot.agent => absent(job, Reason::NoAgent, None, now, &mut lapses),
         _ if !node.ready => absent(job, Reason::NodeNotReady, node.ready_changed, now, &mut lapses),
         _ => SeatStanding::Open(match asking {
