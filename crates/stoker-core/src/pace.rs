@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::model::Job;
+use crate::model::{Job, Pull};
+use crate::step;
 
 /// An agent gives a sign of life for a running order at least this often.
 pub const SIGN_OF_LIFE: Duration = Duration::from_secs(5 * 60);
@@ -10,6 +11,14 @@ pub const SIGN_OF_LIFE: Duration = Duration::from_secs(5 * 60);
 /// A node that gave none for this long has failed, as far as a running job is concerned. It counts again when
 /// it comes back while the job still runs.
 pub const SILENCE: Duration = Duration::from_secs(10 * 60);
+
+/// How long an order on these terms holds its place of a job's parallelism: twice what its attempts may take, because it may also wait
+/// for its turn on the node, and never less than the time after which a silent node gives its place away. An agent that says for
+/// longer that it pulls keeps no other node waiting.
+pub fn keeps_place(pull: &Pull) -> Duration {
+    let longest = step::longest(pull);
+    longest.saturating_add(longest.max(SILENCE))
+}
 
 /// A continuous job asks a failed node again after this long, not only in the next round.
 pub const ASK_FAILED_AGAIN: Duration = Duration::from_secs(5 * 60);
@@ -24,6 +33,10 @@ pub const AWAIT_DIGESTS: Duration = Duration::from_secs(5);
 
 /// A node that has not learned a digest after this long is slow: others are asked, too.
 pub const SLOW_ANSWER: Duration = Duration::from_secs(30);
+
+/// How far the clock of one controller may be behind that of the one before it. A report of an ask that is further ahead of the clock is
+/// no reason to ask at a later time.
+pub const CLOCK_SKEW: Duration = Duration::from_secs(30);
 
 /// This many nodes must hear the same digest from the registry before others are told to pull it: a single one could say what
 /// it likes.

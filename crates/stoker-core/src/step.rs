@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::human;
-use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, SEALED, after};
+use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, Pull, RESOLVE, Report, SEALED, after};
 use crate::reason::{Reason, WAITING_FOR_ROOM};
 use turns::Contender;
 pub use turns::{LONG_TURN, TURN};
@@ -356,6 +356,16 @@ fn pause(attempt: u32, salt: u64) -> Duration {
     base + base.mul_f64((salt % 256) as f64 / 1024.0)
 }
 
+/// The longest that all attempts on these terms take, with the pauses between them as [`fail`] makes them. A source may ask for
+/// longer pauses, and the order may wait for its turn on the node: neither is counted here. A plan asks this for each order that runs.
+pub fn longest(pull: &Pull) -> Duration {
+    // Those after the first eight attempts are the longest ones.
+    let growing = pull.retries.min(8);
+    let seconds = 2u64.pow(growing + 1) - 2 + u64::from(pull.retries - growing) * LONGEST_PAUSE.as_secs();
+    let pauses = Duration::from_secs(seconds + seconds.div_ceil(4));
+    pull.timeout.saturating_mul(pull.retries.saturating_add(1)).saturating_add(pauses)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -605,6 +615,27 @@ mod tests {
         let failure = Failure { pause: Some(Duration::MAX), ..failure(true) };
         let task = fail(&order(0), &begin(&order(0), 1, None, at(0)), failure, 0, at(0));
         assert_eq!(task.state, TaskState::Resting { until: at(3600) });
+    }
+
+    #[test]
+    fn the_longest_time_is_that_of_all_attempts_and_all_pauses() {
+        for retries in [0, 1, 8, 9, 10, 30] {
+            let mut order = order(0);
+            order.terms.pull.retries = retries;
+            let (mut now, mut earlier) = (at(0), None);
+            for attempt in 1.. {
+                let task = begin(&order, attempt, earlier.as_ref(), now);
+                now = after(now, order.terms.pull.timeout);
+                let failed = fail(&order, &task, failure(true), u64::MAX, now);
+                let TaskState::Resting { until } = failed.state else { break };
+                (now, earlier) = (until, Some(failed.report));
+            }
+            let longest = after(at(0), longest(&order.terms.pull));
+            assert!(now <= longest, "{retries} retries: {now} {longest}");
+            assert!(longest <= after(now, Duration::from_secs(1 + u64::from(retries))), "{retries} retries: {longest}");
+        }
+        let endless = Pull { timeout: Duration::MAX, retries: u32::MAX, ..order(0).terms.pull };
+        assert_eq!(longest(&endless), Duration::MAX);
     }
 
     #[test]

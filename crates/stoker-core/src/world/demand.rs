@@ -160,6 +160,13 @@ pub(super) fn silent_from(order: &HeldOrder, report: Option<&Report>, slot: &Nod
     after(last, SILENCE)
 }
 
+/// Which ask a report counts for. An agent that names a later ask than its order makes gains nothing by that: its report counts
+/// for the order's ask, as if the agent had repeated that one. An honest agent does so after the API server lost orders that the agent
+/// has carried out.
+pub(super) fn counts_for(order: Option<&HeldOrder>, report: &Report) -> Timestamp {
+    order.map_or(report.asked, |order| report.asked.min(order.asked))
+}
+
 /// Whether the newest ask of this order has its final answer.
 pub(super) fn answered(order: &HeldOrder, report: Option<&Report>) -> bool {
     report.is_some_and(|report| report.ended() && report.asked >= order.asked)
@@ -170,7 +177,7 @@ fn asks_registry(order: &HeldOrder) -> bool {
     matches!(order.ask, Ask::Resolve | Ask::Fetch(None))
 }
 
-/// What the registry told this node, where it was told to ask: a node has no say in what it was not asked. The answer to the ask
+/// What the registry told this node, where it was told to ask: a node has no say in what it was not asked. The answer to an ask
 /// before this one counts for jobs that began before that, until the new one comes.
 fn answer<'a>(order: &HeldOrder, report: Option<&'a Report>) -> Option<&'a Pin> {
     let said = report.filter(|report| asks_registry(order) && report.asked <= order.asked)?;
@@ -209,8 +216,8 @@ fn is_slow(order: &HeldOrder, report: Option<&Report>, slot: &NodeSlot, now: Tim
 fn had(order: &HeldOrder, report: Option<&Report>) -> Option<(Timestamp, bool)> {
     let report = report.filter(|report| order.pinned.is_none() && answered(order, Some(report)))?;
     match report.phase {
-        Phase::Succeeded if report.pin.is_none() => Some((report.asked, true)),
-        Phase::Failed if order.ask == Ask::Look => Some((report.asked, false)),
+        Phase::Succeeded if report.pin.is_none() => Some((order.asked, true)),
+        Phase::Failed if order.ask == Ask::Look => Some((order.asked, false)),
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use super::World;
 use super::demand::{answered, silent_from};
 use super::held::HeldOrder;
 use crate::model::{Ask, Job, JobId, Key, LoginId, Order, Pin, Pull, Report, Terms, after};
-use crate::pace::{self, SLOW_ANSWER};
+use crate::pace::{self, CLOCK_SKEW, SLOW_ANSWER};
 use crate::reference::Reference;
 use crate::select::selects;
 
@@ -213,11 +213,13 @@ impl World {
     }
 
     /// The time of a new ask: later than all that was asked or answered under this key, and never before the start of the
-    /// job, whatever the clocks of API server and controller say.
+    /// job, whatever the clocks of API server and controller say. An answer counts here up to the skew of two controllers' clocks: an
+    /// agent that names a later time would put the ask where no wait for it ever ends.
     fn new_ask(&self, at: usize, key: Key, job: &Job, now: Timestamp) -> Timestamp {
         let slot = self.slots.get(at);
         let ordered = slot.and_then(|slot| slot.orders.get(&key)).map(|order| order.asked);
         let reported = slot.and_then(|slot| slot.report(key)).map(|report| report.asked);
+        let reported = reported.filter(|asked| *asked <= after(now, CLOCK_SKEW));
         let last = ordered.max(reported).max(self.taken_back.get(&(at, key)).copied());
         last.map_or(now, |last| next(last, now)).max(job.since(now))
     }

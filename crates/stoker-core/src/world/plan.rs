@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::demand::{Askers, answered};
 use super::orders::Changes;
 use super::room::Full;
-use super::seat::{self, ImageStanding, JudgedBy, MayAsk, SeatStanding, Wait};
+use super::seat::{self, ImageStanding, JudgedBy, MayAsk, Seat, SeatStanding, Wait};
 use super::seats::JobSeats;
 use super::view::UNKNOWN_NODE;
 use super::{JobState, Stale, World};
@@ -198,7 +198,8 @@ impl World {
         let digests = self.digests_known(job, now);
         let mut resolutions = self.resolutions(job, now);
         // A node at work may have got another image to pull, for which it needs no place more.
-        let mut open = seats.positions(|seat| seat.standing == SeatStanding::Active || seat.may_be_handed_out());
+        let at_work = |seat: &Seat| matches!(seat.standing, SeatStanding::Active | SeatStanding::Late);
+        let mut open = seats.positions(|seat| at_work(seat) || seat.may_be_handed_out());
         // Those that were held go on first: they have a part of it.
         let held: BTreeSet<usize> = self.holding.iter().copied().filter(|at| self.holds(job, *at)).collect();
         if !held.is_empty() {
@@ -222,10 +223,12 @@ impl World {
                 self.order_image(job, image, at, now, pulling, changes);
             }
             resolutions = self.resolutions(job, now);
-            if !placed {
+            self.look_again(job, seats, position, &digests, now);
+            // A pull that it has joined may be one that holds no place any more.
+            let holds = seats.get(position).is_some_and(|(_, seat)| seat.standing == SeatStanding::Active);
+            if !placed && holds {
                 free -= 1;
             }
-            self.look_again(job, seats, position, &digests, now);
         }
         // Only now is it known who asks the registry and whether a place is left.
         for position in waiting {

@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 
 use super::NodeSlot;
-use super::demand::{answered, silent_from};
+use super::demand::{answered, counts_for, silent_from};
 use super::held::HeldOrder;
 use super::secrets::KnownSecrets;
 use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
-use crate::pace::{ASK_FAILED_AGAIN, SILENCE};
+use crate::pace::{ASK_FAILED_AGAIN, SILENCE, keeps_place};
 use crate::reason::Reason;
 use crate::select::selects;
 
@@ -20,6 +20,8 @@ pub(super) enum SeatStanding {
     Failed(SeatFailure),
     /// At least one order is running.
     Active,
+    /// What runs has taken longer than its terms allow. It goes on, but holds no place of the job's parallelism.
+    Late,
     /// Something is missing and nothing is running.
     Open(Wait),
 }
@@ -71,6 +73,8 @@ pub(super) enum ImageStanding {
     Done,
     Failed(Reason),
     Running,
+    /// Running for longer than its terms allow.
+    Late,
     /// The node asks the registry for the digest, or looks whether it has the image.
     Asking,
     Open,
@@ -109,7 +113,8 @@ fn entry_and_report<'a>(
     };
     let key = reference.key();
     let report = slot.report(key);
-    let found = order_entry(job, image, slot, (slot.orders.get(&key), report), known);
+    let order = slot.orders.get(&key);
+    let found = order_entry(job, image, slot, (order, report), known);
     let question = slot.orders.get(&key.question());
     let answer = question.and_then(|_| slot.report(key.question()));
     let asked = question.is_some_and(|order| order.ask.is_question());
@@ -123,7 +128,8 @@ fn entry_and_report<'a>(
         _ => found,
     };
     let since = job.since(known.now);
-    (standing, lapse, [report, answer].into_iter().flatten().find(|report| report.asked >= since))
+    let counts = |(order, report): (_, Option<&'a Report>)| report.filter(|report| counts_for(order, report) >= since);
+    (standing, lapse, [(order, report), (question, answer)].into_iter().find_map(counts))
 }
 
 /// Where an order with its report stands: the one for the image, or the question about it.
@@ -147,14 +153,17 @@ fn order_entry(
             // Another node was quicker to learn the digest.
             true if question && resolved => (ImageStanding::Open, None),
             true if question => (ImageStanding::Asking, Some(silent)),
-            true => (ImageStanding::Running, Some(silent)),
+            true => match late_from(job, order) {
+                late if late <= now => (ImageStanding::Late, Some(silent)),
+                late => (ImageStanding::Running, Some(silent.min(late))),
+            },
             false if order.asked >= since => (ImageStanding::Failed(Reason::NodeSilent), None),
             false => (ImageStanding::Open, None),
         };
     }
     // What another job was content with may not be enough: a node that had the tag has not asked the registry.
     let enough = order.terms.pull.policy >= job.pull.policy;
-    match report.filter(|report| report.asked >= since && enough) {
+    match report.filter(|report| counts_for(Some(order), report) >= since && enough) {
         Some(Report { phase: Phase::Succeeded, .. }) => (ImageStanding::Done, None),
         Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => {
             (ImageStanding::Open, None)
@@ -170,7 +179,7 @@ fn order_entry(
         Some(report @ Report { phase: Phase::Failed, .. }) => {
             let again = match job.completion {
                 Completion::Once { .. } => None,
-                Completion::Continuous { .. } => Some(after(report.asked, ASK_FAILED_AGAIN)),
+                Completion::Continuous { .. } => Some(after(counts_for(Some(order), report), ASK_FAILED_AGAIN)),
             };
             let mended = mended(job, image, order, report, known.secrets);
             // Somebody took away what was there: a job that still runs wants it back.
@@ -183,6 +192,11 @@ fn order_entry(
         // Nobody asked, or another job's pull is under way, which this one may join.
         Some(Report { phase: Phase::Pulling | Phase::Resolved, .. }) | None => (ImageStanding::Open, None),
     }
+}
+
+/// From when on a pull under way holds no place of the job any more: its own terms and those of the job are long over.
+pub(super) fn late_from(job: &Job, order: &HeldOrder) -> Timestamp {
+    after(order.asked, keeps_place(&order.terms.pull).min(keeps_place(&job.pull)))
 }
 
 /// Whether this failure says nothing about a pull: the node only looked, or cannot answer such a question. The order may be
@@ -239,25 +253,27 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
     let node = slot.node.as_ref().filter(|node| selects(job, node))?;
     let now = known.now;
     let (mut sum, mut lapses) = (Bytes::default(), None);
-    let (mut open, mut running, mut asking, mut failed) = (false, false, None, None);
+    let (mut open, mut running, mut late, mut asking, mut failed) = (false, false, false, None, None);
     for image in 0..job.images.len() {
         let (entry, lapse, report) = entry_and_report(job, image, slot, known);
         match entry {
             ImageStanding::Done => {}
             ImageStanding::Failed(reason) => failed = failed.or(Some(SeatFailure { image, reason })),
             ImageStanding::Running => running = true,
+            ImageStanding::Late => late = true,
             ImageStanding::Asking => asking = asking.or(Some(image)),
             ImageStanding::Open => open = true,
         }
         lapses = earliest(lapses, lapse);
         sum += report.map(|report| report.bytes).unwrap_or_default();
     }
-    let standing = match (running, open || asking.is_some(), failed) {
+    let standing = match (running || late, open || asking.is_some(), failed) {
         (false, false, None) => SeatStanding::Succeeded,
         (false, false, Some(failure)) => SeatStanding::Failed(failure),
         _ if job.overdue(now) => SeatStanding::Failed(SeatFailure { image: 0, reason: Reason::DeadlineExceeded }),
         _ if job.suspend => SeatStanding::Open(Wait::of_all(Reason::Suspended)),
-        (true, ..) => SeatStanding::Active,
+        (true, ..) if running => SeatStanding::Active,
+        (true, ..) => SeatStanding::Late,
         _ if !slot.agent => absent(job, Reason::NoAgent, None, now, &mut lapses),
         _ if !node.ready => absent(job, Reason::NodeNotReady, node.ready_changed, now, &mut lapses),
         _ => SeatStanding::Open(match asking {
@@ -272,7 +288,7 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
 pub(super) fn report<'a>(job: &Job, image: usize, slot: &'a NodeSlot, now: Timestamp) -> Option<&'a Report> {
     let key = job.images.get(image)?.reference.as_ref().ok()?.key();
     let since = job.since(now);
-    let counts = |key: Key| slot.report(key).filter(|report| report.asked >= since);
+    let counts = |key: Key| slot.report(key).filter(|report| counts_for(slot.orders.get(&key), report) >= since);
     counts(key).or_else(|| counts(key.question()).filter(|_| slot.orders.contains_key(&key.question())))
 }
 

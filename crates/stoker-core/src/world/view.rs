@@ -110,7 +110,7 @@ impl World {
         let job = &state.job;
         match seat.standing {
             SeatStanding::Succeeded => NodeState::Succeeded,
-            SeatStanding::Active => NodeState::Pulling,
+            SeatStanding::Active | SeatStanding::Late => NodeState::Pulling,
             SeatStanding::Failed(failure) => {
                 let reason = self.failure_reason(job, failure);
                 NodeState::Failed(reason, self.message(job, failure, slot, now))
@@ -230,7 +230,7 @@ impl World {
     pub(super) fn count(&self, tally: &mut Tally, job: &Job, slot: &NodeSlot, seat: &Seat, now: Timestamp) {
         let count = match seat.standing {
             SeatStanding::Succeeded => NodeCount::Succeeded,
-            SeatStanding::Active => NodeCount::Pulling,
+            SeatStanding::Active | SeatStanding::Late => NodeCount::Pulling,
             SeatStanding::Open(wait) => NodeCount::Waiting(wait.reason),
             SeatStanding::Failed(failure) => {
                 let count = NodeCount::Failed(self.failure_reason(job, failure));

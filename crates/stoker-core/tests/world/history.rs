@@ -140,7 +140,7 @@ fn wish() -> impl Strategy<Value = Wish> {
     let secrets = prop_oneof![2 => Just(0), 3 => 0..64u8];
     let shape =
         (any::<[bool; 3]>(), prop::array::uniform3(secrets), (0..4u32, prop::bool::weighted(0.3)), 0..4u8, 0..6u8);
-    let terms = (any::<bool>(), prop_oneof![Just(60), Just(600)], prop::bool::weighted(0.2));
+    let terms = (any::<bool>(), prop_oneof![Just(1), Just(60), Just(600)], prop::bool::weighted(0.2));
     (shape, terms).prop_map(
         |((images, secrets, (parallelism, percent), nodes, completion), (always, timeout, give_up))| Wish {
             images,
@@ -163,7 +163,7 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Work::Succeed),
         1 => Just(Work::Fail),
         2 => Just(Work::Refuse),
-        1 => Just(Work::Lie),
+        4 => Just(Work::Lie),
         1 => Just(Work::Unable)
     ];
     let content = prop_oneof![1 => Just(None), 6 => (0..8u8).prop_map(Some)];

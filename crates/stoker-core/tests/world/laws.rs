@@ -86,6 +86,11 @@ fn orders(sim: &Sim) -> Vec<Ordered> {
     all
 }
 
+/// How long an order holds a place of a job.
+fn keeps_place(order: &Order, job: &Job) -> Duration {
+    pace::keeps_place(&order.terms.pull).min(pace::keeps_place(&job.pull))
+}
+
 /// The nodes of a job on which a pull for it is under way.
 fn busy(sim: &Sim, job: &Job) -> BTreeSet<&'static str> {
     let wanted = |node: &str| sim.nodes.get(node).is_some_and(|node| selects(job, node));
@@ -93,7 +98,8 @@ fn busy(sim: &Sim, job: &Job) -> BTreeSet<&'static str> {
     let running = orders(sim).into_iter().filter(|ordered| {
         let counts = ordered.order.jobs.contains(&job.id) && keys.contains(&ordered.key);
         let pulls = !ordered.order.ask.is_question() && !ordered.order.hold;
-        counts && pulls && wanted(ordered.node) && !ordered.answered && !ordered.silent
+        let late = ordered.order.asked + keeps_place(&ordered.order, job) <= sim.now;
+        counts && pulls && wanted(ordered.node) && !ordered.answered && !ordered.silent && !late
     });
     running.map(|ordered| ordered.node).collect()
 }
@@ -116,7 +122,7 @@ fn shown(sim: &Sim, job: &Job) -> usize {
 proptest! {
     #![proptest_config(config())]
 
-    /// While a job is at its limit or (after it was lowered, or a silent node came back) over it, no node more is
+    /// While a job is at its limit or (after it was lowered, or a silent or late node came back) over it, no node more is
     /// handed out.
     #[test]
     fn parallelism_is_never_exceeded(history in history()) {
@@ -313,6 +319,17 @@ proptest! {
             for Ordered { node, order, .. } in orders(after) {
                 let believed = order.pin().is_some_and(|pin| pin.digest == LIE && !pin.alone);
                 assert!(!believed, "{node} is told to pull what {LIAR} says: {order:?}");
+            }
+        });
+    }
+
+    /// Whatever asks it says that it has answered, it is asked at the time of the controller.
+    #[test]
+    fn no_node_moves_the_time_of_an_ask(history in history()) {
+        each_plan(&history, |_, after, _| {
+            let latest = after.now + pace::CLOCK_SKEW;
+            for Ordered { node, order, .. } in orders(after) {
+                assert!(order.asked <= latest, "{node} is asked at {}: {order:?}", order.asked);
             }
         });
     }

@@ -229,3 +229,30 @@ fn a_silent_node_that_leaves_and_comes_back_waits_for_a_place() {
     scene.world.apply(Event::Node(node("n1")));
     assert!(scene.world.plan(scene.now).orders.is_empty(), "n2 has the only place");
 }
+
+#[test]
+fn a_node_that_only_says_that_it_pulls_keeps_no_other_waiting() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    let mut web = job("web", &[WEB]);
+    (web.parallelism, web.pull.timeout, web.pull.retries) = (1, secs(5), 0);
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    for _ in 0..2 {
+        scene.pass(300);
+        scene.progresses("n1", WEB);
+        assert_eq!(scene.plan(), NOTHING, "it may wait for its turn on the node");
+    }
+    scene.progresses("n1", WEB);
+    let wake = scene.world.plan(scene.now).wake.unwrap();
+    assert_eq!(wake, crate::build::at(5 + 600), "twice its five seconds, and at least ten minutes more");
+    scene.pass(5);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls", "n3 waits: Parallelism"]);
+    assert_eq!(scene.plan(), NOTHING, "one place, and n2 has it");
+    scene.succeeds("n2", WEB);
+    assert_eq!(scene.plan(), ["n3 pulls web@sha256:w at sha256:w"]);
+    scene.succeeds("n1", WEB);
+    scene.succeeds("n3", WEB);
+    scene.plan();
+    assert_eq!(scene.outcome("web").stage, Stage::Succeeded, "it came after all");
+}

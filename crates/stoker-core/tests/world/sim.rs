@@ -455,6 +455,12 @@ impl Sim {
             (Work::Lie, _) => {
                 let asked = if report.asked.as_second() % 2 == 0 { order.asked } else { self.now + secs(5) };
                 report.pin = Some(Pin::new(asked, LIE));
+                // And now and then of one that no order will ever make.
+                match self.answers % 4 {
+                    0 => report.asked = Timestamp::MAX,
+                    1 => (report.asked, report.phase) = (self.now + secs(86_400), Phase::Failed),
+                    _ => {}
+                }
             }
             (Work::Refuse, _) => fail(&mut report, Reason::Unauthorized),
             (Work::Fail | Work::Unable, _) => fail(&mut report, Reason::NotFound),

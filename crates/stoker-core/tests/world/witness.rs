@@ -216,3 +216,60 @@ fn the_last_word_of_a_node_counts() {
     scene.report_question("n1", "web:1", "sha256:b");
     assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:b"]);
 }
+
+/// An agent that answers with an ask of a far future, about a question or about what nobody asked it, holds up nobody but itself.
+#[test]
+fn an_answer_to_an_ask_of_the_far_future_stalls_no_tag() {
+    let future = "9999-12-30T00:00:00Z".parse().unwrap();
+    for phase in [Phase::Pulling, Phase::Failed, Phase::Resolved, Phase::Succeeded] {
+        for asked_before in [true, false] {
+            let mut scene = Scene::of_strangers(&["n1", "n2", "n3"]);
+            let mut lie = pulling(future, at(0));
+            (lie.phase, lie.pin) = (phase, Some(Pin::new(future, "sha256:lie")));
+            lie.reason = (phase == Phase::Failed).then_some(Reason::RegistryError);
+            if asked_before {
+                scene.job(job("first", &["web:1"]));
+                scene.plan();
+            }
+            scene.says_unasked("n1", key("web:1").question(), lie);
+            scene.plan();
+            scene.pass(60);
+            let mut web = job("web", &["web:1"]);
+            web.pull.policy = stoker_core::Policy::Always;
+            scene.job(web);
+            scene.plan();
+            let latest = scene.world.orders("n1").unwrap().into_values().map(|order| order.asked).max();
+            assert!(latest.is_none_or(|asked| asked <= scene.now), "{phase:?}: n1 is asked at {latest:?}");
+            for node in ["n2", "n3"] {
+                scene.pass(30);
+                scene.plan();
+                scene.resolves(node, "web:1", "sha256:a");
+            }
+            scene.plan();
+            for node in ["n2", "n3"] {
+                assert!(scene.order(node, "web:1").is_some(), "{phase:?}, {asked_before}: {:?}", scene.states("web"));
+            }
+        }
+    }
+}
+
+/// What an agent says of a later ask than it was given counts for the one that it was given, and not for the next one.
+#[test]
+fn an_answer_ahead_of_its_order_is_not_an_answer_to_later_jobs() {
+    let image = "web@sha256:w";
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(job("first", &[image]));
+    scene.plan();
+    let ahead = at(50);
+    scene.report("n1", image, |report| (report.phase, report.asked) = (Phase::Succeeded, ahead));
+    scene.plan();
+    assert_eq!(scene.outcome("first").succeeded, 1, "the API server may have lost the order that this answers");
+    scene.pass(20);
+    scene.job(job("second", &[image]));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert!(
+        scene.order("n1", image).unwrap().asked > ahead,
+        "within the skew of clocks the next ask is later than the answer"
+    );
+    assert_eq!(scene.states("second"), ["n1 pulls"]);
+}
