@@ -6,6 +6,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 mod amount;
+pub mod any_object;
 pub mod dialect;
 mod events;
 mod image;
@@ -25,8 +26,10 @@ use kube_core::CustomResourceExt as _;
 use crate::dialect::kruise;
 
 pub use amount::{Amount, NotAnAmount};
+pub use any_object::AnyObject;
 pub use dialect::{DIALECTS, Dialect, JobKind, NotReadable, Summary, job_kinds};
 pub use image::image;
+pub use node::PlainNode;
 pub use sign::{HandOver, Sign};
 pub use span::{NotASpan, Span};
 pub use view::View;

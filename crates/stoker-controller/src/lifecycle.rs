@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ApiResource, Patch, PatchParams};
 use kube::{Client, ResourceExt as _};
 use serde_json::json;
-use stoker_api::node;
+use stoker_api::{AnyObject, PlainNode};
 use stoker_core::Clock;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -39,14 +38,15 @@ pub async fn watch_over_nodes(
     let (input, mut inputs) = mpsc::channel(1024);
     let mut tasks = JoinSet::new();
     let moments = Moments::default();
-    let (nodes, to) = (Watch::new(vec![Api::<Node>::all(client.clone())], "Node", &moments), input.clone());
+    let (nodes, to) = (Watch::new(vec![Api::<PlainNode>::all(client.clone())], "Node", &moments), input.clone());
     tasks.spawn(async move {
-        let read = |node: Node| (node.name_any(), node::to_core(&node).ready);
+        let read = |node: PlainNode| (node.name_any(), node.ready);
         nodes.run(to, |fact, _| Input::Node(fact.map(read))).await;
     });
-    let leases = Watch::new(vec![Api::<Lease>::namespaced(client.clone(), lease_namespace)], "Lease", &moments);
+    let leases = Api::<AnyObject>::namespaced_with(client.clone(), lease_namespace, &ApiResource::erase::<Lease>(&()));
+    let leases = Watch::new(vec![leases], "Lease", &moments);
     tasks.spawn(async move {
-        let read = |lease: Lease| lease.name_any();
+        let read = |lease: AnyObject| lease.name_any();
         leases.run(input, |fact, _| Input::Lease(fact.map(read))).await;
     });
     // By when each ready node must be heard of again; our own clock, so that no other can be wrong.
@@ -106,7 +106,7 @@ async fn give_up(client: &Client, clock: &Clock, name: &str) {
         "lastTransitionTime": now,
     });
     let status = Patch::Merge(json!({ "status": { "conditions": [unknown] } }));
-    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes: Api<PlainNode> = Api::all(client.clone());
     if let Err(problem) = nodes.patch_status(name, &PatchParams::default(), &status).await {
         tracing::warn!(node = name, "cannot mark it, trying again later: {}", Problem::Request(&problem));
     }

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
-use kube::api::{Api, DynamicObject, ListParams};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::core::TypeMeta;
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::NodeObject;
 use stoker_api::view::{Heard, Query};
-use stoker_api::{Dialect, JobKind, View, job_kinds, node};
+use stoker_api::{AnyObject, Dialect, JobKind, PlainNode, View, job_kinds};
 use stoker_core::{Event, Found, Job, Key, Reason, SecretId, World};
 
 use crate::{facts, lease};
@@ -30,11 +29,12 @@ pub struct Snapshot {
 /// none, knows of none.
 pub async fn left_alone(client: &Client) -> BTreeMap<&'static str, String> {
     let named = ListParams::default().fields(&format!("metadata.name={}", lease::NAME));
-    let leases = Api::<Lease>::all(client.clone()).list(&named).await.map(|leases| leases.items).unwrap_or_default();
+    let leases = Api::<AnyObject>::all_with(client.clone(), &ApiResource::erase::<Lease>(&())).list(&named).await;
+    let leases = leases.map(|leases| leases.items).unwrap_or_default();
     leases.iter().flat_map(said_left_alone).collect()
 }
 
-fn said_left_alone(lease: &Lease) -> Vec<(&'static str, String)> {
+fn said_left_alone(lease: &AnyObject) -> Vec<(&'static str, String)> {
     let text = lease.annotations().get(lease::LEFT_ALONE).map(String::as_str).unwrap_or("{}");
     let said: BTreeMap<String, String> = serde_json::from_str(text).unwrap_or_default();
     // A newer controller may know others.
@@ -48,8 +48,8 @@ pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Er
     let (mut world, mut view) = (World::new(), View::without_signs());
     let left_alone = left_alone(client).await;
     left_alone.iter().for_each(|(dialect, seen)| view.leave_alone(dialect, Some(seen.clone())));
-    for node in Api::<Node>::all(client.clone()).list(&all).await? {
-        world.apply(Event::Node(node::to_core(&node)));
+    for node in Api::<PlainNode>::all(client.clone()).list(&all).await? {
+        world.apply(Event::Node(node.into_core()));
     }
     for object in Api::<NodeObject>::all(client.clone()).list(&all).await? {
         let (orders, said) = facts::node(object);
@@ -92,10 +92,10 @@ async fn list(client: &Client, query: &Query, namespace: &str) -> Result<Vec<Dyn
     };
     let mut result = Ok(Vec::new());
     for resource in (query.kind.versions)() {
-        let within = |namespace: &str| Api::<DynamicObject>::namespaced_with(client.clone(), namespace, &resource);
+        let within = |namespace: &str| Api::<AnyObject>::namespaced_with(client.clone(), namespace, &resource);
         let listed = match &query.namespace {
             Some(namespace) => within(namespace).list(&params).await,
-            None => match Api::<DynamicObject>::all_with(client.clone(), &resource).list(&params).await {
+            None => match Api::<AnyObject>::all_with(client.clone(), &resource).list(&params).await {
                 Err(problem) if code(&problem) == Some(403) && is_namespaced(query) => {
                     within(namespace).list(&params).await
                 }
@@ -104,7 +104,7 @@ async fn list(client: &Client, query: &Query, namespace: &str) -> Result<Vec<Dyn
         };
         let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
         result = listed.map(|objects| {
-            let typed = |object: DynamicObject| DynamicObject { types: Some(types.clone()), ..object };
+            let typed = |AnyObject(object): AnyObject| DynamicObject { types: Some(types.clone()), ..object };
             objects.items.into_iter().map(typed).collect()
         });
         if !result.as_ref().is_err_and(|problem| code(problem) == Some(404)) {

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, DynamicObject};
 use kube::core::TypeMeta;
 use stoker_api::native::NodeObject;
 use stoker_api::view::Query;
-use stoker_api::{job_kinds, node};
+use stoker_api::{AnyObject, PlainNode, job_kinds};
 use stoker_core::{SecretId, model};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -42,10 +41,10 @@ pub(crate) fn watch_nodes(
     input: &mpsc::Sender<Input>,
     tasks: &mut JoinSet<&'static str>,
 ) {
-    let (nodes, to) = (Watch::new(vec![Api::<Node>::all(client.clone())], "Node", moments), input.clone());
+    let (nodes, to) = (Watch::new(vec![Api::<PlainNode>::all(client.clone())], "Node", moments), input.clone());
     tasks.spawn(async move {
         // Translated at once: of a Node's kilobytes little is wanted.
-        nodes.run(to, |fact, _| Input::Node(fact.map(|node| node::to_core(&node)))).await;
+        nodes.run(to, |fact, _| Input::Node(fact.map(PlainNode::into_core))).await;
         "watch of Nodes"
     });
     let preheats = Watch::new(vec![Api::<NodeObject>::all(client.clone())], "NodePreheat", moments);
@@ -117,15 +116,15 @@ fn watch(
 ) -> impl Future<Output = &'static str> + Send + 'static {
     let versions = (query.kind.versions)();
     let apis = versions.iter().map(|resource| match &query.namespace {
-        Some(namespace) => Api::<DynamicObject>::namespaced_with(client.clone(), namespace, resource),
+        Some(namespace) => Api::<AnyObject>::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
     });
     let ours = job_kinds().any(|kind| kind.kind == *query.kind && !kind.is_foreign());
     let watch = Watch::new(apis.collect(), query.kind.name, moments).selecting(&query.labels, query.kind.fields);
     let watch = if ours { watch } else { watch.may_be_refused() };
     async move {
-        let wrap = |fact: Fact<DynamicObject>, version: usize| {
-            let fact = fact.map(|mut object| {
+        let wrap = |fact: Fact<AnyObject>, version: usize| {
+            let fact = fact.map(|AnyObject(mut object)| {
                 // Items of a list come without it.
                 if let Some(resource) = versions.get(version) {
                     object.types =

@@ -16,7 +16,7 @@ use kube::core::Status;
 use kube::{Client, Resource as _};
 use serde_json::Value;
 use stoker_api::native::NodeObject;
-use stoker_api::{Target, Write, is_refused_for_its_content};
+use stoker_api::{AnyObject, Target, Write, is_refused_for_its_content};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -80,7 +80,7 @@ impl Answer {
         Self::Node(Box::new(object))
     }
 
-    fn object(object: DynamicObject) -> Self {
+    fn object(AnyObject(object): AnyObject) -> Self {
         Self::Object(Box::new(object))
     }
 }
@@ -320,7 +320,7 @@ impl Drop for Writer {
 /// One try. An object that is gone, or whose name another one has, is no failure.
 async fn perform(client: Client, write: &Write) -> Result<Answer, String> {
     let Target { resource, namespace, name } = write.target();
-    let api: Api<DynamicObject> = match namespace {
+    let api: Api<AnyObject> = match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
     };
@@ -332,7 +332,7 @@ async fn perform(client: Client, write: &Write) -> Result<Answer, String> {
         Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
         Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
         Write::Guarded(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
-        Write::Create(_, object) => match serde_json::from_value::<DynamicObject>(object.clone()) {
+        Write::Create(_, object) => match serde_json::from_value::<AnyObject>(object.clone()) {
             Ok(object) => api.create(&PostParams::default(), &object).await.map(Answer::object),
             Err(problem) => Err(kube::Error::SerdeError(problem)),
         },
@@ -423,10 +423,10 @@ fn one_by_one(patch: &Value) -> Vec<Value> {
 /// Whether the object that a write is for is there, the one with this uid where the write is for that one alone. A conflict
 /// says that another has its name, or only that others wrote it at the same time. Listed and not got: that is what a
 /// controller may do.
-async fn is_there(api: &Api<DynamicObject>, name: &str, uid: Option<&str>) -> Result<bool, String> {
+async fn is_there(api: &Api<AnyObject>, name: &str, uid: Option<&str>) -> Result<bool, String> {
     let there = api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await;
     let there = there.map_err(|problem| Problem::Request(&problem).to_string())?;
-    Ok(there.items.iter().any(|object| uid.is_none() || object.metadata.uid.as_deref() == uid))
+    Ok(there.items.iter().any(|object| uid.is_none() || object.meta().uid.as_deref() == uid))
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ async fn make_nodes(client: &Client, count: usize) -> Result<(), Error> {
             match nodes.create(&PostParams::default(), &object).await {
                 Err(kube::Error::Api(status)) if status.code == 409 => return Ok(()),
                 Err(problem) => return Err(refused(problem)),
-                Ok(made) if stoker_api::node::to_core(&made).ready => return Ok(()),
+                Ok(made) if made.status.as_ref().is_some_and(|status| status.conditions.is_some()) => return Ok(()),
                 // An API server may take the status by itself only.
                 Ok(_) => {}
             }

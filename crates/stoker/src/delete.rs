@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, DynamicObject, Preconditions};
+use stoker_api::AnyObject;
 
 use crate::cli::{ClusterArgs, DeleteArgs};
 use crate::connect::{Connection, connect};
@@ -54,7 +55,7 @@ pub(crate) enum Deletion {
 
 /// Deletes the very object that was looked at: another one that got its name since then stays.
 pub(crate) async fn only(
-    api: &Api<DynamicObject>,
+    api: &Api<AnyObject>,
     seen: &DynamicObject,
     params: DeleteParams,
 ) -> Result<Deletion, kube::Error> {
@@ -85,10 +86,10 @@ mod tests {
     async fn an_object_that_got_the_name_since_then_stays() {
         let settings = stoker_embedded::Settings::new(vec![], Arc::new(jiff::Timestamp::now));
         let client = stoker_embedded::Api::new(settings).unwrap().client("default");
-        let api: Api<DynamicObject> = Api::default_namespaced_with(client, &ApiResource::erase::<ConfigMap>(&()));
-        let object = DynamicObject::new("web", &ApiResource::erase::<ConfigMap>(&()));
+        let api: Api<AnyObject> = Api::default_namespaced_with(client, &ApiResource::erase::<ConfigMap>(&()));
+        let object = AnyObject(DynamicObject::new("web", &ApiResource::erase::<ConfigMap>(&())));
         let make = async || api.create(&PostParams::default(), &object).await.unwrap();
-        let delete = async |seen: &DynamicObject| only(&api, seen, DeleteParams::foreground()).await.unwrap();
+        let delete = async |AnyObject(seen): &AnyObject| only(&api, seen, DeleteParams::foreground()).await.unwrap();
         let old = make().await;
         assert_eq!(delete(&old).await, Deletion::Going);
         assert_eq!(delete(&old).await, Deletion::Gone);

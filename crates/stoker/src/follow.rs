@@ -12,9 +12,9 @@ use kube::core::ApiResource;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
-use stoker_api::Summary;
 use stoker_api::native::from_core::phase;
 use stoker_api::native::{NodeObject, Preheat, to_core};
+use stoker_api::{AnyObject, Summary};
 use stoker_core::model::{Job, Key, Report};
 use stoker_core::{Clock, Stage, text};
 
@@ -50,8 +50,7 @@ pub(crate) async fn follow(
     clock: &Clock,
     screen: &mut Screen,
 ) -> anyhow::Result<JobEnd> {
-    let preheats: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Preheat>(&()));
+    let preheats: Api<AnyObject> = Api::namespaced_with(client.clone(), namespace, &ApiResource::erase::<Preheat>(&()));
     let nodes: Api<NodeObject> = Api::all(client.clone());
     let mine = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut watch = watcher(preheats, mine).default_backoff().boxed();
@@ -64,7 +63,7 @@ pub(crate) async fn follow(
     loop {
         tokio::select! {
             event = watch.try_next() => match event.map_err(|problem| tracing::warn!("watch interrupted: {problem}")) {
-                Ok(Some(Event::Apply(object) | Event::InitApply(object))) => {
+                Ok(Some(Event::Apply(AnyObject(object)) | Event::InitApply(AnyObject(object)))) => {
                     listed = true;
                     let (job, summary) = (to_core::job(&object)?, to_core::summary(&object));
                     // Without any node there is nothing to follow.

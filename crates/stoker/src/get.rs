@@ -6,13 +6,12 @@ use anyhow::bail;
 use futures::StreamExt as _;
 use futures::stream::SelectAll;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use stoker_api::{JobKind, job_kinds, native};
+use stoker_api::{AnyObject, JobKind, PlainNode, job_kinds, native};
 use stoker_controller::snapshot;
 use stoker_core::world::NodeState;
 use stoker_core::{Phase, human, text};
@@ -176,12 +175,13 @@ async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Re
 
 async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
     let resource = kube::core::ApiResource::erase::<native::NodePreheat>(&());
-    let preheats: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let preheats: Api<AnyObject> = Api::all_with(client.clone(), &resource);
     let preheats = preheats.list(&ListParams::default()).await.map_err(jobs::explain)?.items;
+    let preheats: Vec<DynamicObject> = preheats.into_iter().map(|AnyObject(object)| object).collect();
     if matches!(output, Output::Json | Output::Yaml) {
         return print_objects(preheats.into_iter(), output);
     }
-    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.map_err(jobs::explain)?.items;
+    let nodes = Api::<PlainNode>::all(client.clone()).list(&ListParams::default()).await.map_err(jobs::explain)?.items;
     if nodes.is_empty() {
         errln!("this cluster has no nodes");
         return Ok(());
@@ -197,7 +197,7 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
                 text.unwrap_or("-").to_string()
             };
             let free = status.and_then(|status| status.pointer("/disk/free")).and_then(Value::as_u64);
-            let ready = if stoker_api::node::to_core(node).ready { "Ready" } else { "NotReady" };
+            let ready = if node.ready { "Ready" } else { "NotReady" };
             let agent = if preheat.is_some() { text("/agent/version") } else { "none".into() };
             let free = free.map(human::bytes).unwrap_or_else(|| "-".into());
             let mut row = vec![name, ready.into(), text("/agent/runtime"), text("/agent/platform"), free, agent];
@@ -242,8 +242,8 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &GetArgs) -> a
             Some(next) = all.next() => next,
         };
         let (object, gone) = match event {
-            Ok(Event::Apply(object) | Event::InitApply(object)) => (object, false),
-            Ok(Event::Delete(object)) => (object, true),
+            Ok(Event::Apply(AnyObject(object)) | Event::InitApply(AnyObject(object))) => (object, false),
+            Ok(Event::Delete(AnyObject(object))) => (object, true),
             Ok(Event::Init | Event::InitDone) => continue,
             // It is looked for again: somebody may install it.
             Err(watcher::Error::InitialListFailed(problem))

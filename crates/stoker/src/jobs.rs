@@ -7,7 +7,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
 use kube::core::response::{Status, StatusDetails};
 use kube::{Client, ResourceExt as _};
-use stoker_api::{Dialect, JobKind, job_kinds};
+use stoker_api::{AnyObject, Dialect, JobKind, job_kinds};
 use stoker_controller::snapshot;
 use stoker_core::{JobId, Reason};
 
@@ -58,12 +58,12 @@ pub(crate) fn parse(said: &str) -> anyhow::Result<(&'static JobKind, &str)> {
 }
 
 /// The API of the objects of a kind; without a namespace of all.
-pub(crate) async fn api(client: &Client, kind: &JobKind, namespace: Option<&str>) -> Api<DynamicObject> {
+pub(crate) async fn api(client: &Client, kind: &JobKind, namespace: Option<&str>) -> Api<AnyObject> {
     let resource = served(client, kind).await;
     api_of(client, kind, &resource, namespace)
 }
 
-fn api_of(client: &Client, kind: &JobKind, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+fn api_of(client: &Client, kind: &JobKind, resource: &ApiResource, namespace: Option<&str>) -> Api<AnyObject> {
     match namespace.filter(|_| kind.namespaced) {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, resource),
         None => Api::all_with(client.clone(), resource),
@@ -94,7 +94,7 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
         Err(problem) if is_missing(&problem) => None,
         found => found.map_err(explain)?,
     };
-    if let Some(mut object) = found {
+    if let Some(AnyObject(mut object)) = found {
         complete(kind, &mut object);
         return Ok(JobObject { kind, object });
     }
@@ -128,7 +128,7 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Re
             }
             objects => objects.map_err(explain)?,
         };
-        jobs.extend(objects.items.into_iter().map(|mut object| {
+        jobs.extend(objects.items.into_iter().map(|AnyObject(mut object)| {
             complete(kind, &mut object);
             JobObject { kind, object }
         }));

@@ -3,11 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use stoker_api::Span;
 use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec, SecretRef};
+use stoker_api::{PlainNode, Span};
 use stoker_core::human;
 
 use crate::cli::{ClusterArgs, PullArgs, WrongInput};
@@ -50,7 +49,7 @@ async fn check_nodes(client: &Client, names: &[String]) -> anyhow::Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.map_err(jobs::explain)?;
+    let nodes = Api::<PlainNode>::all(client.clone()).list(&ListParams::default()).await.map_err(jobs::explain)?;
     let there: Vec<String> = nodes.items.iter().map(|node| node.name_any()).collect();
     let unknown: Vec<&str> = names.iter().filter(|name| !there.contains(name)).map(String::as_str).collect();
     if !unknown.is_empty() {

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
-use stoker_api::native::NodePreheat;
+use stoker_api::PlainNode;
+use stoker_api::native::NodeObject;
 use stoker_core::Clock;
 use stoker_embedded as embedded;
 use stoker_runtime::Runtime;
@@ -151,14 +152,11 @@ impl RunningSystem {
 
 /// Waits until every node is ready and its agent has introduced itself.
 async fn ready(client: &Client, names: &[String]) -> anyhow::Result<()> {
-    let (nodes, preheats): (Api<Node>, Api<NodePreheat>) = (Api::all(client.clone()), Api::all(client.clone()));
+    let (nodes, preheats): (Api<PlainNode>, Api<NodeObject>) = (Api::all(client.clone()), Api::all(client.clone()));
     for name in names {
-        await_condition(nodes.clone(), name, |node: Option<&Node>| {
-            node.is_some_and(|node| stoker_api::node::to_core(node).ready)
-        })
-        .await?;
-        await_condition(preheats.clone(), name, |preheat: Option<&NodePreheat>| {
-            preheat.and_then(|preheat| preheat.status.as_ref()).is_some_and(|status| status.agent.is_some())
+        await_condition(nodes.clone(), name, |node: Option<&PlainNode>| node.is_some_and(|node| node.ready)).await?;
+        await_condition(preheats.clone(), name, |preheat: Option<&NodeObject>| {
+            preheat.is_some_and(|preheat| preheat.introduced)
         })
         .await?;
     }

@@ -5,6 +5,7 @@
 mod bed;
 mod deleted;
 mod foreign;
+mod late;
 mod leading;
 mod refused;
 mod rolled_back;

@@ -18,13 +18,13 @@ use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, 
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::api::rbac::v1::Role;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, ObjectList, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::wait::{await_condition, conditions::is_deleted};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
-use stoker_api::job_kinds;
 use stoker_api::native::{GROUP, NodePreheat};
+use stoker_api::{AnyObject, job_kinds};
 
 use super::access::CONTROLLER;
 use super::check::is_ours;
@@ -105,7 +105,7 @@ fn not_there(named: Option<&str>, homes: &BTreeSet<String>) -> Option<String> {
 async fn survey(client: &Client) -> anyhow::Result<Survey> {
     let mut survey = Survey::default();
     for kinds::InstalledKind { stage, resource } in kinds::all() {
-        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let api: Api<AnyObject> = Api::all_with(client.clone(), &resource);
         // CRDs of earlier installations have other labels, and are ours all the same.
         let selected = match stage {
             RemovalStage::Definitions => ListParams::default(),
@@ -116,7 +116,7 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
                 survey.lacking.push(resource.kind);
                 continue;
             }
-            objects => objects.map_err(jobs::explain)?.items,
+            objects => plain(objects.map_err(jobs::explain)?),
         };
         if stage == RemovalStage::Definitions {
             objects.retain(|object| definition(object).is_some_and(|definition| is_ours(&definition)));
@@ -154,8 +154,8 @@ async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<FoundOb
     let mut left = Vec::new();
     for (resource, selected) in [(ApiResource::erase::<Lease>(&()), lease), (ApiResource::erase::<Secret>(&()), copies)]
     {
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
-        let objects = api.list(&selected).await.map_err(jobs::explain)?.items;
+        let api: Api<AnyObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        let objects = plain(api.list(&selected).await.map_err(jobs::explain)?);
         let found = |object| FoundObject { stage: RemovalStage::Definitions, resource: resource.clone(), object };
         left.extend(objects.into_iter().map(found));
     }
@@ -163,15 +163,19 @@ async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<FoundOb
 }
 
 /// The objects of a kind; of one that this API server does not have, there are none.
-async fn all_of(api: &Api<DynamicObject>, selected: &ListParams) -> anyhow::Result<Vec<DynamicObject>> {
+async fn all_of(api: &Api<AnyObject>, selected: &ListParams) -> anyhow::Result<Vec<DynamicObject>> {
     match api.list(selected).await {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        objects => Ok(objects.map_err(jobs::explain)?.items),
+        objects => Ok(plain(objects.map_err(jobs::explain)?)),
     }
 }
 
+fn plain(objects: ObjectList<AnyObject>) -> Vec<DynamicObject> {
+    objects.items.into_iter().map(|AnyObject(object)| object).collect()
+}
+
 /// Where this object is.
-fn api_of(client: &Client, resource: &ApiResource, object: &DynamicObject) -> Api<DynamicObject> {
+fn api_of(client: &Client, resource: &ApiResource, object: &DynamicObject) -> Api<AnyObject> {
     match object.namespace() {
         Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
         None => Api::all_with(client.clone(), resource),
@@ -216,7 +220,7 @@ async fn strangers(client: &Client, namespace: &str) -> anyhow::Result<Vec<Strin
     let others = ListParams::default().labels(&format!("{}!={}", MANAGED_BY.0, MANAGED_BY.1));
     let mut strangers = Vec::new();
     for resource in kinds {
-        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        let api: Api<AnyObject> = Api::namespaced_with(client.clone(), namespace, &resource);
         let objects = all_of(&api, &others).await?;
         let names = objects.iter().map(|object| object.name_any());
         let names = names.filter(|name| !EVERYWHERE.contains(&(resource.kind.as_str(), name))).collect();
@@ -242,7 +246,7 @@ fn some_of(what: &str, place: &str, names: Vec<String>) -> Option<String> {
 async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
     let own = ApiResource::erase::<NodePreheat>(&());
     for resource in job_kinds().map(|kind| kind.kind.newest()).chain([own]) {
-        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+        let all: Api<AnyObject> = Api::all_with(client.clone(), &resource);
         for object in all_of(&all, &ListParams::default()).await? {
             let ours = |finalizer: &String| finalizer.split('/').next() == Some(GROUP);
             if !object.finalizers().iter().any(ours) {
@@ -296,7 +300,7 @@ async fn remove(client: &Client, found: &FoundObject, patience: Duration) -> any
                 outln!("{what} deleted");
                 return Ok(());
             };
-            let mut held = held_by(&now);
+            let mut held = held_by(&now.0);
             held.extend(left_of(client, object).await);
             let held = if held.is_empty() { String::new() } else { format!(" ({})", held.join("; ")) };
             bail!(
@@ -325,7 +329,7 @@ async fn left_of(client: &Client, object: &DynamicObject) -> Option<String> {
     let version = &spec.versions.iter().find(|version| version.served)?.name;
     let gvk = GroupVersionKind::gvk(&spec.group, version, &spec.names.kind);
     let resource = ApiResource::from_gvk_with_plural(&gvk, &spec.names.plural);
-    let left = Api::<DynamicObject>::all_with(client.clone(), &resource).list(&ListParams::default()).await.ok()?;
+    let left = Api::<AnyObject>::all_with(client.clone(), &resource).list(&ListParams::default()).await.ok()?;
     let names = left.items.iter().map(|object| {
         let namespace = object.namespace().map(|namespace| namespace + "/").unwrap_or_default();
         format!("{namespace}{} with finalizers {}", object.name_any(), object.finalizers().join(", "))

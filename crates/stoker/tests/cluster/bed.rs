@@ -16,6 +16,7 @@ use kube::core::ApiResource;
 use kube::runtime::wait::{Condition, await_condition};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use stoker_api::PlainNode;
 use stoker_api::native::{NodePreheat, Preheat};
 use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder, Pusher, busybox};
 use tokio::sync::{Mutex, MutexGuard};
@@ -88,8 +89,8 @@ impl Cluster {
         }
         self.served().await;
         for node in ["n1", "n2"] {
-            let ready = |node: Option<&Node>| node.is_some_and(|node| stoker_api::node::to_core(node).ready);
-            self.wait(&self.nodes(), node, ready).await;
+            let ready = |node: Option<&PlainNode>| node.is_some_and(|node| node.ready);
+            self.wait(&Api::<PlainNode>::all(self.client.clone()), node, ready).await;
         }
     }
 

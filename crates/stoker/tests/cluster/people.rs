@@ -82,3 +82,28 @@ async fn stoker_pulls_gets_says_why_and_deletes() {
     }
     cluster.stoker(&["get"]).await.exits(0).says("no jobs");
 }
+
+/// Go holds dates that nobody here can. Whoever may edit a job may put one into its managedFields, which every list carries.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn a_job_with_a_date_that_nobody_can_hold_stops_no_other() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let (image, _) = cluster.push("shop/web", 1_000_000).await;
+    let job = |name: &str| {
+        json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": name}, "spec": {
+            "images": [{"image": image}],
+        }})
+    };
+    cluster.create(&job("poison")).await;
+    let late = json!([{"op": "replace", "path": "/metadata/managedFields/0/time", "value": "9999-12-31T23:59:59Z"}]);
+    cluster.kubectl_as_person(&["patch", "preheat", "poison", "--type=json", "-p", &late.to_string()]).await.exits(0);
+    let shown = cluster.kubectl_as_person(&["get", "preheat", "poison", "-o", "json", "--show-managed-fields"]).await;
+    shown.exits(0).says("9999-12-31T23:59:59Z");
+    // A leader that begins must list it.
+    let (leader, _, _) = cluster.leader().await;
+    cluster.delete_part(&leader).await;
+    cluster.create(&job("web")).await;
+    cluster.succeeds("web", 2).await;
+    cluster.stoker(&["get"]).await.exits(0).says("web").says("poison");
+    cluster.stoker(&["delete", "poison"]).await.exits(0);
+}
