@@ -327,16 +327,19 @@ impl Cluster {
         }
     }
 
-    /// The pod that leads, its node, and the Lease's own word for it.
+    /// The pod that leads, its node, and the Lease's own word for it. A leader that is going leaves the Lease to nobody for a moment.
     pub(crate) async fn leader(&self) -> (Pod, String, String) {
+        eventually("a controller leads", async || self.leads().await.is_some()).await;
+        self.leads().await.expect("the leader does not change while a test asks for it")
+    }
+
+    async fn leads(&self) -> Option<(Pod, String, String)> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), SYSTEM);
-        let lease = leases.get("stoker-controller").await.unwrap();
-        let holder = lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
+        let holder = leases.get("stoker-controller").await.unwrap().spec?.holder_identity?;
         let pods = self.parts("controller").await;
-        let pod = pods.into_iter().find(|pod| holder.starts_with(pod.metadata.name.as_deref().unwrap()));
-        let pod = pod.unwrap_or_else(|| panic!("the leader {holder} is no pod"));
-        let node = node_of(&pod).unwrap().to_owned();
-        (pod, node, holder)
+        let pod = pods.into_iter().find(|pod| holder.starts_with(pod.metadata.name.as_deref().unwrap()))?;
+        let node = node_of(&pod)?.to_owned();
+        Some((pod, node, holder))
     }
 
     /// Waits until an object is as the test wants it. An API server that has just come back refuses for a moment.

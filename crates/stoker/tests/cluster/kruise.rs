@@ -8,11 +8,12 @@ mod samples;
 mod sharing;
 mod webhook;
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use stoker_api::dialect::kruise::{ImageListPullJob, ImagePullJob, versions};
 
-use crate::bed::{Cluster, SHOP};
+use crate::bed::{Cluster, SHOP, SYSTEM, restarts};
 
 /// The CRDs of both kinds.
 const CRDS: [&str; 2] = ["imagepulljobs.apps.kruise.io", "imagelistpulljobs.apps.kruise.io"];
@@ -56,6 +57,21 @@ fn says(status: Value) -> impl Fn(Option<&DynamicObject>) -> bool {
 
 fn is_gone(object: Option<&DynamicObject>) -> bool {
     object.is_none()
+}
+
+/// Replaces both controllers by new ones, which know nothing.
+async fn new_controllers(cluster: &Cluster) {
+    let controllers = ["-n", SYSTEM, "delete", "pods", "-l", "app.kubernetes.io/component=controller"];
+    cluster.kubectl(&controllers).await.exits(0);
+    cluster.rolled_out(SYSTEM).await;
+    cluster.both_ready("controller").await;
+}
+
+/// Fails where one of these controllers was started again.
+async fn controllers_lived_on(cluster: &Cluster, before: &[Pod]) {
+    for pod in before {
+        assert_eq!(cluster.restarts_of("controller", pod).await, restarts(pod), "{:?}", pod.metadata.name);
+    }
 }
 
 /// Waits until a job or a list has ended, and returns its status.

@@ -2,8 +2,10 @@
 
 use serde_json::json;
 
-use super::{CRDS, completes, ended, is_gone, job, jobs, list, lists, no_orders, pulls};
-use crate::bed::{Cluster, SYSTEM, image, restarts};
+use super::{
+    CRDS, completes, controllers_lived_on, ended, is_gone, job, jobs, list, lists, new_controllers, no_orders, pulls,
+};
+use crate::bed::{Cluster, SYSTEM, image};
 use crate::link::Linked;
 
 async fn remove(cluster: &Cluster) {
@@ -62,18 +64,13 @@ async fn crds_that_are_removed_take_their_orders_along_and_those_that_come_are_s
     cluster.create(&list("pair", &images, json!({"parallelism": 2}))).await;
     let status = ended(&cluster, &lists(&cluster), "pair").await;
     assert_eq!((&status["desired"], &status["succeeded"]), (&json!(1), &json!(1)), "{status:#}");
-    for pod in &before {
-        assert_eq!(cluster.restarts_of("controller", pod).await, restarts(pod), "{:?}", pod.metadata.name);
-    }
+    controllers_lived_on(&cluster, &before).await;
     let all = complaints(&cluster).await;
     assert!(all.len() <= said + 20, "they talk too much: {all:#?}");
 
     // Controllers that start without the CRDs.
     remove(&cluster).await;
-    let controllers = ["-n", SYSTEM, "delete", "pods", "-l", "app.kubernetes.io/component=controller"];
-    cluster.kubectl(&controllers).await.exits(0);
-    cluster.rolled_out(SYSTEM).await;
-    cluster.both_ready("controller").await;
+    new_controllers(&cluster).await;
     preheats(&cluster, "without").await;
     bring(&cluster).await;
     cluster.create(&job("web", &linked.reference, json!({"completionPolicy": {"ttlSecondsAfterFinished": 1}}))).await;
