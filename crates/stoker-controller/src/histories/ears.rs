@@ -39,7 +39,7 @@ impl Feed {
 
     fn input(&self, fact: Fact<DynamicObject>) -> Input {
         match self {
-            Feed::Nodes => Input::Node(fact.map(|object| node::to_core(&wire::read(&object)))),
+            Feed::Nodes => Input::Node(fact.map(|object| wire::read::<node::PlainNode>(&object).into_core())),
             Feed::NodePreheats => Input::NodePreheat(fact.map(|object| Box::new(wire::read(&object)))),
             Feed::Query(query) => {
                 let newest = query.kind.newest().api_version;

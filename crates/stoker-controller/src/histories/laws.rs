@@ -179,7 +179,7 @@ pub(super) fn forgotten(world: &World, paper: &Paper, now: Timestamp) -> Option<
         let Some(job) = world.job(id).filter(|job| job.ended.is_none()) else { continue };
         let views = world.nodes(id, now);
         for object in paper.of_kind("Node") {
-            let node = stoker_api::node::to_core(&wire::read(object));
+            let node = wire::read::<stoker_api::node::PlainNode>(object).into_core();
             if selects(job, &node) && !views.iter().any(|view| view.node == node.name) {
                 return Some(format!("{id} has forgotten {}", node.name));
             }

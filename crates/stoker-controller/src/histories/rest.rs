@@ -164,7 +164,7 @@ impl Cluster {
         reports: &BTreeMap<&str, BTreeMap<Key, Report>>,
     ) -> Result<(), String> {
         let Some(job) = wire::job_id(object).and_then(|id| self.shell.hearing.world.job(&id)) else { return Ok(()) };
-        let wanted = self.paper.of_kind("Node").map(|node| stoker_api::node::to_core(&wire::read(node)));
+        let wanted = self.paper.of_kind("Node").map(|node| wire::read::<stoker_api::node::PlainNode>(node).into_core());
         let wanted: Vec<_> = wanted.filter(|node| stoker_core::select::selects(job, node)).collect();
         let since = job.since(self.now());
         let has = |node: &str, key: Key| {
