@@ -16,8 +16,15 @@ pub const SILENCE: Duration = Duration::from_secs(10 * 60);
 /// for its turn on the node, and never less than the time after which a silent node gives its place away. An agent that says for
 /// longer that it pulls keeps no other node waiting.
 pub fn keeps_place(pull: &Pull) -> Duration {
-    let longest = step::longest(pull);
+    let longest = step::longest(pull.timeout, pull.retries);
     longest.saturating_add(longest.max(SILENCE))
+}
+
+/// How long a job with this timeout and these retries waits for a pull or a question that runs on the more generous terms of others: half as long again as on its own terms,
+/// and at least 30 s more.
+pub fn patience(timeout: Duration, retries: u32) -> Duration {
+    let longest = step::longest(timeout, retries);
+    longest.saturating_add((longest / 2).max(SLOW_ANSWER))
 }
 
 /// A continuous job asks a failed node again after this long, not only in the next round.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::human;
-use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, Pull, RESOLVE, Report, SEALED, after};
+use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, RESOLVE, Report, SEALED, after};
 use crate::reason::{Reason, WAITING_FOR_ROOM};
 use turns::Contender;
 pub use turns::{LONG_TURN, TURN};
@@ -220,7 +220,8 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
         reason: trouble.and_then(|report| report.reason),
         message: trouble.map(|report| without_turn(&report.message).to_string()).unwrap_or_default(),
         stalled: None,
-        started: earlier.map_or(now, |report| report.started),
+        // The time for which it waited for its turn is not time at work.
+        started: earlier.filter(|report| report.attempt > 0).map_or(now, |report| report.started),
         finished: None,
         updated: now,
     };
@@ -284,6 +285,11 @@ fn without_turn(message: &str) -> &str {
         Some(rest) => rest.strip_prefix(LAST).unwrap_or_default(),
         None => message,
     }
+}
+
+/// Whether an order that has not ended waits for its turn on its node: nothing is wrong with its pull.
+pub fn waits_for_turn(report: &Report) -> bool {
+    report.attempt == 0 || report.message.starts_with(GAVE_WAY)
 }
 
 /// The task whose attempt was stopped so that another has its turn.
@@ -356,14 +362,14 @@ fn pause(attempt: u32, salt: u64) -> Duration {
     base + base.mul_f64((salt % 256) as f64 / 1024.0)
 }
 
-/// The longest that all attempts on these terms take, with the pauses between them as [`fail`] makes them. A source may ask for
+/// The longest that all attempts of an order take that has this timeout and these retries, with the pauses between them as [`fail`] makes them. A source may ask for
 /// longer pauses, and the order may wait for its turn on the node: neither is counted here. A plan asks this for each order that runs.
-pub fn longest(pull: &Pull) -> Duration {
+pub fn longest(timeout: Duration, retries: u32) -> Duration {
     // Those after the first eight attempts are the longest ones.
-    let growing = pull.retries.min(8);
-    let seconds = 2u64.pow(growing + 1) - 2 + u64::from(pull.retries - growing) * LONGEST_PAUSE.as_secs();
+    let growing = retries.min(8);
+    let seconds = 2u64.pow(growing + 1) - 2 + u64::from(retries - growing) * LONGEST_PAUSE.as_secs();
     let pauses = Duration::from_secs(seconds + seconds.div_ceil(4));
-    pull.timeout.saturating_mul(pull.retries.saturating_add(1)).saturating_add(pauses)
+    timeout.saturating_mul(retries.saturating_add(1)).saturating_add(pauses)
 }
 
 #[cfg(test)]
@@ -543,7 +549,10 @@ mod tests {
         let again = begin(&order(7), 1, Some(&hold(&running, at(5)).report), at(7));
         assert_eq!(again.report.bytes, running.report.bytes);
         let queued = queue(&order(0), 3, at(0));
-        assert_eq!(begin(&order(0), 1, Some(&queued.report), at(1)).report.message, "");
+        let begun = begin(&order(0), 1, Some(&queued.report), at(1)).report;
+        assert_eq!((begun.message.as_str(), begun.started), ("", at(1)));
+        assert!(waits_for_turn(&queued.report) && waits_for_turn(&give_way(&running, at(1)).report));
+        assert!(!waits_for_turn(&begun));
     }
 
     #[test]
@@ -630,12 +639,11 @@ mod tests {
                 let TaskState::Resting { until } = failed.state else { break };
                 (now, earlier) = (until, Some(failed.report));
             }
-            let longest = after(at(0), longest(&order.terms.pull));
+            let longest = after(at(0), longest(order.terms.pull.timeout, retries));
             assert!(now <= longest, "{retries} retries: {now} {longest}");
             assert!(longest <= after(now, Duration::from_secs(1 + u64::from(retries))), "{retries} retries: {longest}");
         }
-        let endless = Pull { timeout: Duration::MAX, retries: u32::MAX, ..order(0).terms.pull };
-        assert_eq!(longest(&endless), Duration::MAX);
+        assert_eq!(longest(Duration::MAX, u32::MAX), Duration::MAX);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! One job on one node: where it stands, from the job, the node's facts and the time. Pure and total.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::NodeSlot;
@@ -7,9 +9,10 @@ use super::demand::{answered, counts_for, silent_from};
 use super::held::HeldOrder;
 use super::secrets::KnownSecrets;
 use crate::model::{Ask, Bytes, Completion, Job, Key, Phase, Report, Unreachable, after};
-use crate::pace::{ASK_FAILED_AGAIN, SILENCE, keeps_place};
+use crate::pace::{ASK_FAILED_AGAIN, SILENCE, SLOW_ANSWER, keeps_place, patience};
 use crate::reason::Reason;
 use crate::select::selects;
+use crate::step;
 
 /// Where a job stands on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,14 +155,29 @@ fn order_entry(
         return match now < silent {
             // Another node was quicker to learn the digest.
             true if question && resolved => (ImageStanding::Open, None),
-            true if question => (ImageStanding::Asking, Some(silent)),
-            true => match late_from(job, order) {
-                late if late <= now => (ImageStanding::Late, Some(silent)),
-                late => (ImageStanding::Running, Some(silent.min(late))),
+            true => match own_terms(job, order, report, now) {
+                OwnTerms::Over(reason) => (ImageStanding::Failed(reason), Some(silent)),
+                OwnTerms::Until(end) if question => (ImageStanding::Asking, earliest(end, Some(silent))),
+                OwnTerms::Until(end) => {
+                    let late = late_from(job, order);
+                    match late <= now {
+                        true => (ImageStanding::Late, earliest(end, Some(silent))),
+                        false => (ImageStanding::Running, earliest(end, Some(silent.min(late)))),
+                    }
+                }
             },
             false if order.asked >= since => (ImageStanding::Failed(Reason::NodeSilent), None),
             false => (ImageStanding::Open, None),
         };
+    }
+    // A question in flight is not asked again: the job waits for the answer that others will get.
+    let waits = question && !resolved && !order.hold && job.runs() && job.parallelism > 0;
+    if waits && !answered(order, report) {
+        match own_terms(job, order, report, now) {
+            OwnTerms::Over(reason) => return (ImageStanding::Failed(reason), None),
+            OwnTerms::Until(None) => {}
+            OwnTerms::Until(end) => return (ImageStanding::Open, end),
+        }
     }
     // What another job was content with may not be enough: a node that had the tag has not asked the registry.
     let enough = order.terms.pull.policy >= job.pull.policy;
@@ -197,6 +215,51 @@ fn order_entry(
 /// From when on a pull under way holds no place of the job any more: its own terms and those of the job are long over.
 pub(super) fn late_from(job: &Job, order: &HeldOrder) -> Timestamp {
     after(order.asked, keeps_place(&order.terms.pull).min(keeps_place(&job.pull)))
+}
+
+/// How the terms of a job judge an order that runs on the more generous terms of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OwnTerms {
+    /// The job waits, and time alone may change that then.
+    Until(Option<Timestamp>),
+    /// On its own terms the order would have failed by now.
+    Over(Reason),
+}
+
+/// Whether an order under way, which the terms of other namespaces keep going, has taken more than the job itself allows. What the agent
+/// says of its attempts tells that; or the time at work, from when the agent began. That is the agent's clock: where it makes no sense
+/// to ours, only the time between two readings of it counts.
+fn own_terms(job: &Job, order: &HeldOrder, report: Option<&Report>, now: Timestamp) -> OwnTerms {
+    let shared = &order.terms.pull;
+    let least = if order.ask.is_question() { SLOW_ANSWER } else { Duration::ZERO };
+    let (timeout, retries) = (job.pull.timeout.max(least), job.pull.retries);
+    if shared.timeout <= timeout && shared.retries <= retries {
+        return OwnTerms::Until(None);
+    }
+    let at_work = |report: &&Report| !report.ended() && !step::waits_for_turn(report);
+    let Some(report) = report.filter(at_work) else { return OwnTerms::Until(None) };
+    let (since, patience) = (job.since(now), patience(timeout, retries));
+    let began = report.started;
+    let comparable = (since.min(order.asked)..=now).contains(&began);
+    if comparable && began >= since && report.attempt > retries.saturating_add(1) {
+        return OwnTerms::Over(report.reason.unwrap_or(Reason::Timeout));
+    }
+    let end = after(if comparable { began.max(since) } else { since }, patience);
+    match end <= now && (comparable || after(began, patience) <= report.updated) {
+        true => OwnTerms::Over(Reason::Timeout),
+        false => OwnTerms::Until(Some(end).filter(|end| *end > now)),
+    }
+}
+
+/// Whether the job has given this image up on the node while the order for it, or the question about it, goes on for others.
+pub(super) fn goes_on_for_others(job: &Job, image: usize, slot: &NodeSlot, now: Timestamp) -> bool {
+    let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else { return false };
+    [reference.key(), reference.key().question()].into_iter().any(|key| {
+        let (order, report) = (slot.orders.get(&key), slot.report(key));
+        let concerns = |order: &&HeldOrder| order.jobs.contains(&job.id) || order.ask.is_question();
+        let open = order.filter(|order| !order.hold && !answered(order, report)).filter(concerns);
+        open.is_some_and(|order| matches!(own_terms(job, order, report, now), OwnTerms::Over(_)))
+    })
 }
 
 /// Whether this failure says nothing about a pull: the node only looked, or cannot answer such a question. The order may be

@@ -214,6 +214,15 @@ impl World {
                 format!("the job's deadline passed before the node was done; last: {}", last_doing(job, slot, now))
             }
             Reason::NodeSilent => "the node has not responded for a long time".into(),
+            _ if seat::goes_on_for_others(job, failure.image, slot, now) => {
+                let (timeout, attempts) = (job.pull.timeout.as_secs(), job.pull.retries.saturating_add(1));
+                let attempts = human::count(attempts, "attempt");
+                format!(
+                    "it took longer than this job allows ({attempts} of {timeout} s); it goes on for jobs of other \
+                     namespaces; last: {}",
+                    last_doing(job, slot, now)
+                )
+            }
             _ => match image.map(|image| (&image.written, &image.reference)) {
                 Some((written, Err(problem))) => format!("{written}: {problem}"),
                 Some((_, Ok(reference))) => {

@@ -25,9 +25,12 @@ pub(crate) fn secs(seconds: u64) -> Duration {
 /// The kinds that jobs of tests are of: all are of the first one, but that of this name.
 pub(crate) const KINDS: [(&str, &str); 2] = [("stoker.dev", "Preheat"), ("other.test", "PullJob")];
 pub(crate) const OTHER: &str = "other";
+/// The name of jobs that are in a namespace of their own.
+pub(crate) const GUEST: &str = "guest";
 
 pub(crate) fn id(name: &str) -> JobId {
-    JobId::new(KINDS[usize::from(name == OTHER)], "default", name)
+    let namespace = if name == GUEST { "elsewhere" } else { "default" };
+    JobId::new(KINDS[usize::from(name == OTHER)], namespace, name)
 }
 
 pub(crate) fn kind(n: usize) -> KindName {

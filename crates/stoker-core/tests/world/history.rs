@@ -10,11 +10,6 @@ use crate::build::{job, names, pool, secs};
 pub(crate) const IMAGES: [&str; 3] = ["web:1", "db:1", "web@sha256:pinned"];
 pub(crate) const SECRETS: [&str; 6] = ["u", "v", "w", "x", "y", "z"];
 
-/// A Secret that jobs name.
-pub(crate) fn secret(name: &str) -> SecretId {
-    SecretId::new("default", name)
-}
-
 /// The login in a Secret with this content; contents are numbers.
 pub(crate) fn login(content: u8) -> LoginId {
     LoginId::new(&format!("login-{content}"))
@@ -207,9 +202,10 @@ impl Wish {
         let images: Vec<&str> = IMAGES.iter().zip(self.images).filter(|(_, take)| *take).map(|(i, _)| *i).collect();
         let mut job = job(name, &images);
         let secrets = self.secrets.iter().zip(self.images).filter(|(_, take)| *take).map(|(bits, _)| bits);
+        let namespace = job.id.namespace().to_string();
         for (image, bits) in job.images.iter_mut().zip(secrets) {
             let named = SECRETS.iter().enumerate().filter(|(bit, _)| bits & (1 << bit) != 0);
-            image.secrets = named.map(|(_, name)| secret(name)).collect();
+            image.secrets = named.map(|(_, name)| SecretId::new(namespace.as_str(), *name)).collect();
         }
         job.created = created;
         // A third of the nodes, two thirds, all of them.

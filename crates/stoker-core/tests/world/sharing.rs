@@ -276,3 +276,122 @@ fn a_job_in_a_hurry_does_not_make_questions_fail() {
     scene.pass(1);
     assert_eq!(scene.plan(), NOTHING);
 }
+
+/// A job of another namespace that would wait for ever.
+fn endless(name: &str, image: &str) -> Job {
+    let mut job = of_namespace("generous", job(name, &[image]));
+    (job.pull.timeout, job.pull.retries) = (secs(365 * 24 * 3600), 100);
+    job
+}
+
+/// A job that gives up soon: five seconds, no retry.
+fn hasty(name: &str, image: &str) -> Job {
+    let mut job = job(name, &[image]);
+    (job.pull.timeout, job.pull.retries) = (secs(5), 0);
+    job
+}
+
+#[test]
+fn a_job_gives_up_on_its_own_terms_however_long_others_would_wait() {
+    // What is asked first: the digest of the tag, or the pull. A question has 30 s at least.
+    for (image, allowed) in [("web:1", 30 + 30), (WEB, 5 + 30)] {
+        let mut scene = Scene::of(&["n1"]);
+        scene.job(endless("stranger", image));
+        scene.plan();
+        scene.job(hasty("mine", image));
+        scene.plan();
+        // That the job has ended is not heard of.
+        scene.acknowledge = false;
+        scene.progresses("n1", image);
+        scene.plan();
+        let began = scene.now;
+        let wake = scene.world.plan(scene.now).wake.unwrap();
+        assert!(wake <= began + secs(allowed), "{image}: looked at again at {wake}");
+        scene.pass(i64::try_from(allowed).unwrap() - 1);
+        assert_eq!(scene.plan(), NOTHING, "{image}");
+        assert!(scene.outcome("mine").stage == Stage::Running, "{image}: {:?}", scene.states("mine"));
+        scene.pass(1);
+        assert_eq!(scene.plan(), NOTHING, "{image}: it goes on for the other");
+        assert_eq!(scene.states("mine"), ["n1 failed: Timeout"], "{image}");
+        let outcome = scene.outcome("mine");
+        assert_eq!(outcome.stage, Stage::Failed);
+        let message = &outcome.failures[0].message;
+        assert!(message.starts_with("it took longer than this job allows (1 attempt of 5 s)"), "{message}");
+        let running = scene.order("n1", image).or_else(|| scene.question("n1", image)).unwrap();
+        assert_eq!(running.terms.pull.retries, 100);
+        // It comes after all, before anybody heard that the job has ended.
+        scene.succeeds("n1", image);
+        scene.plan();
+        assert_eq!(scene.states("mine"), ["n1 done"], "{image}");
+    }
+}
+
+#[test]
+fn a_job_has_as_many_attempts_as_it_asks_for_however_many_others_have() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(endless("stranger", WEB));
+    let mut mine = job("mine", &[WEB]);
+    mine.pull.retries = 1;
+    scene.job(mine);
+    scene.plan();
+    scene.acknowledge = false;
+    for attempt in [1, 2] {
+        scene.report("n1", WEB, |report| (report.attempt, report.reason) = (attempt, Some(Reason::RegistryError)));
+        scene.plan();
+        assert_eq!(scene.states("mine"), ["n1 pulls"]);
+    }
+    scene.report("n1", WEB, |report| report.attempt = 3);
+    scene.plan();
+    assert_eq!(scene.states("mine"), ["n1 failed: RegistryError"]);
+}
+
+#[test]
+fn the_time_before_its_turn_on_a_node_counts_for_no_terms() {
+    for message in
+        ["behind 3 other images on this node", "waits for its turn: it has given its place on this node to others"]
+    {
+        let mut scene = Scene::of(&["n1"]);
+        scene.job(endless("stranger", WEB));
+        scene.job(hasty("mine", WEB));
+        scene.plan();
+        scene.acknowledge = false;
+        let waits = |report: &mut stoker_core::model::Report| {
+            (report.attempt, report.message) = (u32::from(message.starts_with("waits")), message.into());
+        };
+        for _ in 0..5 {
+            scene.report("n1", WEB, waits);
+            scene.pass(300);
+            scene.plan();
+            assert_eq!(scene.states("mine"), ["n1 pulls"], "{message}");
+        }
+        let now = scene.now;
+        scene.report("n1", WEB, |report| (report.attempt, report.message, report.started) = (1, String::new(), now));
+        scene.pass(34);
+        scene.plan();
+        assert_eq!(scene.states("mine"), ["n1 pulls"], "{message}");
+        scene.pass(1);
+        scene.plan();
+        assert_eq!(scene.states("mine"), ["n1 failed: Timeout"], "{message}");
+    }
+}
+
+#[test]
+fn an_agent_whose_clock_is_wrong_fails_no_job_early_and_none_never() {
+    for wrong in [-1_000_000_000, 1_000_000] {
+        let mut scene = Scene::of(&["n1"]);
+        scene.job(endless("stranger", WEB));
+        scene.job(hasty("mine", WEB));
+        scene.plan();
+        scene.acknowledge = false;
+        let wrong = |now: jiff::Timestamp| jiff::Timestamp::from_second(now.as_second() + wrong).unwrap();
+        let began = wrong(scene.now);
+        scene.report("n1", WEB, |report| (report.started, report.updated) = (began, began));
+        scene.pass(300);
+        scene.plan();
+        assert_eq!(scene.states("mine"), ["n1 pulls"], "nothing more was heard of the pull");
+        let now = wrong(scene.now);
+        scene.report("n1", WEB, |report| report.updated = now);
+        scene.plan();
+        assert_eq!(scene.states("mine"), ["n1 failed: Timeout"]);
+    }
+}

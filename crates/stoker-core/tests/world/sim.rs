@@ -8,14 +8,14 @@ use stoker_core::model::{Job, Node, Order, Report};
 use stoker_core::world::OrderWrite;
 use stoker_core::{Ask, Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, World};
 
-use crate::build::{KINDS, OTHER, at, id, kind, node, pulling, secs};
+use crate::build::{GUEST, KINDS, OTHER, at, id, kind, node, pulling, secs};
 use crate::history::{Happening, IMAGES, SECRETS, Work, found};
 
 pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 /// What an agent says that was taken over.
 pub(crate) const LIE: &str = "sha256:lie";
 pub(crate) const LIAR: &str = "n2";
-const JOBS: [&str; 3] = ["a", "b", OTHER];
+const JOBS: [&str; 3] = ["a", GUEST, OTHER];
 
 /// What the API server keeps of one agent.
 #[derive(Clone, Debug, Default)]
