@@ -231,11 +231,11 @@ mod tests {
             });
             let (waiting, pulling) = contenders.partition(|contender| contender.yielded);
             let turns = turns(pulling, waiting, 3, TURN, at(now));
-            for n in 0..2 {
-                if turns.yields.contains(&key(n as u32)) {
-                    is[n] = (Yielded, now);
-                } else if turns.starts.contains(&key(n as u32)) {
-                    is[n] = (Wants, now);
+            for (n, is) in (0..).zip(&mut is) {
+                if turns.yields.contains(&key(n)) {
+                    *is = (Yielded, now);
+                } else if turns.starts.contains(&key(n)) {
+                    *is = (Wants, now);
                 }
             }
         }
