@@ -9,7 +9,6 @@ use tracing::{Metadata, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::filter_fn;
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -22,10 +21,11 @@ pub(crate) fn start(logs: &LogArgs, default: &str) {
     subscriber(logs, default, io::stderr).init();
 }
 
-fn subscriber<W>(logs: &LogArgs, default: &str, writer: W) -> Box<dyn Subscriber + Send + Sync>
-where
-    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
-{
+fn subscriber<W: io::Write + 'static>(
+    logs: &LogArgs,
+    default: &str,
+    writer: impl Fn() -> W + Send + Sync + 'static,
+) -> Box<dyn Subscriber + Send + Sync> {
     let filter = EnvFilter::new(logs.log.as_deref().unwrap_or(default));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
@@ -36,7 +36,7 @@ where
             Box::new(builder.fmt_fields(debug_fn(field).delimited(" ")).finish().with(filter_fn(holds_no_bodies)))
         }
         LogFormat::Json => {
-            let builder = builder.json().flatten_event(true).with_writer(writer.map_writer(Escaped));
+            let builder = builder.json().flatten_event(true).with_writer(move || Escaped(writer()));
             Box::new(builder.finish().with(filter_fn(holds_no_bodies)))
         }
     }
