@@ -91,7 +91,7 @@ async fn a_namespace_of_others_will_do_and_stays_and_one_stoker_is_enough() {
     let theirs = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "warm", "labels": labels}});
     cluster.apply(&theirs.to_string()).await.exits(0);
     cluster.kubectl(&["-n", "warm", "create", "configmap", "settings"]).await.exits(0);
-    let manifests = cluster.administer(&["install", "--image", &of_stoker, "--namespace", "warm"]).await;
+    let manifests = cluster.manifests(&of_stoker, &["--namespace", "warm"]).await;
     manifests
         .exits(0)
         .says("note: the namespace warm was there before Stoker")

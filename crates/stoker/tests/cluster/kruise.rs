@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use stoker_api::dialect::kruise::{ImageListPullJob, ImagePullJob, versions};
 
 use crate::bed::{Cluster, SHOP, SYSTEM, restarts};
+use crate::metrics::sum;
 
 /// The CRDs of both kinds.
 const CRDS: [&str; 2] = ["imagepulljobs.apps.kruise.io", "imagelistpulljobs.apps.kruise.io"];
@@ -72,6 +73,17 @@ async fn controllers_lived_on(cluster: &Cluster, before: &[Pod]) {
     for pod in before {
         assert_eq!(cluster.restarts_of("controller", pod).await, restarts(pod), "{:?}", pod.metadata.name);
     }
+}
+
+/// The kinds of OpenKruise's that the leader counts as ones that it cannot see. One that is not installed is none of them.
+async fn unheard(cluster: &Cluster) -> Vec<&'static str> {
+    let (leader, ..) = cluster.leader().await;
+    let page = cluster.controller_page(&leader, "metrics").await.unwrap_or_default();
+    let counted = |kind: &&str| {
+        let label = format!("kind=\"{kind}\"");
+        sum(&page, "stoker_controller_kinds_unheard", &[&label]) > 0.0
+    };
+    ["ImagePullJob", "ImageListPullJob"].into_iter().filter(counted).collect()
 }
 
 /// Waits until a job or a list has ended, and returns its status.

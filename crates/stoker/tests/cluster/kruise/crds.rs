@@ -4,8 +4,10 @@ use serde_json::json;
 
 use super::{
     CRDS, completes, controllers_lived_on, ended, is_gone, job, jobs, list, lists, new_controllers, no_orders, pulls,
+    unheard,
 };
 use crate::bed::{Cluster, SYSTEM, image};
+use crate::embedded::eventually;
 use crate::link::Linked;
 
 async fn remove(cluster: &Cluster) {
@@ -20,8 +22,9 @@ async fn bring(cluster: &Cluster) {
     cluster.kubectl(&[&wait, &CRDS[..]].concat()).await.exits(0);
 }
 
-/// A Preheat comes to its end.
+/// A Preheat comes to its end, and the kinds that are not there are no trouble.
 async fn preheats(cluster: &Cluster, name: &str) {
+    eventually("no kind is one that cannot be seen", async || unheard(cluster).await.is_empty()).await;
     let (image, _) = cluster.push("shop/native", 1_000).await;
     cluster.stoker(&["pull", &image, "--name", name]).await.exits(0).says("on all 2 nodes");
 }

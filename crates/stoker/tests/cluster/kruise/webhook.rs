@@ -7,11 +7,11 @@ use stoker_testbed::webhook::Webhook;
 
 use super::{
     CRDS, completes, controllers_lived_on, edit, ended, is_gone, job, jobs, list, lists, new_controllers, pulls, says,
+    unheard,
 };
 use crate::bed::{Cluster, image};
 use crate::embedded::{eventually, kubectl};
 use crate::link::{HERE, Linked};
-use crate::metrics::sum;
 
 /// ImagePullJobs are stored as v1alpha1 and converted by a webhook, until this goes, also where a test fails.
 struct Converted;
@@ -90,11 +90,7 @@ async fn a_kind_whose_conversion_fails_stops_alone_and_goes_on_when_that_works_a
     };
     eventually("`stoker get` says that the kind cannot be listed", told).await;
     cluster.stoker(&["get"]).await.exits(0).says("imagelistpulljob/done");
-    let frozen = async || {
-        let (leader, ..) = cluster.leader().await;
-        let page = cluster.controller_page(&leader, "metrics").await.unwrap_or_default();
-        sum(&page, "stoker_controller_kinds_unheard", &["kind=\"ImagePullJob\""]) == 1.0
-    };
+    let frozen = async || unheard(&cluster).await == ["ImagePullJob"];
     eventually("the controller counts the kind as one that it cannot see", frozen).await;
     controllers_lived_on(&cluster, &before).await;
     // Controllers that have never seen the job know that there may be one.
