@@ -1,8 +1,15 @@
 //! Pull secrets as Kubernetes has them: which types hold logins of registries, and what of such an object is looked at.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
+use kube_core::{NamespaceResourceScope, ObjectMeta, Resource};
+use serde::Deserialize;
+
+use crate::any_object::{Lenient, Meta};
 
 /// The types of Secret that hold logins of registries, each with the key of its data that does. No other is ever read.
 pub const TYPES: [(&str, &str); 2] =
@@ -15,6 +22,80 @@ pub const COPIES: &str = "app.kubernetes.io/managed-by=stoker";
 /// How the names of such copies begin.
 pub const COPY_PREFIX: &str = "pull-";
 
+/// A Secret of any type, as far as anybody looks at it. Nothing in it can fail its reading: the client would log it.
+#[derive(Clone, Deserialize)]
+#[serde(from = "Text")]
+pub struct SecretObject {
+    metadata: ObjectMeta,
+    logins: Option<PullSecret>,
+}
+
+impl SecretObject {
+    /// What it holds; `None` where it is of another type than the [`TYPES`].
+    pub fn into_logins(self) -> Option<PullSecret> {
+        self.logins
+    }
+}
+
+impl fmt::Debug for SecretObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretObject(***)")
+    }
+}
+
+impl Resource for SecretObject {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Secret::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Secret::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Secret::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Secret::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// What is taken from the text.
+#[derive(Deserialize)]
+struct Text {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default, rename = "type")]
+    kind: Lenient<String>,
+    #[serde(default)]
+    data: Lenient<BTreeMap<String, Lenient<ByteString>>>,
+}
+
+impl From<Text> for SecretObject {
+    fn from(Text { metadata, kind, data }: Text) -> Self {
+        let ObjectMeta { name, namespace, uid, .. } = metadata.into();
+        let metadata = ObjectMeta { name, namespace, uid, ..ObjectMeta::default() };
+        let known = TYPES.into_iter().find(|(known, _)| kind.0.as_deref() == Some(known));
+        let logins = known.map(|(kind, key)| {
+            let content = data.0.and_then(|mut data| data.remove(key)?.0).unwrap_or_default().0;
+            PullSecret { kind, content, uid: metadata.uid.clone().unwrap_or_default() }
+        });
+        Self { metadata, logins }
+    }
+}
+
 /// A Secret of one of the [`TYPES`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct PullSecret {
@@ -24,15 +105,6 @@ pub struct PullSecret {
     pub content: Vec<u8>,
     /// Its uid, which only those know who may read the Secret: the salt of the names of its logins.
     pub uid: String,
-}
-
-impl PullSecret {
-    /// Reads a Secret; `None` where it is of another type.
-    pub fn read(secret: Secret) -> Option<Self> {
-        let (kind, key) = TYPES.into_iter().find(|(kind, _)| secret.type_.as_deref() == Some(kind))?;
-        let content = secret.data.and_then(|mut data| data.remove(key)).unwrap_or_default().0;
-        Some(Self { kind, content, uid: secret.metadata.uid.unwrap_or_default() })
-    }
 }
 
 impl fmt::Debug for PullSecret {
@@ -55,25 +127,38 @@ pub fn is_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::ByteString;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
-    fn secret(kind: &str, data: &str) -> Secret {
-        let object = json!({
+    fn read(secret: Value) -> Option<PullSecret> {
+        serde_json::from_str::<SecretObject>(&secret.to_string()).unwrap().into_logins()
+    }
+
+    fn secret(kind: &str, data: &str) -> Value {
+        json!({
             "metadata": { "namespace": "shop", "name": "regcred", "uid": "u" },
             "type": kind,
             "data": { ".dockerconfigjson": ByteString(data.into()), "other": ByteString("x".into()) },
-        });
-        serde_json::from_value(object).unwrap()
+        })
     }
 
     #[test]
     fn only_the_logins_of_a_pull_secret_are_read() {
-        let read = PullSecret::read(secret("kubernetes.io/dockerconfigjson", "hunter2")).unwrap();
-        assert_eq!((read.content.as_slice(), read.uid.as_str()), (&b"hunter2"[..], "u"));
-        assert!(!format!("{read:?}").contains("hunter2"));
-        assert_eq!(PullSecret::read(secret("Opaque", "x")), None);
-        assert_eq!(PullSecret::read(Secret::default()), None);
+        let found = read(secret("kubernetes.io/dockerconfigjson", "hunter2")).unwrap();
+        assert_eq!((found.content.as_slice(), found.uid.as_str()), (&b"hunter2"[..], "u"));
+        assert!(!format!("{found:?}").contains("hunter2"));
+        assert_eq!(read(secret("Opaque", "x")), None);
+        assert_eq!(read(json!({})), None);
+    }
+
+    /// Who may edit a Secret can put this into its managedFields, and the client logs the body of what cannot be read.
+    #[test]
+    fn nothing_in_a_secret_fails_its_reading() {
+        let mut late = secret("kubernetes.io/dockerconfigjson", "hunter2");
+        late["metadata"]["managedFields"] = json!([{ "manager": "x", "time": "9999-12-31T23:59:59Z" }]);
+        late["metadata"]["creationTimestamp"] = "9999-12-31T23:59:59Z".into();
+        late["data"]["other"] = 5.into();
+        assert!(serde_json::from_value::<Secret>(late.clone()).is_err(), "the test shows nothing otherwise");
+        assert_eq!(read(late).unwrap().content, b"hunter2");
     }
 
     #[test]
