@@ -372,8 +372,8 @@ pub(crate) fn refusal(status: &Status, write: &Write) -> Refusal {
     let of = |patch: &Value, field: &str| patch.pointer(field).and_then(Value::as_str).map(str::to_owned);
     match (status.code, write) {
         (404, _) | (409, Write::Guarded(..)) => Refusal::Gone,
-        // Somebody else was quicker; the newer state of the object makes another write.
-        (409, Write::Status(_, patch)) if of(patch, "/metadata/resourceVersion").is_some() => Refusal::Gone,
+        // Somebody else was quicker, or the server could not say in time that nobody was: it is made anew, for the state that is known then.
+        (409, Write::Status(_, patch)) if of(patch, "/metadata/resourceVersion").is_some() => Refusal::Failed,
         // A quota that is written by others is a conflict too, and a matter of time.
         (409, Write::Create(..)) if status.reason != "Conflict" => Refusal::Gone,
         (409, Write::Patch(_, patch) | Write::Status(_, patch)) => Refusal::GoneUnless(of(patch, "/metadata/uid")),
