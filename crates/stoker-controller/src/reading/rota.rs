@@ -156,7 +156,7 @@ mod tests {
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     fn many(count: usize) -> BTreeSet<SecretId> {
-        (0..count).map(|n| SecretId::new("evil", &format!("bogus-{n}"))).collect()
+        (0..count).map(|n| SecretId::new("evil", format!("bogus-{n}"))).collect()
     }
 
     /// What is read from `start` on for this long, and when, where an answer takes 10 ms and `exists` says what is found.
