@@ -186,9 +186,10 @@ fn order_entry(
         Some(report @ Report { phase: Phase::Failed, .. }) if is_no_answer(order, report) => {
             (ImageStanding::Open, None)
         }
-        // It failed for others, who would have given up earlier than this job: nobody fails the pull of another.
+        // It failed for other namespaces, which would have given up earlier than this job: nobody fails the pull of another.
         Some(Report { phase: Phase::Failed, .. })
-            if !order.jobs.contains(&job.id) && !order.terms.pull.is_as_generous_as(&job.pull) =>
+            if !order.jobs.iter().any(|id| id.namespace() == job.id.namespace())
+                && !order.terms.pull.is_as_generous_as(&job.pull) =>
         {
             (ImageStanding::Open, None)
         }

@@ -395,3 +395,34 @@ fn an_agent_whose_clock_is_wrong_fails_no_job_early_and_none_never() {
         assert_eq!(scene.states("mine"), ["n1 failed: Timeout"]);
     }
 }
+
+/// Two jobs of one namespace of which each would have tried longer in its way, and one asks for more: a node on which everything fails has
+/// failed for both, and is not asked for ever.
+#[test]
+fn jobs_with_different_terms_do_not_wake_each_other_for_ever() {
+    let mut scene = Scene::of_strangers(&["n1", "n2"]);
+    let mut asks = Vec::new();
+    for (name, retries, timeout, policy) in [("a", 2, 60, Policy::IfNotPresent), ("b", 0, 600, Policy::Always)] {
+        let mut job = job(name, &["web:1"]);
+        (job.pull.retries, job.pull.timeout, job.pull.policy) = (retries, secs(timeout), policy);
+        // None of them ends meanwhile.
+        job.completion = Completion::Continuous { resync: secs(86_400) };
+        scene.job(job);
+        loop {
+            let plan = scene.plan();
+            scene.pass(1);
+            if plan.is_empty() {
+                break;
+            }
+            for ask in &plan {
+                match ask.as_str() {
+                    "n2 asks for web:1" => scene.report_question("n2", "web:1", "sha256:a"),
+                    ask if ask.starts_with("n2") => scene.succeeds("n2", "web:1"),
+                    _ => scene.fails("n1", "web:1", Reason::NotFound),
+                }
+            }
+            asks.push(plan);
+            assert!(asks.len() < 16, "it goes on and on: {asks:#?}");
+        }
+    }
+}
