@@ -1,32 +1,25 @@
 //! Reads the Secrets that running jobs name: one by one and by name, at once when a job begins to name one and again and again
 //! while it runs. Nothing is listed or watched: the right to read a Secret can be given by namespace.
 
-use std::collections::{BTreeSet, VecDeque};
+mod rota;
+
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Preconditions};
-use stoker_api::secret::{self, PullSecret};
+use stoker_api::secret::{self, PullSecret, SecretObject};
 use stoker_core::{Clock, SecretId};
 use stoker_transfer::{LoginEntry, SecretKind};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use self::rota::Rota;
 use crate::problem::Problem;
 use crate::watches::Input;
-
-/// A Secret that has changed is used within ten seconds.
-const AGAIN: Duration = Duration::from_secs(8);
-
-/// Of many Secrets this many are read in a second; they are read again less often then.
-const A_SECOND: u32 = 50;
-
-/// Requests at one time.
-const AT_ONCE: usize = 8;
 
 /// No answer after this long is none.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,50 +39,53 @@ pub(crate) enum Read {
     Failed(String),
 }
 
+impl Read {
+    /// Whether it is worth looking for it again soon.
+    fn is_found(&self) -> bool {
+        !matches!(self, Self::Missing | Self::Forbidden)
+    }
+}
+
 /// Reads until nobody asks any more.
 pub(crate) async fn run(
     client: Client,
     clock: Clock,
-    all: watch::Receiver<BTreeSet<SecretId>>,
+    mut all: watch::Receiver<BTreeSet<SecretId>>,
     mut now: mpsc::UnboundedReceiver<SecretId>,
     to: mpsc::Sender<Input>,
 ) {
-    let mut queue: VecDeque<SecretId> = VecDeque::new();
-    let mut queued: BTreeSet<SecretId> = BTreeSet::new();
+    let mut rota = Rota::new(Instant::now());
     let mut reading = FuturesUnordered::new();
-    let mut due = Instant::now() + AGAIN;
     loop {
-        while reading.len() < AT_ONCE
-            && let Some(id) = queue.pop_front()
-        {
-            queued.remove(&id);
+        while let Some(id) = rota.next(Instant::now()) {
             reading.push(read(client.clone(), id, clock()));
         }
+        let wake = rota.wake();
         tokio::select! {
             id = now.recv() => {
                 let Some(id) = id else { return };
-                if queued.insert(id.clone()) {
-                    queue.push_front(id);
-                }
+                rota.ask(id);
             }
-            Some(read) = reading.next(), if !reading.is_empty() => {
-                if to.send(read).await.is_err() {
+            changed = all.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                rota.want(all.borrow_and_update().clone(), Instant::now());
+            }
+            Some((id, read, asked)) = reading.next(), if !reading.is_empty() => {
+                rota.read(&id, read.is_found(), Instant::now());
+                if to.send(Input::Secret(id, read, asked)).await.is_err() {
                     return;
                 }
             }
-            () = tokio::time::sleep_until(due) => {
-                let all = all.borrow().clone();
-                let many = Duration::from_secs(1) / A_SECOND * u32::try_from(all.len()).unwrap_or(u32::MAX);
-                due = Instant::now() + AGAIN.max(many);
-                queue.extend(all.into_iter().filter(|id| queued.insert(id.clone())));
-            }
+            () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
         }
     }
 }
 
-async fn read(client: Client, id: SecretId, asked: Timestamp) -> Input {
+async fn read(client: Client, id: SecretId, asked: Timestamp) -> (SecretId, Read, Timestamp) {
     let read = if secret::is_name(&id.namespace) && secret::is_name(&id.name) {
-        let api: Api<Secret> = Api::namespaced(client, &id.namespace);
+        let api: Api<SecretObject> = Api::namespaced(client, &id.namespace);
         match tokio::time::timeout(PATIENCE, api.get_opt(&id.name)).await {
             Ok(Ok(Some(secret))) => logins(secret),
             Ok(Ok(None)) => Read::Missing,
@@ -100,11 +96,11 @@ async fn read(client: Client, id: SecretId, asked: Timestamp) -> Input {
     } else {
         Read::Missing
     };
-    Input::Secret(id, read, asked)
+    (id, read, asked)
 }
 
-fn logins(secret: Secret) -> Read {
-    let Some(PullSecret { kind, content, uid }) = PullSecret::read(secret) else { return Read::Missing };
+fn logins(secret: SecretObject) -> Read {
+    let Some(PullSecret { kind, content, uid }) = secret.into_logins() else { return Read::Missing };
     let Some(kind) = SecretKind::of_type(kind) else { return Read::Missing };
     match LoginEntry::read(kind, &content) {
         Ok(entries) => Read::There { entries, salt: uid },
@@ -115,7 +111,7 @@ fn logins(secret: Secret) -> Read {
 /// Deletes the copies of Secrets that earlier versions made in Stoker's own namespace. To be removed with the next release, together with
 /// the rights for it.
 pub(crate) async fn delete_copies(client: &Client, namespace: &str) {
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let api: Api<SecretObject> = Api::namespaced(client.clone(), namespace);
     let copies = match api.list_metadata(&ListParams::default().labels(secret::COPIES)).await {
         Ok(copies) => copies,
         Err(problem) => {
