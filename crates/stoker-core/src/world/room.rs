@@ -25,18 +25,28 @@ pub enum Full {
     Node,
 }
 
+/// How many bytes a text takes as JSON, in the longer way of two: controllers write `<` as it is, and API servers as `\u003c`.
+fn written(text: &str) -> usize {
+    let one = |letter: char| match letter {
+        '"' | '\\' | '\n' | '\r' | '\t' => 2,
+        '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => 6,
+        letter => letter.len_utf8(),
+    };
+    text.chars().map(one).sum()
+}
+
 /// How much an order takes, about.
 pub(super) fn weight(order: &Order) -> usize {
     let jobs: usize = order.jobs.iter().map(|job| job_weight(job.namespace(), job.name())).sum();
-    BARE + order.image.len() + jobs + sandbox_weight(&order.terms.pull.sandbox) + 40 * order.terms.logins.len()
+    BARE + written(&order.image) + jobs + sandbox_weight(&order.terms.pull.sandbox) + 40 * order.terms.logins.len()
 }
 
 fn job_weight(namespace: &str, name: &str) -> usize {
-    namespace.len() + name.len() + 40
+    written(namespace) + written(name) + 40
 }
 
 fn sandbox_weight(sandbox: &Sandbox) -> usize {
-    sandbox.labels.iter().chain(&sandbox.annotations).map(|(key, value)| key.len() + value.len() + 4).sum()
+    sandbox.labels.iter().chain(&sandbox.annotations).map(|(key, value)| written(key) + written(value) + 4).sum()
 }
 
 /// What a job adds to an order.
@@ -90,11 +100,36 @@ impl World {
             None => job_weight(namespace, id.name()),
         };
         let own: Vec<usize> = order.jobs.iter().filter(|id| id.namespace() == namespace).map(added).collect();
-        if own.is_empty() { 0 } else { BARE + order.image.len() + own.iter().sum::<usize>() }
+        if own.is_empty() { 0 } else { BARE + written(&order.image) + own.iter().sum::<usize>() }
     }
 }
 
 fn key_text(job: &Job, key: Key) -> usize {
     let image = job.images.iter().filter_map(|image| image.reference.as_ref().ok()).find(|image| image.key() == key);
-    image.map_or(0, |image| image.name().len())
+    image.map_or(0, |image| written(image.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_weighs_what_it_takes_in_json() {
+        for (text, bytes) in [
+            ("", 0),
+            ("registry.example/web:v1", 23),
+            ("\u{1}", r"\u0001".len()),
+            ("\u{7}\u{8}\u{1f}", 3 * r"\u0008".len()),
+            ("\n\t\r", 6),
+            ("a\"\\", 5),
+            ("<&>", r"\u003c\u0026\u003e".len()),
+            ("\u{2028}\u{2029}", 12),
+            ("ü\u{7f}", 3),
+        ] {
+            assert_eq!(written(text), bytes, "{text:?}");
+        }
+        let sandbox = |text: &str| Sandbox { annotations: [("k".into(), text.into())].into(), ..Sandbox::default() };
+        assert_eq!(sandbox_weight(&sandbox(&"\u{1}".repeat(1_000))), 6_005);
+        assert_eq!(sandbox_weight(&sandbox(&"a".repeat(1_000))), 1_005);
+    }
 }
