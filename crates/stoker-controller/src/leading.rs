@@ -1,6 +1,7 @@
 //! What is done: plans become orders that are owed to nodes and roots that are due, both become writes, and what comes of a
 //! write is heard like everything else.
 
+mod key;
 mod logins;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +12,11 @@ use kube::ResourceExt as _;
 use stoker_api::native::NodeObject;
 use stoker_api::view::Query;
 use stoker_api::{Write, job_kinds};
-use stoker_core::SecretId;
-use stoker_transfer::PublicKey;
+use stoker_core::{SecretId, model};
 use tokio::sync::{Notify, mpsc};
+use tokio::time::Instant;
 
+use self::key::AgentKey;
 use crate::due::Due;
 use crate::facts;
 use crate::hearing::Hearing;
@@ -36,6 +38,8 @@ pub(crate) struct Leading {
     unread: Option<BTreeSet<SecretId>>,
     /// Nodes whose orders name logins that are not there, or not for the key that the node has now.
     lacking: BTreeSet<String>,
+    /// Nodes whose agents said another key that is not followed yet.
+    rekeyed: BTreeSet<String>,
     /// To be told once, when no order names a copy of a Secret, as earlier versions made them.
     no_copies: Option<Arc<Notify>>,
     /// Orders that are planned and not handed to the writer.
@@ -52,7 +56,7 @@ pub(crate) struct Leading {
 struct Agent {
     uid: String,
     /// To which its logins are sealed.
-    key: Option<PublicKey>,
+    key: AgentKey,
     /// Its logins, as they will be when all writes under way have arrived.
     logins: Present,
     names_copies: bool,
@@ -74,6 +78,7 @@ impl Leading {
             secrets,
             unread: None,
             lacking: BTreeSet::new(),
+            rekeyed: BTreeSet::new(),
             no_copies: Some(no_copies),
             owed,
             due: Due::default(),
@@ -95,7 +100,11 @@ impl Leading {
             return;
         }
         let agent = self.nodes.entry(name.clone()).or_default();
-        (agent.uid, agent.key, agent.names_copies) = (uid, key, names_copies);
+        (agent.uid, agent.names_copies) = (uid, names_copies);
+        agent.key.see(key, Instant::now());
+        if agent.key.wake().is_some() {
+            self.rekeyed.insert(name.clone());
+        }
         if !assumed || anew {
             agent.logins = logins;
         }
@@ -145,6 +154,7 @@ impl Leading {
     pub(crate) fn forget_node(&mut self, hearing: &mut Hearing, name: &str) {
         self.nodes.remove(name);
         self.lacking.remove(name);
+        self.rekeyed.remove(name);
         self.owed.forget(name);
         hearing.forget_node(name);
     }
@@ -152,7 +162,8 @@ impl Leading {
     /// Plans. Returns when to plan again even if nothing happens.
     pub(crate) fn plan(&mut self, hearing: &mut Hearing) -> Option<Timestamp> {
         let now = (hearing.clock)();
-        let begun = tokio::time::Instant::now();
+        let begun = Instant::now();
+        let rekeys = self.follow_keys(hearing, begun);
         let plan = hearing.world.plan(now);
         hearing.metrics.planned(&plan, begun);
         for write in &plan.orders {
@@ -170,7 +181,7 @@ impl Leading {
             hearing.view.touch(id);
         }
         plan.outcomes.iter().for_each(|outcome| hearing.view.touch(&outcome.job));
-        plan.wake
+        plan.wake.into_iter().chain(rekeys.map(|at| model::after(now, at - begun))).min()
     }
 
     /// Hands out the writes of roots that are due; not of all, if there are many. Returns whether there are more.

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use stoker_api::native;
 use stoker_core::SecretId;
+use tokio::time::Instant;
 
 use super::Leading;
 use crate::hearing::Hearing;
@@ -41,10 +42,27 @@ impl Leading {
     pub(super) fn look_for_logins(&mut self, hearing: &Hearing, name: &str) {
         let Some(agent) = self.nodes.get(name) else { return };
         let named = hearing.world.open_logins(name);
-        match self.secrets.lacks(&named, agent.key.as_ref(), &agent.logins) {
+        match self.secrets.lacks(&named, agent.key.get(), &agent.logins) {
             true => self.lacking.insert(name.into()),
             false => self.lacking.remove(name),
         };
+    }
+
+    /// Follows keys that agents said a while ago. Returns when there are more to follow.
+    pub(super) fn follow_keys(&mut self, hearing: &Hearing, now: Instant) -> Option<Instant> {
+        let mut next = None;
+        for name in std::mem::take(&mut self.rekeyed) {
+            let Some(agent) = self.nodes.get_mut(&name) else { continue };
+            let (is_another, wake) = (agent.key.follow(now), agent.key.wake());
+            if is_another {
+                self.look_for_logins(hearing, &name);
+            }
+            if let Some(wake) = wake {
+                next = Some(next.map_or(wake, |next: Instant| next.min(wake)));
+                self.rekeyed.insert(name);
+            }
+        }
+        next
     }
 
     /// The write that is owed longest: the orders of a node as they are now, with the logins that they name. None where a login has
@@ -54,7 +72,7 @@ impl Leading {
         let agent = self.nodes.get_mut(&node)?;
         let orders = hearing.world.orders(&node)?;
         let named = hearing.world.open_logins(&node);
-        let Ok(logins) = self.secrets.changes(&node, &named, agent.key.as_ref(), &agent.logins) else {
+        let Ok(logins) = self.secrets.changes(&node, &named, agent.key.get(), &agent.logins) else {
             self.owed.park(&node, keys);
             return None;
         };
