@@ -181,14 +181,20 @@ fn three() -> i32 {
     3
 }
 
+/// Text without control characters, of which each takes six bytes in JSON; lines may end. Keys cannot be held to it: the cost of a
+/// rule that looks into keys has no bound that API servers accept.
+const PRINTABLE: &str = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*$";
+
 /// A pod, as far as a runtime that pulls an image for it looks at it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SandboxSpec {
     /// Its labels.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("additionalProperties" = json!({ "type": "string", "pattern": PRINTABLE })))]
     pub labels: BTreeMap<String, String>,
     /// Its annotations.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("additionalProperties" = json!({ "type": "string", "pattern": PRINTABLE })))]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -199,7 +205,10 @@ fn bounded_sandbox(generator: &mut SchemaGenerator) -> Schema {
     for (field, longest) in [("labels", 63), ("annotations", 1024)] {
         if let Some(map) = schema.pointer_mut(&format!("/properties/{field}")).and_then(Value::as_object_mut) {
             map.insert("maxProperties".into(), 16.into());
-            map.insert("additionalProperties".into(), json!({ "type": "string", "maxLength": longest }));
+            map.insert(
+                "additionalProperties".into(),
+                json!({ "type": "string", "maxLength": longest, "pattern": PRINTABLE }),
+            );
             map.insert("x-kubernetes-validations".into(), rule.clone());
         }
     }
