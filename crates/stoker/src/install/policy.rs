@@ -25,14 +25,21 @@ pub(super) const RULES: [(&str, &str); 5] = [
     ("object.metadata.name == variables.node", "an agent may only write the NodePreheat of the node that it runs on"),
     (
         "request.operation != 'CREATE' || !has(object.spec) || (!has(object.spec.epoch) && !has(object.spec.bandwidth) && \
-         (!has(object.spec.orders) || size(object.spec.orders) == 0))",
+         (!has(object.spec.orders) || size(object.spec.orders) == 0) && \
+         (!has(object.spec.logins) || size(object.spec.logins) == 0))",
         "an agent must make its NodePreheat with an empty spec: orders are the controller's",
     ),
     (
         "request.operation != 'CREATE' || (has(object.metadata.ownerReferences) && size(object.metadata.ownerReferences) == 1 && \
          object.metadata.ownerReferences[0].apiVersion == 'v1' && object.metadata.ownerReferences[0].kind == 'Node' && \
-         object.metadata.ownerReferences[0].name == variables.node && !has(object.metadata.finalizers))",
-        "an agent must make its NodePreheat owned by its Node alone and without finalizers, so that it goes with the Node",
+         object.metadata.ownerReferences[0].name == variables.node && \
+         !(has(object.metadata.ownerReferences[0].blockOwnerDeletion) && object.metadata.ownerReferences[0].blockOwnerDeletion) && \
+         !(has(object.metadata.ownerReferences[0].controller) && object.metadata.ownerReferences[0].controller) && \
+         !has(object.metadata.finalizers) && \
+         (!has(object.metadata.labels) || size(object.metadata.labels) == 0) && \
+         (!has(object.metadata.annotations) || size(object.metadata.annotations) == 0))",
+        "an agent must make its NodePreheat owned by its Node alone, without blocking the deletion of the Node, and without finalizers, \
+         labels or annotations",
     ),
     (
         "request.operation == 'CREATE' || (request.subResource == 'status' && has(object.spec) == has(oldObject.spec) && \
@@ -111,6 +118,18 @@ mod tests {
         json!({ "metadata": { "name": name, "ownerReferences": [owner] }, "spec": spec })
     }
 
+    /// A field that is added later must be thought of here.
+    #[test]
+    fn every_field_of_the_spec_must_be_empty_when_an_agent_makes_it() {
+        let crds = stoker_api::crds();
+        let (_, crd) = crds.iter().find(|(name, _)| *name == "stoker-nodepreheats").unwrap();
+        let crd = serde_json::to_value(crd).unwrap();
+        let schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+        for field in crd.pointer(schema).and_then(Value::as_object).unwrap().keys() {
+            assert!(RULES[2].0.contains(&format!("!has(object.spec.{field})")), "{field}");
+        }
+    }
+
     #[test]
     fn an_agent_makes_and_reports_for_its_own_node_alone() {
         let ordered = || preheat("n1", json!({ "epoch": 3, "orders": { "k": { "image": "a" } } }));
@@ -123,6 +142,17 @@ mod tests {
         let create = || request(Some("n1"), "CREATE", "");
         let mut held = fresh("n1");
         held["metadata"]["finalizers"] = json!(["x/y"]);
+        let with = |field: &str, value: Value| {
+            let mut object = fresh("n1");
+            object["metadata"][field] = value;
+            object
+        };
+        let owner = |field: &str, value: bool| {
+            let mut object = fresh("n1");
+            object["metadata"]["ownerReferences"][0][field] = value.into();
+            object
+        };
+        let login = json!({ "logins": { "0a": { "key": "k", "box": "b" } } });
         let cases = [
             ("its own", create(), fresh("n1"), Value::Null, vec![]),
             ("its own, without a spec", create(), altered("/spec", json!({})), Value::Null, vec![]),
@@ -139,6 +169,13 @@ mod tests {
             ("of no Node", create(), altered("/metadata/ownerReferences/0/kind", "Pod".into()), Value::Null, vec![3]),
             ("of nobody", create(), altered("/metadata/ownerReferences", json!([])), Value::Null, vec![3]),
             ("that would never go", create(), held, Value::Null, vec![3]),
+            ("with a login", create(), preheat("n1", login), Value::Null, vec![2]),
+            ("with a label", create(), with("labels", json!({ "a": "b" })), Value::Null, vec![3]),
+            ("with an annotation", create(), with("annotations", json!({ "a": "b" })), Value::Null, vec![3]),
+            ("with none of either", create(), with("labels", json!({})), Value::Null, vec![]),
+            ("that holds its Node", create(), owner("blockOwnerDeletion", true), Value::Null, vec![3]),
+            ("that its Node controls", create(), owner("controller", true), Value::Null, vec![3]),
+            ("that says so", create(), owner("blockOwnerDeletion", false), Value::Null, vec![]),
             ("its status", request(Some("n1"), "UPDATE", "status"), ordered(), ordered(), vec![]),
             ("its spec", request(Some("n1"), "UPDATE", ""), fresh("n1"), ordered(), vec![4]),
             ("its metadata", request(Some("n1"), "UPDATE", ""), ordered(), ordered(), vec![4]),
