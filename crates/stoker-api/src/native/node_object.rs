@@ -15,7 +15,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use stoker_core::model::{Key, LoginId, Order, Report};
 
-use super::{NodePreheat, SealedLogin, WireOrder, WireReport, to_core};
+use super::{AgentInfo, NodePreheat, SealedLogin, WireOrder, WireReport, to_core};
 use crate::amount::Amount;
 
 /// A NodePreheat, as far as anybody looks at it.
@@ -133,7 +133,11 @@ impl From<Text> for NodeObject {
         let names_copies = spec.orders.0.iter().any(copies);
         let orders = spec.orders.read("spec.orders", to_core::order, &mut problem);
         let logins = spec.logins.0.into_iter().filter_map(|(id, login)| match login {
-            Ok(login) => Some((LoginId::new(&id), login)),
+            Ok(login) if login.is_bounded() => Some((LoginId::new(&id), login)),
+            Ok(_) => {
+                problem(&format!("spec.logins.{id}"), "it is longer than a sealed login".into());
+                None
+            }
             Err(why) => {
                 problem(&format!("spec.logins.{id}"), why);
                 None
@@ -144,7 +148,8 @@ impl From<Text> for NodeObject {
         let (introduced, agent) = (status.agent.is_some(), status.agent.unwrap_or_default());
         let features = agent.get("features").and_then(Value::as_array).into_iter().flatten();
         let features = features.filter_map(Value::as_str).map(str::to_string).collect();
-        let key = agent.get("key").and_then(Value::as_str).map(str::to_string);
+        let key = agent.get("key").and_then(Value::as_str).filter(|key| key.len() <= AgentInfo::LONGEST_KEY);
+        let key = key.map(str::to_string);
         let metadata = ObjectMeta { name, uid, resource_version, generation, ..ObjectMeta::default() };
         Self {
             metadata,
@@ -298,6 +303,18 @@ mod tests {
         let WatchEvent::Modified(object) = event else { panic!("{event:?}") };
         check(&object);
         check(&serde_json::from_value(text()).unwrap());
+    }
+
+    #[test]
+    fn keys_and_logins_that_are_longer_than_any_are_none() {
+        for (key, name, sealed, taken) in [(44, 16, 12 * 1024, 1), (45, 17, 1, 0), (1_000_000, 16, 12 * 1024 + 1, 0)] {
+            let login = json!({ "key": "k".repeat(name), "box": "b".repeat(sealed) });
+            let spec = json!({ "logins": { "0a": login } });
+            let status = json!({ "agent": { "key": "A".repeat(key) } });
+            let object = json!({ "metadata": { "name": "n1" }, "spec": spec, "status": status });
+            let object: NodeObject = serde_json::from_value(object).unwrap();
+            assert_eq!((object.logins.len(), object.key.iter().count()), (taken, taken), "{key}");
+        }
     }
 
     #[test]

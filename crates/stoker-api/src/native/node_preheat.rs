@@ -56,6 +56,7 @@ pub struct NodePreheatSpec {
     pub orders: BTreeMap<String, WireOrder>,
     /// The logins that orders name, by the names there. Only this node's agent can open them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 4096))]
     pub logins: BTreeMap<String, SealedLogin>,
 }
 
@@ -63,10 +64,24 @@ pub struct NodePreheatSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SealedLogin {
     /// The name of the key that it was sealed to: the first 16 hexadecimal digits of its sha256.
+    #[schemars(length(max = SealedLogin::LONGEST_KEY))]
     pub key: String,
     /// The box, in base64.
     #[serde(rename = "box")]
+    #[schemars(length(max = SealedLogin::LONGEST_BOX))]
     pub sealed: String,
+}
+
+impl SealedLogin {
+    /// The longest name of a key.
+    pub const LONGEST_KEY: usize = 16;
+    /// The longest box: of a login of 8 KiB, which is the longest that is sealed, with some room.
+    pub const LONGEST_BOX: usize = 12 * 1024;
+
+    /// Whether it is no longer than any that is made.
+    pub(super) fn is_bounded(&self) -> bool {
+        self.key.len() <= Self::LONGEST_KEY && self.sealed.len() <= Self::LONGEST_BOX
+    }
 }
 
 /// One image for this node, to be pulled now. In a patch every field is present, so that what is `null` goes.
@@ -191,7 +206,13 @@ pub struct AgentInfo {
     pub features: Vec<String>,
     /// The key to which logins for this node are sealed: X25519, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = AgentInfo::LONGEST_KEY))]
     pub key: Option<String>,
+}
+
+impl AgentInfo {
+    /// The length of a key.
+    pub const LONGEST_KEY: usize = 44;
 }
 
 /// A disk in bytes.

@@ -148,16 +148,50 @@ impl fmt::Display for PublicKey {
 
 /// A text that is no public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it is not the base64 of a 32 byte key")]
+#[error("it is not the base64 of a 32 byte key that only one node can have")]
 pub struct NotAPublicKey;
 
 impl FromStr for PublicKey {
     type Err = NotAPublicKey;
     fn from_str(text: &str) -> Result<Self, NotAPublicKey> {
         let bytes = STANDARD.decode(text).map_err(|_| NotAPublicKey)?;
-        let key = crypto_box::PublicKey::from_slice(&bytes).map_err(|_| NotAPublicKey)?;
-        Ok(Self(key))
+        let bytes: [u8; 32] = bytes.try_into().map_err(|_| NotAPublicKey)?;
+        if is_of_low_order(bytes) {
+            return Err(NotAPublicKey);
+        }
+        Ok(Self(crypto_box::PublicKey::from_bytes(bytes)))
     }
+}
+
+/// Points of X25519 with which all private keys agree on one of five secrets: what is sealed to one of them opens for everybody. These are
+/// the five points of order 1 to 8, and two other ways to write the first two. All in the order of the bytes of a key.
+const LOW_ORDER: [[u8; 32]; 7] = [
+    [0; 32],
+    small(1, 0, 0),
+    [
+        0xe0, 0xeb, 0x7a, 0x7c, 0x3b, 0x41, 0xb8, 0xae, 0x16, 0x56, 0xe3, 0xfa, 0xf1, 0x9f, 0xc4, 0x6a, 0xda, 0x09,
+        0x8d, 0xeb, 0x9c, 0x32, 0xb1, 0xfd, 0x86, 0x62, 0x05, 0x16, 0x5f, 0x49, 0xb8, 0x00,
+    ],
+    [
+        0x5f, 0x9c, 0x95, 0xbc, 0xa3, 0x50, 0x8c, 0x24, 0xb1, 0xd0, 0xb1, 0x55, 0x9c, 0x83, 0xef, 0x5b, 0x04, 0x44,
+        0x5c, 0xc4, 0x58, 0x1c, 0x8e, 0x86, 0xd8, 0x22, 0x4e, 0xdd, 0xd0, 0x9f, 0x11, 0x57,
+    ],
+    small(0xec, 0xff, 0x7f),
+    small(0xed, 0xff, 0x7f),
+    small(0xee, 0xff, 0x7f),
+];
+
+/// A number of 32 bytes, by its first, its last and all others.
+const fn small(first: u8, others: u8, last: u8) -> [u8; 32] {
+    let mut bytes = [others; 32];
+    (bytes[0], bytes[31]) = (first, last);
+    bytes
+}
+
+fn is_of_low_order(mut key: [u8; 32]) -> bool {
+    // The highest bit does not count.
+    key[31] &= 0x7f;
+    LOW_ORDER.contains(&key)
 }
 
 /// The private key of a node.
@@ -270,6 +304,31 @@ mod tests {
             assert_eq!(text.parse::<PublicKey>(), Err(NotAPublicKey), "{text}");
         }
         assert!(NodeKey::from_bytes(&[1; 31]).is_err());
+    }
+
+    /// How many secrets so many strangers agree on with this key.
+    fn secrets(key: [u8; 32], strangers: usize) -> usize {
+        use crypto_box::aead::Aead as _;
+        let key = crypto_box::PublicKey::from_bytes(key);
+        let boxed = (0..strangers).map(|_| {
+            let stranger = crypto_box::SalsaBox::new(&key, &crypto_box::SecretKey::generate(&mut OsRng));
+            stranger.encrypt(&[0; 24].into(), &b"hunter2"[..]).unwrap()
+        });
+        boxed.collect::<std::collections::BTreeSet<_>>().len()
+    }
+
+    #[test]
+    fn keys_of_low_order_are_refused() {
+        for point in LOW_ORDER {
+            for highest in [0, 0x80] {
+                let mut bytes = point;
+                bytes[31] |= highest;
+                assert_eq!(STANDARD.encode(bytes).parse::<PublicKey>(), Err(NotAPublicKey), "{bytes:02x?}");
+                // There are five points of such an order, so whoever tries five secrets opens every box.
+                assert!(secrets(bytes, 40) <= 5, "{bytes:02x?}");
+            }
+        }
+        assert_eq!(secrets(NodeKey::generate().public().0.to_bytes(), 40), 40);
     }
 
     #[test]
