@@ -44,6 +44,20 @@ fn a_list_does_nothing_until_its_children_are_known() {
 }
 
 #[test]
+fn a_list_that_has_ended_goes_by_its_time_to_live_whether_or_not_its_children_can_be_seen() {
+    for unknown in [Heard::Unlisted, Heard::Deaf { listed: false }, Heard::Refused] {
+        let (paper, mut view, [lists, jobs]) = scene();
+        let mut list = paper.of_kind("ImageListPullJob").next().unwrap().clone();
+        list.data["spec"]["completionPolicy"] = json!({ "ttlSecondsAfterFinished": 0 });
+        list.data["status"] = json!({ "desired": 2, "completionTime": now() });
+        view.see(&lists, list);
+        view.hear(&jobs, unknown);
+        let writes = writes(&mut view);
+        assert!(matches!(&writes[..], [stoker_api::Write::Delete(target, _)] if target.name == "base"), "{writes:?}");
+    }
+}
+
+#[test]
 fn a_child_is_made_when_nobody_else_has_its_name_any_more() {
     let (mut paper, mut view, [lists, jobs]) = scene();
     view.hear(&jobs, Heard::Listed);

@@ -29,8 +29,14 @@ const REVISION: &str = "controller-revision-hash";
 pub(super) fn project(root: &Root, reader: &mut Reader<'_>, _: &World, now: Timestamp) -> Projected {
     let Some(list) = reader.own(root) else { return Projected::default() };
     let uid = list.metadata.uid.clone().unwrap_or_default();
-    // Whoever does not see its children would make them again, and say that none of them has done anything.
-    let Answer::Known(mut jobs) = reader.owned(&IMAGE_PULL_JOBS.kind, &uid) else { return Projected::default() };
+    let has_ended = status_of(list).is_ok_and(|status| status.completion_time.is_some());
+    let mut jobs = match reader.owned(&IMAGE_PULL_JOBS.kind, &uid) {
+        Answer::Known(jobs) => jobs,
+        // What is left to do about it does not depend on its children.
+        Answer::Unlisted | Answer::Refused if has_ended => Vec::new(),
+        // Whoever does not see its children would make them again, and say that none of them has done anything.
+        Answer::Unlisted | Answer::Refused => return Projected::default(),
+    };
     // Somebody else's job may have the name of a child.
     for child in children(list).unwrap_or_default() {
         let name = (root.namespace.clone(), child.metadata.name.unwrap_or_default());
