@@ -64,7 +64,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Crds(args) => install::crds(&args),
         Command::Verify(args) => verify::run(args).await,
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "stoker", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "stoker", &mut script);
+            out::outln!("{}", String::from_utf8_lossy(&script).trim_end());
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -61,7 +61,7 @@ struct Survey {
 pub(crate) async fn run(cluster: &ClusterArgs, args: UninstallArgs) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let survey = survey(&client).await?;
-    if let Some(problem) = not_there(cluster.namespace.as_deref(), &survey.homes) {
+    if let Some(problem) = not_there(cluster.namespace.as_deref(), &survey.homes, !survey.found.is_empty()) {
         bail!(problem);
     }
     if !survey.held.is_empty() && !args.yes {
@@ -90,8 +90,14 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: UninstallArgs) -> anyhow::R
 }
 
 /// Why nothing is deleted for somebody who named a namespace: all that there is would go, and some of it is elsewhere.
-fn not_there(named: Option<&str>, homes: &BTreeSet<String>) -> Option<String> {
+fn not_there(named: Option<&str>, homes: &BTreeSet<String>, is_any: bool) -> Option<String> {
     let named = named?;
+    if homes.is_empty() && is_any {
+        return Some(format!(
+            "nothing was deleted, because nothing of Stoker is in the namespace {named}. Leave --namespace out to delete what is left of \
+             it in this cluster, its CRDs and all jobs among it"
+        ));
+    }
     let others: Vec<&str> = homes.iter().map(String::as_str).filter(|home| *home != named).collect();
     (!others.is_empty()).then(|| {
         format!(
@@ -351,6 +357,26 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::Parser as _;
+
+    #[test]
+    fn who_names_a_namespace_deletes_what_is_there_alone() {
+        let homes = |names: &[&str]| names.iter().map(|name| name.to_string()).collect::<BTreeSet<_>>();
+        let cases = [
+            (None, &["a"][..], true, None),
+            (Some("a"), &["a"], true, None),
+            (Some("b"), &["a"], true, Some("Stoker is in the namespace a")),
+            (Some("a"), &["a", "b"], true, Some("Stoker is in the namespace b")),
+            // CRDs alone, as `stoker up` has them, or of an installation that is gone but for them.
+            (Some("a"), &[], true, Some("nothing of Stoker is in the namespace a")),
+            (None, &[], true, None),
+            (Some("a"), &[], false, None),
+        ];
+        for (named, there, is_any, refusal) in cases {
+            let said = not_there(named, &homes(there), is_any);
+            assert_eq!(said.is_some(), refusal.is_some(), "{named:?} {there:?}: {said:?}");
+            assert!(said.unwrap_or_default().contains(refusal.unwrap_or_default()));
+        }
+    }
 
     #[test]
     fn stoker_is_not_in_the_namespaces_whose_secrets_it_reads() {
