@@ -21,6 +21,41 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+/// Lets a type that holds a part of an object in `metadata` be read from where objects of a kind are.
+macro_rules! is_read_of {
+    ($part:ty, $kind:ty) => {
+        impl kube_core::Resource for $part {
+            type DynamicType = ();
+            type Scope = <$kind as kube_core::Resource>::Scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube_core::Resource>::kind(&())
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube_core::Resource>::group(&())
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube_core::Resource>::version(&())
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                <$kind as kube_core::Resource>::plural(&())
+            }
+
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+pub(crate) use is_read_of;
+
 /// An object of any kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct AnyObject(pub DynamicObject);

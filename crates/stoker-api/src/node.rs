@@ -1,16 +1,13 @@
 //! Kubernetes' own Node: what the core wants to know of it. A node's kubelet writes its status, and a node may be taken over: what
 //! cannot be read of one Node is left out, and keeps no other from being read (see [`crate::any_object`]).
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube_core::{ClusterResourceScope, Resource};
 use serde::Deserialize;
 use stoker_core::model;
 
-use crate::any_object::{Lenient, Meta};
+use crate::any_object::{Lenient, Meta, is_read_of};
 
 /// A Node, as far as anybody looks at it.
 #[derive(Clone, Debug, Deserialize)]
@@ -36,34 +33,7 @@ impl PlainNode {
     }
 }
 
-impl Resource for PlainNode {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Node::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Node::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Node::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Node::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+is_read_of!(PlainNode, Node);
 
 /// What is taken from the text. A Node has kilobytes more: its images above all.
 #[derive(Deserialize)]

@@ -1,15 +1,14 @@
 //! Pull secrets as Kubernetes has them: which types hold logins of registries, and what of such an object is looked at.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube_core::{NamespaceResourceScope, ObjectMeta, Resource};
+use kube_core::ObjectMeta;
 use serde::Deserialize;
 
-use crate::any_object::{Lenient, Meta};
+use crate::any_object::{Lenient, Meta, is_read_of};
 
 /// The types of Secret that hold logins of registries, each with the key of its data that does. No other is ever read.
 pub const TYPES: [(&str, &str); 2] =
@@ -43,34 +42,7 @@ impl fmt::Debug for SecretObject {
     }
 }
 
-impl Resource for SecretObject {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        Secret::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        Secret::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        Secret::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        Secret::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+is_read_of!(SecretObject, Secret);
 
 /// What is taken from the text.
 #[derive(Deserialize)]

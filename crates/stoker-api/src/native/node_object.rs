@@ -2,13 +2,11 @@
 //! over while the text is read: of thousands of these objects they are the larger part. Each entry is read by itself, so that
 //! one that makes no sense is named and passed over, and the others count.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube_core::{ClusterResourceScope, Resource};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -17,6 +15,7 @@ use stoker_core::model::{Key, LoginId, Order, Report};
 
 use super::{AgentInfo, NodePreheat, SealedLogin, WireOrder, WireReport, to_core};
 use crate::amount::Amount;
+use crate::any_object::is_read_of;
 
 /// A NodePreheat, as far as anybody looks at it.
 #[derive(Clone, Debug, Deserialize)]
@@ -52,34 +51,7 @@ impl Default for NodeObject {
     }
 }
 
-impl Resource for NodeObject {
-    type DynamicType = ();
-    type Scope = ClusterResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        NodePreheat::kind(&())
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        NodePreheat::group(&())
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        NodePreheat::version(&())
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        NodePreheat::plural(&())
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+is_read_of!(NodeObject, NodePreheat);
 
 /// What is taken from the text.
 #[derive(Default, Deserialize)]
