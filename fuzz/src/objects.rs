@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
 use stoker_api::native::{NodeObject, from_core};
 use stoker_api::view::{Query, Root};
-use stoker_api::{Amount, Span, View, job_kinds};
+use stoker_api::{Amount, Span, View, served_kinds, workload_kinds};
 use stoker_core::model::{Key, Node};
 use stoker_core::step::{self, Able, Task};
 use stoker_core::world::{Event, World};
@@ -40,18 +40,25 @@ pub fn node_object(bytes: &[u8]) {
     step::step(&object.orders, &BTreeMap::new(), &Able::default(), now);
 }
 
-/// An object of any kind that means jobs: it gives jobs or an error, a plan can be made for them, and what came of it can be written.
+/// An object of any kind that means jobs, or has some made for it: it gives jobs or an error, a plan can be made for them, and what
+/// came of it can be written.
 pub fn job(bytes: &[u8]) {
     let Ok(object) = serde_json::from_slice::<DynamicObject>(bytes) else { return };
     let now: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
-    for kind in job_kinds() {
+    for kind in served_kinds().chain(workload_kinds()) {
         (kind.summary)(&object);
         let (mut world, mut view) = (World::new(), View::default());
         view.see(&Query::all(&kind.kind), object.clone());
         view.settle(&mut world);
         for name in ["n1", "n2"] {
             let labels = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
-            world.apply(Event::Node(Node { name: name.into(), labels, ready: true, ready_changed: None }));
+            world.apply(Event::Node(Node {
+                name: name.into(),
+                labels,
+                ready: true,
+                ready_changed: None,
+                foreign: false,
+            }));
             world.apply(Event::Orders(name.into(), BTreeMap::new()));
         }
         let plan = world.plan(now);

@@ -3,7 +3,7 @@
 use anyhow::bail;
 
 use crate::cluster::{self, Fleet};
-use crate::{built, shell};
+use crate::{built, containerd, shell};
 
 /// How long a fleet's pull takes: short, so that the API server is never idle while one is awaited.
 const PULL_TIME: &str = "100ms";
@@ -11,8 +11,11 @@ const PULL_TIME: &str = "100ms";
 /// Each benchmark with the cargo command that runs it.
 const BENCHES: &[(&str, &[&str])] = &[
     ("plan", &["run", "--quiet", "--release", "--locked", "--package", "stoker-testbed", "--bin", "plan-bench"]),
-    ("pull", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "pull"]),
+    ("relay", &["run", "--quiet", "--release", "--locked", "--package", "stoker-testbed", "--bin", "relay-bench"]),
+    (PULL, &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "pull"]),
     ("memory", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "memory"]),
+    ("bytes", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "bytes"]),
+    ("hop", &["bench", "--quiet", "--locked", "--package", "stoker-transfer", "--bench", "hop"]),
     ("away", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "away"]),
     (
         SCALE,
@@ -20,10 +23,14 @@ const BENCHES: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// The one that runs against containerd, of both versions where the newer one can be built.
+const PULL: &str = "pull";
 /// The one that runs on a cluster of simulated nodes, with how many of them, and what is measured there.
 const SCALE: &str = "scale";
-const FLEETS: [(usize, &[&str]); 2] =
-    [(1000, &["writes", "latency"]), (5000, &["writes", "latency", "memory", "pulljobs"])];
+const FLEETS: [(usize, &[&str]); 2] = [
+    (1000, &["writes", "latency", "witnesses", "pulljobs", "nodeimages"]),
+    (5000, &["writes", "latency", "memory", "pulljobs-memory", "nodeimages-memory"]),
+];
 
 /// Runs one, or all.
 pub(crate) fn run(name: Option<&str>) -> anyhow::Result<()> {
@@ -36,6 +43,12 @@ pub(crate) fn run(name: Option<&str>) -> anyhow::Result<()> {
         println!("== {bench}");
         match *bench {
             SCALE => scale(command)?,
+            PULL => {
+                let folder = containerd::two().map(|folder| folder.display().to_string());
+                let variables: Vec<(&str, &str)> =
+                    folder.as_deref().map(|folder| (containerd::VARIABLE, folder)).into_iter().collect();
+                shell::cargo(command, &variables)?;
+            }
             _ => shell::cargo(command, &[])?,
         }
     }

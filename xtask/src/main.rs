@@ -7,9 +7,11 @@ mod containerd;
 mod generate;
 mod image;
 mod layout;
+mod named;
 mod packages;
 mod shell;
 mod test;
+mod types;
 mod walls;
 
 use std::process::ExitCode;
@@ -25,7 +27,8 @@ Usage: cargo xtask COMMAND
   test --soak [--minutes N] [TARGET...]
                    fuzz each target of fuzz/ for N minutes (2). Needs a nightly toolchain; installs cargo-fuzz
   gen [--check]    write what is generated (deploy/, the gRPC code); with --check only say whether it is up to date
-  check            what the compiler does not see: the walls between crates
+  check            what the compiler does not see: the walls between crates, that tests which documents name are there,
+                   and that no two types share a name
   ci               everything that must pass before a change lands
   image [--push REFERENCE [--insecure]] [--profile NAME | --binary FILE] [--out DIR]
                    the image of controller and agents, as an OCI layout in DIR (target/image); pushed by skopeo
@@ -41,10 +44,10 @@ fn main() -> ExitCode {
         ["cluster", rest @ ..] => return cluster::main(rest),
         ["test"] => test::run(false),
         ["test", "--all"] => test::run(true),
-        ["test", "--soak", rest @ ..] => test::soak::Wish::parse(rest).and_then(|wish| test::soak::run(&wish)),
+        ["test", "--soak", rest @ ..] => test::soak::SoakWish::parse(rest).and_then(|wish| test::soak::run(&wish)),
         ["gen"] => generate::run(false),
         ["gen", "--check"] => generate::run(true),
-        ["check"] => walls::check(),
+        ["check"] => walls::check().and_then(|()| named::check()).and_then(|()| types::check()),
         ["ci"] => ci(),
         ["image", rest @ ..] => image::Wish::parse(rest).and_then(|wish| image::run(&wish)),
         ["bench"] => bench::run(None),
@@ -76,6 +79,10 @@ fn ci() -> anyhow::Result<()> {
     }
     println!("== walls");
     walls::check()?;
+    println!("== tests that documents name");
+    named::check()?;
+    println!("== names of types");
+    types::check()?;
     println!("== generated files");
     generate::run(true)?;
     println!("== tests");

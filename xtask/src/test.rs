@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use crate::cluster::loan::{self, Loan};
 use crate::{containerd, packages, shell};
 
-use self::reading::{Failure, Reading};
+use self::reading::{FailedTest, Reading};
 
 mod reading;
 pub(crate) mod soak;
@@ -27,6 +27,9 @@ const PROGRAMS: &[(&str, &str)] = &[
 
 /// Cargo's arguments; what follows goes to the tests.
 const QUICK: [&str; 6] = ["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"];
+
+/// Lines of a failed test that are repeated at the end, at most: other failures should not be lost behind them.
+const MOST_LINES: usize = 40;
 
 /// Tell tests of a real API server, and of a cluster.
 const KUBECONFIG: &str = "STOKER_TEST_KUBECONFIG";
@@ -96,8 +99,14 @@ fn count(mut command: Command) -> anyhow::Result<()> {
     if *ignored > 0 {
         println!("{ignored} long tests were left out; `cargo xtask test --all` runs them");
     }
-    for Failure { test, said } in failures {
-        println!("\nFAILED: {test}\n{}", said.join("\n"));
+    for FailedTest { test, said } in failures {
+        println!(
+            "\nFAILED: {test}\n{}",
+            said.iter().take(MOST_LINES).map(String::as_str).collect::<Vec<_>>().join("\n")
+        );
+        if said.len() > MOST_LINES {
+            println!("({} more lines of it stand above)", said.len() - MOST_LINES);
+        }
     }
     // A test that skipped itself has passed nothing.
     let passed = passed.saturating_sub(skipped.len() as u64);

@@ -136,6 +136,20 @@ impl DiskGuard {
             bytes(free)
         ))
     }
+
+    /// What a person should know where the disk of the images is fuller than it may be after a runtime has pulled by itself. The image
+    /// stays: it is whole, the next pull finds no room, and to remove it would take it from pods and other names that use it already.
+    pub(crate) async fn overflowed(&self, image: &str) -> Option<String> {
+        let place = self.runtime.place().await.ok().flatten();
+        let Short { free, limit, .. } = self.room.overflowed(place.as_deref()).await?;
+        let note = format!(
+            "the runtime has pulled it, and the disk of the images is past the limit of {limit} % now ({} are free); free some space, or \
+             raise the agent's --max-disk",
+            bytes(free)
+        );
+        tracing::warn!(image, "{note}");
+        Some(note)
+    }
 }
 
 impl DiskNeed {
@@ -188,6 +202,8 @@ pub(crate) fn unpacked(media_type: &str, size: u64) -> DiskAmount {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -197,6 +213,31 @@ mod tests {
         assert_eq!(unpacked("application/vnd.docker.image.rootfs.diff.tar.gzip", 10), 20);
         assert_eq!(unpacked("application/vnd.oci.image.layer.v1.tar", 10), 10);
         assert_eq!(super::unpacked("application/vnd.oci.image.layer.v1.tar", 1 << 20).inodes, 32);
+    }
+
+    /// On disks that may be this full.
+    fn guard(dir: &std::path::Path, percent: u8) -> DiskGuard {
+        let runtime = Runtime::Layout(stoker_runtime::Layout::open(dir.join("images")).unwrap());
+        let registry = stoker_transfer::Registry::new(Default::default()).unwrap();
+        let spool = stoker_transfer::Spool::open(dir.join("spool"), registry, Default::default()).unwrap();
+        let leftovers = Leftovers {
+            clock: Arc::new(|| crate::testing::at(0)),
+            spool: spool.clone(),
+            runtime: runtime.clone(),
+            uses: Arc::default(),
+            pulls: Arc::new(crate::pulls::PullNotes::open(dir.join("pulls"))),
+            age: std::time::Duration::ZERO,
+            turn: Arc::default(),
+        };
+        DiskGuard { runtime, spool: spool.dir().into(), room: Room::new(percent), leftovers }
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_a_pull_of_the_runtime_has_overfilled_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = guard(dir.path(), 0).overflowed("r/i:1").await.unwrap();
+        assert!(note.contains("past the limit of 0 %") && note.contains("--max-disk"), "{note}");
+        assert_eq!(guard(dir.path(), 100).overflowed("r/i:1").await, None);
     }
 
     #[test]

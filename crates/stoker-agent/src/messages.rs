@@ -5,11 +5,7 @@ use std::borrow::Cow;
 use std::iter;
 
 use stoker_core::model::Report;
-
-/// What the messages of all reports together may take in the object, in bytes. etcd takes 1.5 MiB. Orders have up to 384 KiB of that
-/// ([`stoker_core::world::ROOM`]). By estimate, reports without their messages take about as much as orders, and so do the API server's
-/// notes on who wrote which field.
-const ROOM_OF_MESSAGES: usize = 128 * 1024;
+use stoker_core::world::ROOM_OF_MESSAGES;
 
 /// The shortest length to which messages are cut, however many there are.
 const SHORTEST: usize = 32;
@@ -41,10 +37,11 @@ pub(crate) fn cut(report: &Report, most: usize) -> Cow<'_, Report> {
     Cow::Owned(Report { message, ..report.clone() })
 }
 
-/// What a character takes in JSON.
-fn length(letter: char) -> usize {
+/// What a character takes in JSON, as API servers write it.
+pub(crate) fn length(letter: char) -> usize {
     match letter {
         '"' | '\\' => 2,
+        '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => 6,
         _ if letter.is_control() => 6,
         _ => letter.len_utf8(),
     }
@@ -88,6 +85,7 @@ mod tests {
             ("plainly", 6, "pla…"),
             ("\u{fc}\u{fc}\u{fc}\u{fc}", 7, "\u{fc}\u{fc}…"),
             ("\"\"\"\"", 7, "\"\"…"),
+            ("<<>>", 15, "<<…"),
             ("\u{1f980}\u{1f980}", 6, "…"),
             // No character after the one that did not fit.
             ("a\u{1f980}bc", 6, "a…"),

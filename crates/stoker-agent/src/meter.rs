@@ -22,6 +22,8 @@ pub(crate) struct Meter {
 struct MeterState {
     digest: Option<String>,
     pin: Option<Pin>,
+    /// Whether some image of the name was found, which is not the one that is wanted.
+    found: Option<bool>,
     total: u64,
     present: u64,
     /// Blobs under way, each with whether its bytes over the wire are counted here.
@@ -76,6 +78,11 @@ impl Meter {
         let mut state = self.state();
         state.digest = Some(pin.digest.clone());
         state.pin = Some(pin);
+    }
+
+    /// The node has some image of the name, or none; it is not the one that is wanted. This is told with what comes next.
+    pub(crate) fn found(&self, some: bool) {
+        self.state().found = Some(some);
     }
 
     /// The size of the image, and how much of it is there already.
@@ -210,6 +217,7 @@ impl Meter {
         if state.pin.is_some() {
             report.pin.clone_from(&state.pin);
         }
+        report.present = state.found.unwrap_or(report.present);
     }
 }
 

@@ -253,7 +253,7 @@ fn phases(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> [u32; 4
     let mut phases = [0; 4];
     for (key, order) in orders.iter().filter(|(_, order)| !order.ask.is_question()) {
         let report =
-            tasks.get(key).map(|task| &task.report).filter(|report| !report.ended() || report.asked >= order.asked);
+            tasks.get(key).map(|task| &task.report).filter(|report| !report.ended() || report.asked == order.asked);
         let phase = match report.map(|report| report.phase) {
             None => 0,
             Some(Phase::Pulling) => 1,

@@ -61,6 +61,17 @@ pub(crate) struct Success {
     pub(crate) note: Option<String>,
 }
 
+impl Success {
+    /// The same, with one more thing that a person should know.
+    fn and_note(mut self, more: Option<String>) -> Self {
+        self.note = match (self.note, more) {
+            (Some(note), Some(more)) => Some(format!("{note}; {more}")),
+            (note, more) => note.or(more),
+        };
+        self
+    }
+}
+
 impl From<String> for Success {
     fn from(digest: String) -> Self {
         Self { digest, answer: None, note: None }
@@ -137,6 +148,7 @@ impl PullTools {
             meter.sized(there.size, there.size);
             return Ok(done);
         }
+        meter.found(there.is_some());
         if order.ask == Ask::Look {
             let message = format!(
                 "{} is not on this node; it comes when the node that asks the registry knows its digest",
@@ -162,7 +174,7 @@ impl PullTools {
                 None => self.bring(order, &from, there, meter).await,
                 Some(why) => {
                     let done = self.by_cri(cri, order, &from, there, meter).await;
-                    done.map(|done| Success { note: Some(format!("pulled by containerd itself: {why}")), ..done })
+                    done.map(|done| done.and_note(Some(format!("pulled by containerd itself: {why}"))))
                 }
             },
             Runtime::Layout(_) => self.bring(order, &from, there, meter).await,

@@ -9,6 +9,7 @@ use stoker_api::native::from_core::Saying;
 use stoker_core::model::{Key, Order, Phase, Report, after};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::step::{Task, TaskState};
+use stoker_core::world::{REPORT_WEIGHT, ROOM_OF_ENDED};
 
 use crate::messages;
 
@@ -70,14 +71,9 @@ impl Acknowledged {
     }
 }
 
-/// How many ended reports stay after their orders are gone, so that people can read how a job went.
+/// How many ended reports stay after their orders are gone, so that people can read how a job went. What all of them may take is not much: every
+/// write of the object stores all of it once more, on thousands of nodes.
 const KEPT: usize = 200;
-
-/// How many bytes they may take together, about. Every write of the object stores all of it once more, on thousands of nodes.
-const KEPT_BYTES: usize = 32 * 1024;
-
-/// What a report takes besides its texts, about.
-const REPORT_BYTES: usize = 400;
 
 /// Ended reports whose orders are gone, the newest ones. The API server has them; here is only which, when they ended and how
 /// large they are.
@@ -90,10 +86,11 @@ impl KeptReports {
         if !matches!(report.phase, Phase::Succeeded | Phase::Failed) {
             return;
         }
-        let jobs: usize = report.jobs.iter().map(|job| job.to_string().len()).sum();
-        let bytes = REPORT_BYTES + report.message.len() + jobs;
+        let jobs: usize = report.jobs.iter().map(|job| job.as_str().len() + 3).sum();
+        let message: usize = report.message.chars().map(messages::length).sum();
+        let bytes = REPORT_WEIGHT + message + jobs;
         self.0.insert(key, (report.finished.unwrap_or(report.updated), bytes));
-        while self.0.len() > KEPT || self.0.values().map(|(_, bytes)| bytes).sum::<usize>() > KEPT_BYTES {
+        while self.0.len() > KEPT || self.0.values().map(|(_, bytes)| bytes).sum::<usize>() > ROOM_OF_ENDED {
             let oldest = self.0.iter().min_by_key(|(_, (finished, _))| *finished).map(|(key, _)| *key);
             let Some(oldest) = oldest else { return };
             self.0.remove(&oldest);
@@ -116,7 +113,8 @@ fn urgent(said: Option<&Report>, report: &Report) -> bool {
     let failed = report.reason.is_some()
         && report.stalled.is_none()
         && said.is_none_or(|said| (said.reason, said.attempt) != (report.reason, report.attempt));
-    let ended = report.ended() && said.is_none_or(|said| (said.phase, said.asked) != (report.phase, report.asked));
+    let told = |report: &Report| (report.phase, report.asked, report.present);
+    let ended = report.ended() && said.is_none_or(|said| told(said) != told(report));
     answered || failed || ended
 }
 
@@ -161,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_newest_ended_reports_stay_when_their_orders_are_gone() {
-        let most = KEPT_BYTES / REPORT_BYTES;
+        let most = ROOM_OF_ENDED / REPORT_WEIGHT;
         let mut said = Acknowledged::default();
         let mut kept = KeptReports::default();
         for n in 0..most + 3 {
@@ -179,7 +177,7 @@ mod tests {
         assert_eq!((said.reports.len(), kept.0.len()), (most, most));
         assert!(said.reports.keys().all(|key| kept.has(*key)));
         let mut large = begin(&order(), 1, None, at(0)).report;
-        (large.phase, large.message, large.finished) = (Phase::Failed, "x".repeat(KEPT_BYTES), Some(at(9_999)));
+        (large.phase, large.message, large.finished) = (Phase::Failed, "x".repeat(ROOM_OF_ENDED), Some(at(9_999)));
         kept.keep(Key::of("large"), &large);
         assert!(kept.0.is_empty(), "one that is too large by itself is not kept");
     }
@@ -187,7 +185,7 @@ mod tests {
     /// As many orders as a node can have, which fail fifty at a time with the longest messages that there are.
     #[test]
     fn all_reports_of_a_node_together_are_not_too_large_for_the_api_server() {
-        let most = stoker_core::world::ROOM / 500;
+        let most = stoker_core::world::ROOM / stoker_core::world::weight(&order());
         let mut failed = begin(&order(), 1, None, at(0));
         (failed.report.phase, failed.state) = (Phase::Failed, TaskState::Ended);
         failed.report.message = stoker_core::text::message(&"\u{1f980}".repeat(1 << 16));

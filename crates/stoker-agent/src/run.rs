@@ -147,7 +147,7 @@ impl AgentLoop {
         let status = StatusWriter::new(&settings, Able::default().features, key.public().to_string());
         let tools = tools(&settings, pulls, LoginOpener::new(key, sealed));
         Self {
-            attempts: Attempts::new(settings.node.clone(), settings.limits.pulls, tools, counts.clone(), earlier),
+            attempts: Attempts::new(settings.node.clone(), &settings.limits, tools, counts.clone(), earlier),
             reporting: Reporting::new(settings.node.clone(), counts.clone()),
             books,
             status,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::Client;
-use stoker_core::Clock;
+use stoker_core::{Clock, step};
 use stoker_runtime::Runtime;
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::{Platform, Registry, Spool};
@@ -56,10 +56,14 @@ pub struct Limits {
     pub bandwidth: Option<u64>,
     /// How long what was fetched for an order that was taken back stays.
     pub keep_fetched: Duration,
+    /// How long an order may pull, or have its space on the disk, while a namespace without any waits. Where the runtime pulls by itself it
+    /// is [`step::LONG_TURN`].
+    pub turn: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { pulls: 3, layers: 4, disk: 80, bandwidth: None, keep_fetched: Duration::from_secs(3600) }
+        let keep_fetched = Duration::from_secs(3600);
+        Self { pulls: 3, layers: 4, disk: 80, bandwidth: None, keep_fetched, turn: step::TURN }
     }
 }

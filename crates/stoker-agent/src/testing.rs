@@ -18,7 +18,10 @@ pub(crate) fn order() -> Order {
         timeout: Duration::from_secs(600),
         retries: 2,
         bandwidth: None,
+        priority: 0,
         sandbox: Default::default(),
+        source: Default::default(),
+        upstream_copies: None,
     };
     let terms = Terms { pull, logins: Vec::new(), progress: Duration::from_secs(20) };
     Order::new("r/i:1", BTreeSet::new(), at(0), Ask::Fetch(None), terms)

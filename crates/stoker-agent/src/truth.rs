@@ -20,21 +20,28 @@ type ReportMark = (Phase, Timestamp, u32);
 pub(crate) type Sightings = Vec<(Key, ReportMark, Stored<There>)>;
 
 /// An image to look for, by its name in the store.
-pub(crate) type LookFor = (Key, ReportMark, String);
+pub(crate) type LookFor = (Key, ReportMark, Care, String);
 
-/// The images to look for: all whose orders are not being worked on.
+/// The images to look for: all whose orders are not being worked on, and those of which it is said meanwhile that they are there.
 pub(crate) fn questions(orders: &BTreeMap<Key, Order>, tasks: &BTreeMap<Key, Task>) -> Vec<LookFor> {
-    let idle = tasks.iter().filter(|(_, task)| !matches!(task.state, TaskState::Running { .. }));
-    let idle = idle.filter_map(|(key, task)| Some((*key, said(task), orders.get(key)?)));
-    idle.filter_map(|(key, said, order)| Some((key, said, name_in_store(&order.image.parse().ok()?)))).collect()
+    let look = tasks.iter().filter(|(_, task)| task.report.present || !is_running(task));
+    let look = look.filter_map(|(key, task)| {
+        let name = name_in_store(&orders.get(key)?.image.parse().ok()?);
+        // Who says that an image is there has hashed it; who said so looks whether it changed.
+        let is_said = task.report.present || task.report.phase == Phase::Succeeded;
+        Some((*key, said(task), if is_said { Care::Unchanged } else { Care::Hashed }, name))
+    });
+    look.collect()
+}
+
+fn is_running(task: &Task) -> bool {
+    matches!(task.state, TaskState::Running { .. })
 }
 
 /// Looks for them.
 pub(crate) async fn look(runtime: Runtime, questions: Vec<LookFor>) -> Sightings {
     let mut seen = Vec::new();
-    for (key, said, name) in questions {
-        // Who says that an image is there has hashed it; who said so looks whether it changed.
-        let care = if said.0 == Phase::Succeeded { Care::Unchanged } else { Care::Hashed };
+    for (key, said, care, name) in questions {
         if let Ok(there) = runtime.find(&name, care).await {
             seen.push((key, said, there));
         }
@@ -54,10 +61,12 @@ pub(crate) fn judge(
     seen: &Stored<There>,
     now: Timestamp,
 ) -> Option<Task> {
-    if matches!(task.state, TaskState::Running { .. }) || said(task) != then {
+    if said(task) != then {
         return None;
     }
     match (task.report.phase, seen) {
+        // An attempt finds it by itself.
+        (_, Stored::Whole(_)) if is_running(task) => None,
         (Phase::Succeeded, Stored::Missing) => {
             let why = "the image was there and was removed by somebody else: by hand, or by the kubelet's collector \
                        because the disk was full";
@@ -69,12 +78,13 @@ pub(crate) fn judge(
             Some(step::lose(task, why.replace("{}", &file.display().to_string()), now))
         }
         (Phase::Failed | Phase::Pulling, Stored::Whole(there)) => {
-            let done = enough(order, pinned(order), there)?;
+            let Some(done) = enough(order, pinned(order), there) else { return step::notice(task, true, now) };
             let bytes = Bytes { total: there.size, done: there.size, ..task.report.bytes };
             let mut task = step::succeed(order, task, done.digest, bytes, now);
             task.report.message = done.note.unwrap_or_default();
             Some(task)
         }
+        (_, Stored::Missing | Stored::Damaged(_)) => step::notice(task, false, now),
         _ => None,
     }
 }
@@ -121,7 +131,11 @@ mod tests {
         assert_eq!(phase(&order, &running, &image), None, "an attempt finds it by itself");
         let mut always = order.clone();
         always.terms.pull.policy = Policy::Always;
-        assert_eq!(phase(&always, &failed, &image), None, "the registry must be asked");
+        let noticed = judge(&always, &failed, said(&failed), &image, at(5)).unwrap();
+        assert_eq!(noticed.report.phase, Phase::Failed, "the registry must be asked");
+        assert!(noticed.report.present, "but others may be content with it");
+        let gone = judge(&always, &noticed, said(&noticed), &Stored::Missing, at(6)).unwrap();
+        assert!(!gone.report.present);
         let pin = Pin::new(at(0), "sha256:a");
         let pinned = Order { ask: Ask::Fetch(Some(pin)), ..always };
         assert_eq!(phase(&pinned, &failed, &image), Some((Phase::Succeeded, None)));

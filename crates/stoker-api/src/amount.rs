@@ -20,16 +20,18 @@ pub struct Amount(pub u64);
 )]
 pub struct NotAnAmount(String);
 
-/// The largest unit first, so that a number is written with the one that fits.
-const UNITS: [(&str, u64); 8] = [
-    ("Ti", 1 << 40),
-    ("T", 1_000_000_000_000),
-    ("Gi", 1 << 30),
-    ("G", 1_000_000_000),
-    ("Mi", 1 << 20),
-    ("M", 1_000_000),
-    ("Ki", 1 << 10),
-    ("k", 1_000),
+/// Units with the most digits of a number before them, the largest unit first, so that a number is written with the one that fits. No
+/// number of so many digits is too large for 64 bits, so the pattern of the schema allows just what can be read.
+const UNITS: [(&str, u64, usize); 9] = [
+    ("Ti", 1 << 40, 6),
+    ("T", 1_000_000_000_000, 6),
+    ("Gi", 1 << 30, 10),
+    ("G", 1_000_000_000, 10),
+    ("Mi", 1 << 20, 13),
+    ("M", 1_000_000, 13),
+    ("Ki", 1 << 10, 15),
+    ("k", 1_000, 15),
+    ("", 1, 18),
 ];
 
 impl FromStr for Amount {
@@ -39,21 +41,19 @@ impl FromStr for Amount {
         let bad = || NotAnAmount(text.chars().take(40).collect());
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
+        let (_, unit, most) = UNITS.iter().find(|(name, ..)| *name == unit).ok_or_else(bad)?;
         let number: u64 = number.parse().map_err(|_| bad())?;
-        let unit = match unit {
-            "" => 1,
-            unit => UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?.1,
-        };
-        number.checked_mul(unit).filter(|bytes| *bytes > 0).map(Self).ok_or_else(bad)
+        let short = number.checked_ilog10().is_some_and(|log| usize::try_from(log).is_ok_and(|log| log < *most));
+        number.checked_mul(*unit).filter(|_| short).map(Self).ok_or_else(bad)
     }
 }
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The pattern has no more than six digits before the largest units.
-        let fits = |unit: u64| unit < 1_000_000_000_000 || self.0 / unit < 1_000_000;
-        match UNITS.iter().find(|(_, unit)| self.0.is_multiple_of(*unit) && fits(*unit)) {
-            Some((name, unit)) => write!(f, "{}{name}", self.0 / unit),
+        let text = |unit: u64| (self.0 / unit).to_string();
+        let fits = |unit: u64, most: usize| self.0.is_multiple_of(unit) && text(unit).len() <= most;
+        match UNITS.iter().find(|(_, unit, most)| fits(*unit, *most)) {
+            Some((name, unit, _)) => write!(f, "{}{name}", text(*unit)),
             None => write!(f, "{}", self.0),
         }
     }
@@ -81,11 +81,8 @@ impl JsonSchema for Amount {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "string",
-            "maxLength": 20,
-            "pattern": "^[1-9][0-9]{0,14}(Ki|Mi|Gi|k|M|G)?$|^[1-9][0-9]{0,5}(Ti|T)$",
-        })
+        let units = UNITS.iter().map(|(name, _, most)| format!("^[1-9][0-9]{{0,{}}}{name}$", most - 1));
+        json_schema!({ "type": "string", "maxLength": 20, "pattern": units.collect::<Vec<_>>().join("|") })
     }
 }
 
@@ -113,5 +110,19 @@ mod tests {
         {
             assert!(text.parse::<Amount>().unwrap_err().to_string().contains(text), "{text}");
         }
+    }
+
+    /// What the schema takes and we cannot read would be a job that nothing is said of; what we write and the schema refuses would be an
+    /// order that reaches no node.
+    #[test]
+    fn the_largest_amount_of_each_unit_is_read_and_written_and_the_next_one_is_not() {
+        for (name, unit, most) in UNITS {
+            let largest = format!("{}{name}", "9".repeat(most));
+            let amount: Amount = largest.parse().unwrap();
+            assert_eq!(u128::from(amount.0), "9".repeat(most).parse::<u128>().unwrap() * u128::from(unit), "{largest}");
+            assert_eq!(amount.to_string().parse(), Ok(amount), "{largest}");
+            assert!(format!("1{}{name}", "0".repeat(most)).parse::<Amount>().is_err(), "{largest}");
+        }
+        assert!("999999999999999Gi".parse::<Amount>().is_err());
     }
 }

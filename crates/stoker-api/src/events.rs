@@ -30,11 +30,18 @@ pub(crate) fn events(
     if begins && outcome.started.is_some() && !outcome.lacks_nodes {
         let message = format!("Preheating {images} on {nodes}");
         events.push(event(kind, object, "Started", true, &message, now));
+        // What is ignored of an object of another project, which no schema can refuse.
+        let ignored = before.warnings.iter().filter(|_| kind.is_foreign());
+        events.extend(ignored.map(|warning| event(kind, object, "Ignored", false, warning, now)));
+        // Objects of other projects have no field for warnings.
+        if outcome.private && kind.is_foreign() {
+            events.push(event(kind, object, "ImagesShared", false, from_core::SHARED, now));
+        }
     }
     if outcome.waits_for_nodes() && !lacked_nodes {
-        let none =
-            "no node matches spec.nodes, so nothing is pulled; compare it with `kubectl get nodes --show-labels`";
-        let message = from_core::unseen(outcome).unwrap_or_else(|| none.into());
+        let [none, compare] = from_core::no_nodes(object);
+        let none = || format!("{none}, so nothing is pulled; {compare}");
+        let message = from_core::unseen(outcome).unwrap_or_else(none);
         events.push(event(kind, object, from_core::without_nodes(outcome).as_str(), false, &message, now));
     }
     if before.failed == 0
@@ -44,7 +51,14 @@ pub(crate) fn events(
         events.push(event(kind, object, "NodeFailed", false, &message, now));
     }
     if !before.ended && outcome.completed.is_some() {
+        let alone = outcome.alone.iter().filter(|_| kind.is_foreign());
+        events
+            .extend(alone.map(|image| event(kind, object, "DigestUnconfirmed", false, &from_core::alone(image), now)));
         let (good, reason, message) = match outcome.stage {
+            Stage::Succeeded if outcome.failed > 0 => {
+                let message = format!("Preheated {images} on {} of {nodes}; as many failed as may", outcome.succeeded);
+                (true, "Succeeded", message)
+            }
             Stage::Succeeded => (true, "Succeeded", format!("Preheated {images} on {nodes}")),
             _ if outcome.lacks_nodes => {
                 (false, "Failed", format!("Preheating {images} failed: no node matched before the deadline"))
@@ -65,6 +79,15 @@ pub(crate) fn unreadable(kind: &JobKind, object: &DynamicObject, problem: &str, 
     event(kind, object, stoker_core::Reason::StatusUnreadable.as_str(), false, &message, now)
 }
 
+/// The event of an object that has orders, and whose nodes are not known any more because objects of this kind cannot be listed.
+pub(crate) fn lost_sight(kind: &JobKind, object: &DynamicObject, unseen: &str, now: Timestamp) -> Write {
+    let message = format!(
+        "the nodes are not known, because {unseen} objects of this namespace cannot be listed; what was ordered stays as it is until \
+         then; `stoker install` prints the roles that allow it"
+    );
+    event(kind, object, stoker_core::Reason::CannotSee.as_str(), false, &message, now)
+}
+
 pub(crate) fn event(
     kind: &JobKind,
     object: &DynamicObject,
@@ -81,7 +104,9 @@ pub(crate) fn event(
     let version = object.metadata.resource_version.as_deref().unwrap_or_default();
     let unique = Key::of(&format!("{version} {message}")).to_string();
     let kind = resource.kind.to_lowercase();
-    let event_name = format!("{name:.150}.{kind}.{}.{unique:.16}", reason.to_lowercase().replace(' ', "-"));
+    // A part of a name must not end in a dash or a dot either.
+    let begins = name.get(..150).unwrap_or(&name).trim_end_matches(['-', '.']);
+    let event_name = format!("{begins}.{kind}.{}.{unique:.16}", reason.to_lowercase().replace(' ', "-"));
     let second = Timestamp::from_second(now.as_second()).unwrap_or(now).to_string();
     let target = Target {
         resource: ApiResource {
@@ -120,6 +145,16 @@ pub(crate) fn event(
     )
 }
 
+/// The same event, which tells of a write of this other object: it is told where that write has succeeded, whatever becomes of others.
+pub(crate) fn related(event: Write, to: &Target) -> Write {
+    let Write::Create(target, mut event) = event else { return event };
+    let Target { resource, namespace, name } = to;
+    event["related"] = json!({
+        "apiVersion": resource.api_version, "kind": resource.kind, "namespace": namespace, "name": name,
+    });
+    Write::Create(target, event)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +180,7 @@ mod tests {
                 labels: Default::default(),
                 ready: true,
                 ready_changed: None,
+                foreign: false,
             };
             world.apply(Event::Node(node));
             world.apply(Event::Orders(name.as_str().into(), Default::default()));
@@ -188,6 +224,44 @@ mod tests {
     }
 
     #[test]
+    fn the_part_of_a_long_name_that_an_event_is_named_after_is_a_name() {
+        let (mut object, _) = begun(1, 1);
+        for letter in ["-", "."] {
+            object.metadata.name = Some(format!("{}{letter}{}", "a".repeat(149), "b".repeat(20)));
+            let write = event(&crate::native::PREHEATS, &object, "Started", true, "x", Timestamp::UNIX_EPOCH);
+            assert!(write.target().name.starts_with(&format!("{}.preheat.", "a".repeat(149))), "{write:?}");
+        }
+    }
+
+    /// A Preheat says the same in its status.
+    #[test]
+    fn objects_of_other_projects_are_warned_by_events() {
+        let (mut object, mut outcome) = begun(1, 2);
+        let jobs = &crate::dialect::kruise::IMAGE_PULL_JOBS;
+        (object.data, object.types) = (json!({ "spec": { "image": "r.example/i0:1" } }), None);
+        let reasons = |kind: &JobKind, object: &DynamicObject, outcome: &Outcome| -> Vec<String> {
+            let events = events(kind, object, (1, outcome), Timestamp::UNIX_EPOCH).into_iter();
+            let reason = |write: Write| match write {
+                Write::Create(_, event) => event["reason"].as_str().unwrap().to_string(),
+                other => panic!("{other:?}"),
+            };
+            events.map(reason).collect()
+        };
+        outcome.private = true;
+        assert_eq!(reasons(jobs, &object, &outcome), ["Started", "ImagesShared"]);
+        outcome.private = false;
+        assert_eq!(reasons(jobs, &object, &outcome), ["Started"]);
+        object.data["status"] = json!({ "startTime": "1970-01-01T00:00:00Z", "desired": 2, "active": 2 });
+        outcome.alone = vec!["r.example/i0:1".into()];
+        assert_eq!(reasons(jobs, &object, &outcome), [""; 0], "another node may confirm it yet");
+        (outcome.stage, outcome.succeeded, outcome.completed) = (Stage::Succeeded, 2, Some(Timestamp::UNIX_EPOCH));
+        assert_eq!(reasons(jobs, &object, &outcome), ["DigestUnconfirmed", "Succeeded"]);
+        let native = &crate::native::PREHEATS;
+        (object.data, outcome.private) = (begun(1, 2).0.data, true);
+        assert!(reasons(native, &object, &outcome).iter().all(|reason| reason == "Started" || reason == "Succeeded"));
+    }
+
+    #[test]
     fn events_are_plain_sentences() {
         let (_, one) = begun(1, 1);
         let (mut object, mut outcome) = begun(2, 3);
@@ -198,6 +272,11 @@ mod tests {
         let none = "Warning NoNodes: no node matches spec.nodes, so nothing is pulled; compare it with `kubectl get nodes \
                     --show-labels`";
         assert_eq!(said(&object, &waiting), [none], "nothing has started");
+        let mut by_pods = object.clone();
+        by_pods.data["spec"]["nodes"] = json!({ "podSelector": {} });
+        let none = "Warning NoNodes: no pod of this namespace that is on a node matches spec.nodes.podSelector, so nothing is pulled; \
+                    compare it with `kubectl get pods -o wide --show-labels`";
+        assert_eq!(said(&by_pods, &waiting), [none]);
         object.data["status"] = json!({ "phase": "Running", "observedGeneration": 1, "desired": 0 });
         assert_eq!(said(&object, &waiting), [""; 0]);
         assert_eq!(said(&object, &outcome), ["Normal Started: Preheating 2 images on 3 nodes"], "now it has");

@@ -4,7 +4,17 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use stoker_core::select::{self, Operator, Requirement};
+
+/// The longest key of a label: a prefix of 253 characters, a slash and a name of 63.
+const LONGEST_KEY: usize = 317;
+/// The longest value of a label.
+const LONGEST_VALUE: usize = 63;
+/// A key of a label, as API servers accept it.
+const KEY: &str = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+/// A value of a label.
+const VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
 /// A selector on labels. An empty one takes everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -12,7 +22,10 @@ use stoker_core::select::{self, Operator, Requirement};
 pub struct LabelSelector {
     /// Labels that must have exactly these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(extend(
+        "maxProperties" = 64,
+        "additionalProperties" = json!({ "type": "string", "maxLength": LONGEST_VALUE, "pattern": VALUE })
+    ))]
     pub match_labels: BTreeMap<String, String>,
     /// Conditions that must all hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -28,13 +41,17 @@ pub struct LabelSelector {
 }]))]
 pub struct Expression {
     /// The label.
-    #[schemars(length(min = 1, max = 317))]
+    #[schemars(length(min = 1, max = LONGEST_KEY), regex(pattern = KEY))]
     pub key: String,
     /// How the label is compared.
     pub operator: Comparison,
     /// With what, for In and NotIn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256), inner(length(max = 63)), extend("x-kubernetes-list-type" = "atomic"))]
+    #[schemars(
+        length(max = 256),
+        inner(length(max = LONGEST_VALUE), regex(pattern = VALUE)),
+        extend("x-kubernetes-list-type" = "atomic")
+    )]
     pub values: Vec<String>,
 }
 
@@ -69,6 +86,36 @@ pub fn to_core(selector: &LabelSelector) -> select::Selector {
         values: expression.values.iter().cloned().collect(),
     });
     select::Selector(exact.chain(conditions).collect())
+}
+
+/// Why an API server would refuse this selector, where it would: what is in it is no key or no value of a label. The schema refuses
+/// values; it cannot refuse keys of `matchLabels`, and objects may be older than the schema.
+pub(crate) fn problem(selector: &LabelSelector) -> Option<String> {
+    let expressions = &selector.match_expressions;
+    let mut keys = selector.match_labels.keys().chain(expressions.iter().map(|expression| &expression.key));
+    let mut values = selector.match_labels.values().chain(expressions.iter().flat_map(|expression| &expression.values));
+    let say = |text: &String, what: &str| {
+        let start: String = text.chars().take(80).collect();
+        format!("`{start}` is not {what} of a label: use letters, digits, `-`, `_` and `.`, as in app=web")
+    };
+    let bad_key = keys.find(|key| !is_key(key)).map(|key| say(key, "a key"));
+    bad_key.or_else(|| values.find(|value| !is_value(value)).map(|value| say(value, "a value")))
+}
+
+/// Whether this is a key of a label.
+fn is_key(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let in_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    let ends = |text: &str| text.starts_with(char::is_alphanumeric) && text.ends_with(char::is_alphanumeric);
+    let is_domain = |text: &str| text.len() <= 253 && text.bytes().all(in_domain) && ends(text);
+    prefix.is_none_or(is_domain) && !name.is_empty() && is_value(name)
+}
+
+/// Whether this is a value of a label.
+fn is_value(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let ends = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_alphanumeric());
+    text.len() <= LONGEST_VALUE && text.bytes().all(legal) && ends(text.bytes().next()) && ends(text.bytes().last())
 }
 
 /// The selector as a request writes it; empty where it takes everything.
@@ -165,6 +212,46 @@ mod tests {
         for text in ["", "a b", "zone in a", "=x", "zone=a,,gpu", "zone in (a", "ключ=a"] {
             assert!(parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_an_api_server_would_refuse_is_found_before_it_is_asked() {
+        let selector = |key: &str, value: &str| {
+            let exact = LabelSelector { match_labels: [(key.into(), value.into())].into(), ..LabelSelector::default() };
+            let values = vec![value.to_string()];
+            let expression = Expression { key: key.into(), operator: Comparison::In, values };
+            [exact, LabelSelector { match_expressions: vec![expression], ..LabelSelector::default() }]
+        };
+        let (long_name, long_domain) = ("n".repeat(64), format!("{}/n", "d".repeat(254)));
+        for (key, value) in [("app", "web"), ("app", ""), ("a.b-c/App_1.x", "V-1_x.y"), ("A", "0")] {
+            for selector in selector(key, value) {
+                assert_eq!(problem(&selector), None, "{selector:?}");
+                assert_eq!(to_core(&parse(&to_text(&selector)).unwrap()), to_core(&selector), "{selector:?}");
+            }
+        }
+        for (key, value) in [
+            ("app", "a b"),
+            ("app", "a,b"),
+            ("app", "-a"),
+            ("app", "a."),
+            ("app", "ü"),
+            ("app", &long_name),
+            ("", "a"),
+            ("a b", "a"),
+            ("a,b", "a"),
+            ("/a", "a"),
+            ("x/", "a"),
+            ("X/a", "a"),
+            ("a/b/c", "a"),
+            (&long_name, "a"),
+            (&long_domain, "a"),
+            ("a=b", "a"),
+        ] {
+            for selector in selector(key, value) {
+                assert!(problem(&selector).is_some(), "{selector:?}");
+            }
+        }
+        assert_eq!(problem(&LabelSelector::default()), None);
     }
 
     proptest::proptest! {

@@ -15,6 +15,7 @@ pub mod native;
 pub mod node;
 pub mod pods;
 pub mod secret;
+mod share;
 pub mod sign;
 mod span;
 pub mod view;
@@ -27,9 +28,13 @@ use crate::dialect::kruise;
 
 pub use amount::{Amount, NotAnAmount};
 pub use any_object::AnyObject;
-pub use dialect::{DIALECTS, Dialect, JobKind, NotReadable, Summary, job_kinds};
+pub use dialect::{
+    DIALECTS, Dialect, JobKind, MadeOf, MissingJob, NotReadable, RootsOf, Summary, job_kinds, node_kinds, served_kinds,
+    workload_kinds,
+};
 pub use image::image;
 pub use node::PlainNode;
+pub use share::{NotAShare, Share};
 pub use sign::{HandOver, Sign};
 pub use span::{NotASpan, Span};
 pub use view::View;
@@ -45,5 +50,6 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
         ("stoker-nodepreheats", native::NodePreheat::crd()),
         ("kruise-imagepulljobs", kruise::crd::<kruise::ImagePullJob>()),
         ("kruise-imagelistpulljobs", kruise::crd::<kruise::ImageListPullJob>()),
+        ("kruise-nodeimages", kruise::crd::<kruise::NodeImage>()),
     ]
 }

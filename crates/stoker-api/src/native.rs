@@ -16,11 +16,11 @@ pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,
     SandboxSpec, SecretRef,
 };
-pub use status::{Condition, FailedNode, PreheatStatus, SecretProblem, WaitingFor};
+pub use status::{Condition, NodeFailure, PreheatStatus, SecretProblem, WaitingFor};
 
 use kube_core::discovery::ApiResource;
 
-use crate::dialect::{JobKind, project_job};
+use crate::dialect::{JobKind, RootsOf};
 use crate::view::{Kind, Row};
 
 /// The name of this dialect.
@@ -37,8 +37,11 @@ pub static PREHEATS: JobKind = JobKind {
     dialect: DIALECT,
     namespaced: true,
     verbs: &["delete"],
+    made_of: None,
+    roots: RootsOf::Objects,
+    in_half: true,
     derive: to_core::derive,
-    project: |root, reader, world, now| project_job(root, reader, world, now, from_core::status_change),
+    project: from_core::project,
     summary: to_core::summary,
 };
 

@@ -11,7 +11,7 @@ use crate::any_object::{Lenient, Meta, is_read_of};
 
 /// A Node, as far as anybody looks at it.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(from = "Text")]
+#[serde(from = "NodeText")]
 pub struct PlainNode {
     /// Without annotations, owners and managedFields.
     pub metadata: ObjectMeta,
@@ -29,6 +29,7 @@ impl PlainNode {
             labels: self.metadata.labels.unwrap_or_default(),
             ready: self.ready,
             ready_changed: self.ready_changed,
+            foreign: false,
         }
     }
 }
@@ -37,30 +38,30 @@ is_read_of!(PlainNode, Node);
 
 /// What is taken from the text. A Node has kilobytes more: its images above all.
 #[derive(Deserialize)]
-struct Text {
+struct NodeText {
     #[serde(default)]
     metadata: Meta,
     #[serde(default)]
-    status: Option<Status>,
+    status: Option<NodeConditions>,
 }
 
 #[derive(Default, Deserialize)]
-struct Status {
+struct NodeConditions {
     #[serde(default)]
-    conditions: Lenient<Vec<Lenient<Condition>>>,
+    conditions: Lenient<Vec<Lenient<NodeCondition>>>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Condition {
+struct NodeCondition {
     r#type: String,
     status: String,
     #[serde(default)]
     last_transition_time: Lenient<Time>,
 }
 
-impl From<Text> for PlainNode {
-    fn from(Text { metadata, status }: Text) -> Self {
+impl From<NodeText> for PlainNode {
+    fn from(NodeText { metadata, status }: NodeText) -> Self {
         let conditions =
             status.unwrap_or_default().conditions.0.into_iter().flatten().filter_map(|condition| condition.0);
         let ready = conditions.into_iter().find(|condition| condition.r#type == "Ready");

@@ -32,12 +32,12 @@ pub(crate) fn nodes(reader: &mut Reader<'_>, namespace: &str, selector: &LabelSe
     let query = Query { kind: &PODS, namespace: Some(namespace.to_owned()), labels: labels::to_text(selector) };
     let node = |row: &Row| match row {
         Row::Pod(node) => node.as_ref().map(ToString::to_string),
-        Row::Whole(_) | Row::Lease(_) | Row::Webhook(_) => None,
+        _ => None,
     };
     match reader.select(query) {
         Answer::Known(pods) => Answer::Known(pods.filter_map(|(_, row)| node(row)).collect()),
         Answer::Unlisted => Answer::Unlisted,
-        Answer::Refused => Answer::Refused,
+        Answer::Unseen => Answer::Unseen,
     }
 }
 

@@ -23,7 +23,7 @@ pub const COPY_PREFIX: &str = "pull-";
 
 /// A Secret of any type, as far as anybody looks at it. Nothing in it can fail its reading: the client would log it.
 #[derive(Clone, Deserialize)]
-#[serde(from = "Text")]
+#[serde(from = "SecretText")]
 pub struct SecretObject {
     metadata: ObjectMeta,
     logins: Option<PullSecret>,
@@ -46,7 +46,7 @@ is_read_of!(SecretObject, Secret);
 
 /// What is taken from the text.
 #[derive(Deserialize)]
-struct Text {
+struct SecretText {
     #[serde(default)]
     metadata: Meta,
     #[serde(default, rename = "type")]
@@ -55,8 +55,8 @@ struct Text {
     data: Lenient<BTreeMap<String, Lenient<ByteString>>>,
 }
 
-impl From<Text> for SecretObject {
-    fn from(Text { metadata, kind, data }: Text) -> Self {
+impl From<SecretText> for SecretObject {
+    fn from(SecretText { metadata, kind, data }: SecretText) -> Self {
         let ObjectMeta { name, namespace, uid, .. } = metadata.into();
         let metadata = ObjectMeta { name, namespace, uid, ..ObjectMeta::default() };
         let known = TYPES.into_iter().find(|(known, _)| kind.0.as_deref() == Some(known));

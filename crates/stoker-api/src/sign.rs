@@ -17,8 +17,11 @@ use crate::view::{Kind, Row};
 /// How the original controller of a dialect shows that it is at work.
 #[derive(Clone, Copy, Debug)]
 pub enum Sign {
-    /// It renews a Lease of this name, in whatever namespace it is installed.
+    /// It renews a Lease of this name in the namespace where it is usually installed. Everybody who may edit a namespace may make a
+    /// Lease of any name there, so Leases elsewhere say nothing: a controller elsewhere is known by its webhooks.
     Lease {
+        /// The namespace.
+        namespace: &'static str,
         /// The name.
         name: &'static str,
         /// Leases of that name alone.
@@ -44,9 +47,19 @@ impl Sign {
         }
     }
 
+    /// Whether an object of this namespace can be it.
+    pub fn is_in(&self, namespace: &str) -> bool {
+        match self {
+            Sign::Lease { namespace: own, .. } => *own == namespace,
+            Sign::Webhooks(_) => true,
+        }
+    }
+
     /// Whether it says anything where the kinds were handed over like this.
     pub fn counts(&self, hand_over: HandOver) -> bool {
         match self {
+            // Both work together, each on its own part.
+            _ if hand_over == HandOver::Half => false,
             // A controller that goes on for other kinds renews its Lease as before.
             Sign::Lease { .. } => hand_over != HandOver::Whole,
             // Whoever refuses or changes objects of these kinds has not handed them over.
@@ -63,11 +76,13 @@ pub enum HandOver {
     Unsaid,
     /// All kinds of the dialect are Stoker's, and the original controller goes on for other kinds.
     Whole,
+    /// The original controller goes on with the jobs. What its agents did on nodes is Stoker's.
+    Half,
 }
 
 impl HandOver {
     /// All that can be said, each with its word.
-    pub const WORDS: &[(&str, HandOver)] = &[("whole", HandOver::Whole)];
+    pub const WORDS: &[(&str, HandOver)] = &[("whole", HandOver::Whole), ("half", HandOver::Half)];
 }
 
 impl FromStr for HandOver {
@@ -140,7 +155,7 @@ fn webhook_row(configuration: DynamicObject) -> Row {
     let webhooks = all(&configuration.data, "webhooks");
     let rules: Vec<Value> = webhooks.iter().flat_map(|webhook| all(webhook, "rules")).collect();
     let named = |kind: &&JobKind| rules.iter().any(|rule| names(rule, &kind.kind.newest()));
-    Row::Webhook(dialect::job_kinds().filter(named).map(|kind| kind.kind.name).collect())
+    Row::Webhook(dialect::served_kinds().filter(named).map(|kind| kind.kind.name).collect())
 }
 
 /// Whether a rule is about this kind in particular. Policy engines ask for every group (`*`), and are no sign of anybody.
@@ -171,15 +186,17 @@ mod tests {
     #[test]
     fn webhooks_count_for_the_kinds_that_they_name() {
         let both = &["ImageListPullJob", "ImagePullJob"][..];
-        let cases: [(&[&str], &[&str], &[&str]); 14] = [
+        let all = &["ImageListPullJob", "ImagePullJob", "NodeImage"][..];
+        let cases: [(&[&str], &[&str], &[&str]); 15] = [
             (&["apps.kruise.io"], &["imagepulljobs"], &["ImagePullJob"]),
             (&["apps.kruise.io"], &["imagelistpulljobs"], &["ImageListPullJob"]),
             (&["apps.kruise.io"], &["clonesets", "imagepulljobs", "imagelistpulljobs"], both),
             (&["apps", "apps.kruise.io"], &["imagepulljobs"], &["ImagePullJob"]),
             (&["apps.kruise.io"], &["imagepulljobs/status"], &["ImagePullJob"]),
             (&["apps.kruise.io"], &["imagepulljobs/*"], &["ImagePullJob"]),
-            (&["apps.kruise.io"], &["*"], both),
-            (&["apps.kruise.io"], &["*/*"], both),
+            (&["apps.kruise.io"], &["*"], all),
+            (&["apps.kruise.io"], &["*/*"], all),
+            (&["apps.kruise.io"], &["nodeimages"], &["NodeImage"]),
             (&["apps.kruise.io"], &["*/scale"], &[]),
             (&["apps.kruise.io"], &["clonesets", "sidecarsets"], &[]),
             // Kyverno's and Gatekeeper's own.
@@ -230,7 +247,8 @@ mod tests {
     #[test]
     fn a_hand_over_that_is_not_known_is_refused_with_those_that_are() {
         assert_eq!("whole".parse::<HandOver>().unwrap(), HandOver::Whole);
-        let refused = "half".parse::<HandOver>().unwrap_err().to_string();
-        assert!(refused.contains("`half`") && refused.ends_with("it knows: whole"), "{refused}");
+        assert_eq!("half".parse::<HandOver>().unwrap(), HandOver::Half);
+        let refused = "a third".parse::<HandOver>().unwrap_err().to_string();
+        assert!(refused.contains("`a third`") && refused.ends_with("it knows: whole, half"), "{refused}");
     }
 }

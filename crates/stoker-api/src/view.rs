@@ -5,7 +5,9 @@
 //! read. So nobody keeps an index of what depends on what: a change makes those roots dirty that have read it, and a query is
 //! watched while somebody reads it. What follows does not depend on the order in which objects were heard of.
 
+mod cover;
 mod foreign;
+mod nodes;
 mod reader;
 mod rows;
 
@@ -14,16 +16,23 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
+use stoker_core::select::Selector;
 use stoker_core::{Event, Job, JobId, World};
 
-use crate::dialect::{self, JobKind, NotReadable};
+use crate::dialect::kruise::IMAGE_PULL_JOBS;
+use crate::dialect::{self, Dialect, JobKind, NotReadable, RootsOf};
 use crate::sign::HandOver;
-use crate::write::Write;
+use crate::write::{Target, Write};
+use cover::Cover;
 use foreign::Foreign;
-use reader::Read;
 pub use reader::{Answer, Reader};
-use rows::Rows;
-pub use rows::{Heard, Kind, ObjectName, Query, Row};
+use reader::{FailedWrites, Read};
+pub use rows::{Heard, Kind, ObjectName, Query, Row, controller_of, controls};
+use rows::{Kept, Rows};
+
+/// A kind of jobs that is refused has no objects only after this time: rights that were given a moment ago take a while to arrive
+/// everywhere, and orders for the jobs that are hidden until then must stay.
+const BELIEVED_AFTER: Duration = Duration::from_secs(60);
 
 /// An object that a dialect answers for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +99,10 @@ struct RootState {
     projected: BTreeSet<Read>,
     /// When it is to be projected although nothing has changed.
     wake: Option<Timestamp>,
+    /// Writes that have failed since it was last projected.
+    failed: FailedWrites,
+    /// Why its object cannot be read.
+    problem: Option<String>,
 }
 
 /// What a change of the jobs was, for whoever counts and logs.
@@ -107,6 +120,10 @@ pub struct View {
     rows: Rows,
     roots: BTreeMap<Root, RootState>,
     readers: BTreeMap<Read, BTreeSet<Root>>,
+    /// What serves the queries that are read.
+    cover: Cover,
+    /// Other queries are read than those that the cover was made for.
+    uncovered: bool,
     /// To be derived.
     dirty: BTreeSet<Root>,
     /// To be projected.
@@ -119,6 +136,14 @@ pub struct View {
     left_alone: BTreeMap<&'static str, String>,
     /// Kinds of which the World was told that they cannot be heard.
     frozen: BTreeSet<&'static str>,
+    /// How long this view had been in use when somebody last looked.
+    age: Duration,
+    /// Kinds of jobs that are refused, and how old this view was when that began.
+    refused: BTreeMap<&'static str, Duration>,
+    /// Dialects whose workloads are watched.
+    served: BTreeSet<&'static str>,
+    /// ImagePullJobs that are gone, or have ended, since nodes were last looked at for them.
+    over: BTreeSet<ObjectName>,
 }
 
 impl View {
@@ -132,15 +157,30 @@ impl View {
         self.foreign.handed_over = handed_over.clone();
     }
 
-    /// Every query that must be watched: all objects of every kind that means jobs, what is read besides, and signs of original
-    /// controllers of kinds that an API server has.
+    /// Has the workloads of these dialects watched. Without that none are: not everybody wants to let them be seen.
+    pub fn serve(&mut self, dialects: &BTreeSet<&'static str>) {
+        self.served = dialects.clone();
+    }
+
+    /// Every query that must be watched: all objects of every kind that means jobs, workloads that are served, what is read besides,
+    /// and signs of original controllers of kinds that an API server has.
     pub fn wanted(&self) -> BTreeSet<Query> {
-        let read = self.readers.keys().map_while(|read| match read {
-            Read::Query(query) => Some(query.clone()),
+        let new = self.uncovered.then(|| Cover::of(self.queries(), &self.cover));
+        let cover = new.as_ref().unwrap_or(&self.cover);
+        let read = self.queries().map(|query| cover.serving(query));
+        let jobs = dialect::served_kinds().filter(|kind| kind.in_half || !self.is_half(kind));
+        let jobs = jobs.map(|kind| Query::all(&kind.kind));
+        let served = self.served.iter().filter_map(|name| Dialect::named(name));
+        let workloads = served.flat_map(|dialect| dialect.workloads).map(|kind| Query::all(&kind.kind));
+        jobs.chain(workloads).chain(read).chain(self.foreign.wanted(&self.rows)).collect()
+    }
+
+    /// The queries that are read.
+    fn queries(&self) -> impl Iterator<Item = &Query> {
+        self.readers.keys().map_while(|read| match read {
+            Read::Query(query) => Some(query),
             Read::Object(..) | Read::Owned(_) | Read::Heard(_) => None,
-        });
-        let jobs = dialect::job_kinds().map(|kind| Query::all(&kind.kind));
-        jobs.chain(read).chain(self.foreign.wanted(&self.rows)).collect()
+        })
     }
 
     /// Whether every wanted query was answered, if only by a refusal. What is wanted is known when everything is settled.
@@ -157,7 +197,7 @@ impl View {
     pub fn see(&mut self, query: &Query, object: DynamicObject) {
         let name =
             (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default());
-        self.set(query, &name, Some((query.kind.keep)(object)));
+        self.set(query, &name, Kept::of(query, object));
     }
 
     /// An object of a query is there no more.
@@ -165,26 +205,40 @@ impl View {
         self.set(query, name, None);
     }
 
-    fn set(&mut self, query: &Query, name: &ObjectName, row: Option<Row>) {
+    fn set(&mut self, query: &Query, name: &ObjectName, row: Option<Kept>) {
+        self.note_end(query, name, row.as_ref());
+        let groups = self.groups(query, name);
+        let labels = self.rows.labels(query, name).cloned();
+        let labels = [labels, row.as_ref().and_then(|kept| kept.labels.clone())];
         let Some(owners) = self.rows.set(query, name, row) else { return };
-        for read in owners.into_iter().map(Read::Owned).chain([Read::Query(query.clone())]) {
-            self.touch_readers(&read);
+        owners.into_iter().for_each(|uid| self.touch_readers(&Read::Owned(uid)));
+        // Until everything is known nobody reads a part of it.
+        if matches!(self.rows.heard(query), Heard::Listed | Heard::Deaf { listed: true }) {
+            self.touch_served(query, |selector| labels.iter().flatten().any(|labels| labels.are(selector)));
         }
         if *query == Query::all(query.kind) {
             self.touch_readers(&Read::Object(query.kind, name.clone()));
-            if let Some(kind) = dialect::job_kinds().find(|kind| kind.kind == *query.kind) {
+            let mut kinds = dialect::served_kinds().chain(dialect::workload_kinds());
+            if let Some(kind) = kinds.find(|kind| kind.kind == *query.kind) {
                 let root = Root { kind, namespace: name.0.clone(), name: name.1.clone() };
                 self.dirty.insert(root);
             }
+            self.regroup(query, name, &groups);
         }
     }
 
     /// How far a query is known has changed.
     pub fn hear(&mut self, query: &Query, heard: Heard) {
         if self.rows.hear(query, heard) {
-            self.touch_readers(&Read::Query(query.clone()));
+            self.touch_served(query, |_| true);
             if *query == Query::all(query.kind) {
                 self.touch_readers(&Read::Heard(query.kind));
+            }
+            // What objects of nodes owe to jobs that are gone is done only while jobs are heard.
+            if heard == Heard::Listed && *query == Query::all(&IMAGE_PULL_JOBS.kind) {
+                let of_nodes = |root: &&Root| matches!(root.kind.roots, RootsOf::Nodes { .. });
+                let roots: Vec<Root> = self.roots.keys().filter(of_nodes).cloned().collect();
+                self.due.extend(roots);
             }
         }
     }
@@ -197,6 +251,7 @@ impl View {
     /// Looks for signs of original controllers, and leaves the objects of those that are at work alone. Time is how long the view has
     /// been in use. Returns the dialects of which something else is known than before.
     pub fn look(&mut self, now: Duration) -> Vec<&'static str> {
+        self.age = now;
         let unknown = self.foreign.unknown.clone();
         let mut changed = Vec::new();
         for (dialect, seen) in self.foreign.look(&self.rows, now) {
@@ -211,9 +266,10 @@ impl View {
         changed
     }
 
-    /// When a sign of an original controller is over if nothing happens until then.
+    /// When a sign of an original controller is over, or a refusal is believed, if nothing happens until then.
     pub fn next_look(&self) -> Option<Duration> {
-        self.foreign.wake()
+        let believed = self.refused.values().map(|since| *since + BELIEVED_AFTER).filter(|at| *at > self.age);
+        self.foreign.wake().into_iter().chain(believed).min()
     }
 
     /// Leaves all objects of a dialect to their original controller, of which this was seen, or takes them over.
@@ -233,11 +289,20 @@ impl View {
 
     fn touch_dialect(&mut self, dialect: &str) {
         self.dirty.extend(self.roots.keys().filter(|root| root.kind.dialect == dialect).cloned());
+        self.dirty.extend(self.all_groups(dialect));
     }
 
     /// Dialects that are left to their original controllers, and what was seen of these.
     pub fn left_alone(&self) -> &BTreeMap<&'static str, String> {
         &self.left_alone
+    }
+
+    /// Touches the readers of a query, or of those queries that its watch serves and whose selectors are such.
+    fn touch_served(&mut self, query: &Query, is_such: impl Fn(&Selector) -> bool) {
+        let Some(served) = self.cover.served(query) else { return self.touch_readers(&Read::Query(query.clone())) };
+        let touched = served.iter().filter(|(_, selector)| is_such(selector));
+        let touched = touched.filter_map(|(query, _)| self.readers.get(&Read::Query(query.clone()))).flatten();
+        self.dirty.extend(touched.cloned());
     }
 
     fn touch_readers(&mut self, read: &Read) {
@@ -249,28 +314,38 @@ impl View {
     pub fn settle(&mut self, world: &mut World) -> Settled {
         let mut settled = Settled::default();
         self.freeze(world);
-        while let Some(root) = self.dirty.pop_first() {
-            let mut reader = Reader::new(&self.rows);
-            let there = reader.own(&root).is_some();
+        world.tell_nodes(dialect::node_kinds().any(|kind| self.is_listed(kind)));
+        self.look_at_ends();
+        while let Some(root) = self.next_dirty() {
+            let half = self.is_half(root.kind);
+            self.tell_of_foreign(&root, world);
+            let mut reader = Reader::new(&self.rows, &self.cover).in_half(half);
+            let there = match root.kind.roots {
+                RootsOf::Objects => reader.own(&root).is_some(),
+                RootsOf::Nodes { .. } => reader.node_image(&root.name).is_some() || world.has_node(&root.name),
+                RootsOf::Groups => true,
+            };
             let dialect = root.kind.dialect;
             let derived = match there {
                 true if self.left_alone.contains_key(dialect) => Ok(Vec::new()),
+                true if half && !root.kind.in_half => Ok(Vec::new()),
                 // Nobody knows yet whose it is.
                 true if self.foreign.unknown.contains(dialect) => Err(Unready::Unlisted),
                 _ => (root.kind.derive)(&root, &mut reader),
             };
             let reads = reader.noted();
-            let jobs = match derived {
-                Ok(jobs) => jobs,
+            let (jobs, problem) = match derived {
+                Ok(jobs) => (jobs, None),
                 Err(Unready::Unlisted) => {
                     self.note(&root, |state| std::mem::replace(&mut state.derived, reads));
                     continue;
                 }
                 Err(Unready::NotReadable(problem)) => {
                     settled.problems.push(problem.to_string());
-                    Vec::new()
+                    (Vec::new(), Some(problem.problem))
                 }
             };
+            let there = there && !(matches!(root.kind.roots, RootsOf::Groups) && jobs.is_empty());
             let now: BTreeSet<JobId> = jobs.iter().map(|job| job.id.clone()).collect();
             let before = self.roots.get(&root).map(|state| state.jobs.clone()).unwrap_or_default();
             for id in before.difference(&now) {
@@ -279,7 +354,7 @@ impl View {
             }
             jobs.into_iter().for_each(|job| world.apply(Event::Job(Box::new(job))));
             self.note(&root, |state| {
-                state.jobs = now;
+                (state.jobs, state.problem) = (now, problem);
                 std::mem::replace(&mut state.derived, reads)
             });
             match there {
@@ -292,6 +367,19 @@ impl View {
         settled
     }
 
+    /// The next root to be derived. When all are, other queries may be read than before: then what serves them is chosen again, and those
+    /// are derived once more that are served by another watch.
+    fn next_dirty(&mut self) -> Option<Root> {
+        if self.dirty.is_empty() && std::mem::take(&mut self.uncovered) {
+            let cover = Cover::of(self.queries(), &self.cover);
+            let moved = self.queries().filter(|query| cover.serving(query) != self.cover.serving(query));
+            let moved: Vec<Query> = moved.cloned().collect();
+            self.cover = cover;
+            moved.into_iter().for_each(|query| self.touch_readers(&Read::Query(query)));
+        }
+        self.dirty.pop_first()
+    }
+
     /// Changes what was read for a root, of which the closure returns what it was before.
     fn note(&mut self, root: &Root, change: impl FnOnce(&mut RootState) -> BTreeSet<Read>) {
         let state = self.roots.entry(root.clone()).or_default();
@@ -302,10 +390,12 @@ impl View {
                 readers.remove(root);
                 if readers.is_empty() {
                     self.readers.remove(read);
+                    self.uncovered |= matches!(read, Read::Query(_));
                 }
             }
         }
         for read in now {
+            self.uncovered |= matches!(read, Read::Query(_)) && !self.readers.contains_key(&read);
             self.readers.entry(read).or_default().insert(root.clone());
         }
     }
@@ -331,12 +421,17 @@ impl View {
 
     /// Tells the World of which kinds of jobs nothing can be heard.
     fn freeze(&mut self, world: &mut World) {
-        for kind in dialect::job_kinds() {
-            let deaf = match self.rows.heard(&Query::all(&kind.kind)) {
+        for kind in dialect::served_kinds() {
+            let heard = self.rows.heard(&Query::all(&kind.kind));
+            if heard != Heard::Refused {
+                self.refused.remove(kind.kind.name);
+            }
+            let deaf = match heard {
                 Heard::Deaf { .. } => true,
                 // Orders for jobs of which nobody knows yet whether they are ours stay as they are.
                 Heard::Listed => self.foreign.unknown.contains(kind.dialect),
-                Heard::Unlisted | Heard::Refused => false,
+                Heard::Refused => self.age < *self.refused.entry(kind.kind.name).or_insert(self.age) + BELIEVED_AFTER,
+                Heard::Unlisted => false,
             };
             if deaf == self.frozen.contains(kind.kind.name) {
                 continue;
@@ -360,7 +455,15 @@ impl View {
         self.due.extend(Root::of(job).filter(|root| self.roots.contains_key(root)));
     }
 
-    /// A write of this root has failed.
+    /// A write of this root has failed, and why.
+    pub fn failed(&mut self, root: Root, target: &Target, why: &str) {
+        if let Some(state) = self.roots.get_mut(&root) {
+            state.failed.insert((target.resource.kind.clone(), target.name.clone()), why.to_owned());
+        }
+        self.touch_root(root);
+    }
+
+    /// This root is to be projected again.
     pub fn touch_root(&mut self, root: Root) {
         if self.roots.contains_key(&root) {
             self.due.insert(root);
@@ -388,16 +491,31 @@ impl View {
     pub fn project(&mut self, root: &Root, world: &World, now: Timestamp) -> Vec<Write> {
         self.due.remove(root);
         let dialect = root.kind.dialect;
-        let theirs = self.left_alone.contains_key(dialect) || self.foreign.unknown.contains(dialect);
-        if theirs || !self.roots.contains_key(root) {
+        let half = self.is_half(root.kind);
+        let theirs = self.left_alone.contains_key(dialect)
+            || self.foreign.unknown.contains(dialect)
+            || half && !root.kind.in_half;
+        if !self.roots.contains_key(root) {
             return Vec::new();
         }
-        let mut reader = Reader::new(&self.rows);
+        if theirs {
+            // Nobody has read for it what was read before.
+            self.note(root, |state| std::mem::take(&mut state.projected));
+            return Vec::new();
+        }
+        let failed = self.roots.get_mut(root).map(|state| std::mem::take(&mut state.failed)).unwrap_or_default();
+        let problem = self.roots.get(root).and_then(|state| state.problem.as_deref());
+        let mut reader = Reader::new(&self.rows, &self.cover).in_half(half).after(failed).about(problem);
         let Projected { writes, wake } = (root.kind.project)(root, &mut reader, world, now);
         let reads = reader.noted();
         self.note(root, |state| std::mem::replace(&mut state.projected, reads));
         self.set_wake(root, wake);
         writes
+    }
+
+    /// Why the object of a root cannot be read, where that is so.
+    pub fn problem(&self, root: &Root) -> Option<&str> {
+        self.roots.get(root)?.problem.as_deref()
     }
 
     /// The object of a root.

@@ -36,6 +36,8 @@ pub enum Write {
     /// A JSON merge patch of the object as it is in the one version that the patch names: what somebody else has changed meanwhile
     /// ends it.
     Guarded(Target, Value),
+    /// The same of its status.
+    GuardedStatus(Target, Value),
     /// A new object.
     Create(Target, Value),
     /// The object goes, if it is still the one with this uid.
@@ -49,6 +51,7 @@ impl Write {
             Write::Patch(target, _)
             | Write::Status(target, _)
             | Write::Guarded(target, _)
+            | Write::GuardedStatus(target, _)
             | Write::Create(target, _)
             | Write::Delete(target, _) => target,
         }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
 use serde_json::json;
 use stoker_api::view::{Query, Root};
-use stoker_api::{View, Write, job_kinds};
+use stoker_api::{View, Write, served_kinds};
 use stoker_core::{Event, World};
 use stoker_testbed::paper::Paper;
 
@@ -51,6 +51,7 @@ fn fleet() -> World {
             labels: [("resource-pool".to_string(), pool.to_string())].into(),
             ready: true,
             ready_changed: None,
+            foreign: false,
         }));
         world.apply(Event::Orders(name.into(), Default::default()));
     }
@@ -73,6 +74,7 @@ fn shown(write: &Write) -> String {
         Write::Patch(_, value) => format!("patch {name}\n{value:#}\n"),
         Write::Status(_, value) => format!("status of {name}\n{value:#}\n"),
         Write::Guarded(_, value) => format!("patch of one version of {name}\n{value:#}\n"),
+        Write::GuardedStatus(_, value) => format!("status of one version of {name}\n{value:#}\n"),
         Write::Delete(..) => format!("delete {name}\n"),
     }
 }
@@ -92,7 +94,7 @@ fn walk(manifest: &str) -> String {
 
     let (mut view, world) = seen(&paper, now);
     let jobs: String = world.jobs().map(|id| format!("{:#?}\n\n", world.job(id).unwrap())).collect();
-    let base: Vec<Query> = job_kinds().map(|kind| Query::all(&kind.kind)).collect();
+    let base: Vec<Query> = served_kinds().map(|kind| Query::all(&kind.kind)).collect();
     let asked = view.wanted().into_iter().filter(|query| !base.contains(query));
     let asked: String =
         asked.map(|query| format!("watches {}s with `{}`\n\n", query.kind.name, query.labels)).collect();

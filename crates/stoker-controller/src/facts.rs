@@ -14,10 +14,11 @@ pub(crate) fn version(object: &impl ResourceExt) -> u64 {
 /// Orders of a NodePreheat, and what its agent says: its reports and its features. Entries that cannot be read are logged and
 /// left out.
 pub(crate) fn node(object: NodeObject) -> (Event, [Event; 2]) {
-    for problem in &object.broken {
-        tracing::warn!("an entry cannot be read and is left out: {problem}");
-    }
     let name: NodeName = object.name_any().into();
+    if let Some(first) = object.broken.first() {
+        let entries = object.broken.len();
+        tracing::warn!(node = %name, entries, "entries of the NodePreheat cannot be read and are left out; the first: {first}");
+    }
     let takes_logins = key(&object).is_some();
     let features = object.features.into_iter().filter(|feature| takes_logins || feature != SEALED);
     let said = [Event::Reports(name.clone(), object.reports), Event::Features(name.clone(), features.collect())];

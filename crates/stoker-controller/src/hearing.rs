@@ -86,11 +86,29 @@ impl Hearing {
     /// A fact about Nodes.
     pub(crate) fn node(&mut self, fact: Fact<model::Node>) {
         match fact {
-            Fact::There(node, _) => self.world.apply(Event::Node(node)),
-            Fact::Gone((_, name)) => self.world.apply(Event::NodeGone(name.into())),
+            Fact::There(node, _) => {
+                // Of a heartbeat nothing follows.
+                let known = self.world.node(&node.name);
+                let name = (known != Some(&node)).then(|| node.name.clone());
+                // What somebody else's node of this name was told and has said is none of this one's. It has no agent until that is seen.
+                if known.is_some_and(|known| known.foreign) && self.node_version(&node.name) == 0 {
+                    self.world.apply(Event::AgentGone(node.name.clone()));
+                }
+                self.world.apply(Event::Node(node));
+                name.iter().for_each(|name| self.touch_node(name));
+            }
+            Fact::Gone((_, name)) => {
+                self.world.apply(Event::NodeGone(name.as_str().into()));
+                self.touch_node(&name);
+            }
             Fact::Listed | Fact::Resumed | Fact::Refused => self.hears(NODE),
             Fact::Deaf => self.deaf(NODE),
         }
+    }
+
+    /// Something of this node has changed: objects of other projects may show it.
+    pub(crate) fn touch_node(&mut self, name: &str) {
+        self.view.touch_node(name, self.world.has_node(name));
     }
 
     /// NodePreheats can be heard, or cannot.
@@ -153,6 +171,11 @@ impl Hearing {
         // The order says whose it is; thousands of reports need not say it once more.
         object.reports.values_mut().for_each(|report| report.jobs.clear());
         let (orders, said) = facts::node(object);
+        // Where an agent of ours is, nobody else plays it.
+        if self.world.node(&name).is_some_and(|node| node.foreign) {
+            self.world.apply(Event::NodeGone(name.as_str().into()));
+            self.world.apply(Event::AgentGone(name.as_str().into()));
+        }
         if !assumed {
             self.world.apply(orders);
         }
@@ -170,6 +193,8 @@ impl Hearing {
     pub(crate) fn forget_node(&mut self, name: &str) {
         self.node_sights.forget(name);
         self.world.apply(Event::AgentGone(name.into()));
+        // Somebody else may play the agent there.
+        self.touch_node(name);
     }
 
     /// A fact about the objects of a query.
@@ -257,6 +282,9 @@ mod tests {
     use crate::moment::Moments;
     use serde_json::json;
     use std::sync::Arc;
+    use std::time::Duration;
+    use stoker_core::Reference;
+    use stoker_core::model::{Ask, Order, Policy, Pull, Sandbox, Terms};
 
     fn hearing() -> Hearing {
         let clock: Clock = Arc::new(jiff::Timestamp::now);
@@ -282,6 +310,30 @@ mod tests {
         assert_eq!(hearing.overtaken(), None);
         hearing.row(&both[0], Fact::There(pod(6), Source::List(moments.now())));
         assert_eq!(hearing.overtaken(), Some(Overtaken::RolledBack), "one watch goes back only where its server does");
+    }
+
+    /// What whoever played its agent was told and has said is none of its own.
+    #[test]
+    fn a_node_inherits_nothing_of_a_foreign_one_of_its_name() {
+        let (mut hearing, image) = (hearing(), "reg.test/web:1".parse::<Reference>().unwrap());
+        let labels = BTreeMap::new();
+        let foreign = model::Node { name: "n1".into(), labels, ready: true, ready_changed: None, foreign: true };
+        let pull = Pull {
+            policy: Policy::Always,
+            timeout: Duration::from_secs(600),
+            retries: 3,
+            bandwidth: None,
+            priority: 0,
+            sandbox: Sandbox::default(),
+            source: Default::default(),
+            upstream_copies: None,
+        };
+        let terms = Terms { pull, logins: Vec::new(), progress: Duration::from_secs(60) };
+        let order = Order::new(image.name(), BTreeSet::new(), Timestamp::UNIX_EPOCH, Ask::Fetch(None), terms);
+        hearing.world.apply(Event::Node(foreign.clone()));
+        hearing.world.apply(Event::Orders("n1".into(), [(image.key(), order)].into()));
+        hearing.node(Fact::There(model::Node { foreign: false, ..foreign }, Source::Watch));
+        assert_eq!(hearing.world.orders("n1"), Some(BTreeMap::new()));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod key;
 mod logins;
+mod refused;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,14 +11,16 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use stoker_api::native::NodeObject;
-use stoker_api::view::Query;
-use stoker_api::{Write, job_kinds};
+use stoker_api::view::{Query, Root};
+use stoker_api::{RootsOf, Write, served_kinds};
+use stoker_core::world::NodeTroubles;
 use stoker_core::{SecretId, model};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use self::key::AgentKey;
-use crate::due::Due;
+use self::refused::RefusedOrders;
+use crate::due::{Due, Ended, Next};
 use crate::facts;
 use crate::hearing::Hearing;
 use crate::moment::Source;
@@ -28,24 +31,36 @@ use crate::writer::{Answer, Done, Numbered};
 /// Roots that are looked at in one turn, at most.
 const ROOTS_A_TURN: usize = 64;
 
+/// Nodes whose objects of other projects are written at one time, at most.
+const NODES_AT_ONCE: usize = 32;
+
+/// Whether a root is a node, of which there may be thousands.
+pub(crate) fn is_node(root: &Root) -> bool {
+    matches!(root.kind.roots, RootsOf::Nodes { .. })
+}
+
 /// What is under way.
 pub(crate) struct Leading {
     /// Of the NodePreheats, besides what the World holds.
     nodes: BTreeMap<String, Agent>,
     secrets: Secrets,
-    /// Of the Secrets that jobs named when all objects were known: those that were not read yet. Until then nothing is planned, or
-    /// what is known to be missing would be unknown for a moment.
-    unread: Option<BTreeSet<SecretId>>,
+    /// Of the Secrets that jobs named when all objects were known: those that were not read yet, and until when they are waited for.
+    /// Until then nothing is planned, or what is known to be missing would be unknown for a moment.
+    unread: Option<(BTreeSet<SecretId>, Instant)>,
     /// Nodes whose orders name logins that are not there, or not for the key that the node has now.
     lacking: BTreeSet<String>,
     /// Nodes whose agents said another key that is not followed yet.
     rekeyed: BTreeSet<String>,
+    /// Nodes with orders that the API server refuses.
+    refusing: BTreeSet<String>,
     /// To be told once, when no order names a copy of a Secret, as earlier versions made them.
     no_copies: Option<Arc<Notify>>,
     /// Orders that are planned and not handed to the writer.
     owed: Owed,
     /// Writes of roots.
     due: Due,
+    /// The node that was last looked at for what its objects ask for.
+    last_node: String,
     writes: mpsc::UnboundedSender<Numbered>,
     /// Of the last write.
     number: u64,
@@ -60,6 +75,8 @@ struct Agent {
     /// Its logins, as they will be when all writes under way have arrived.
     logins: Present,
     names_copies: bool,
+    /// Orders that the API server does not take.
+    refused: RefusedOrders,
     /// The newest write of orders that was handed out and has not ended; 0 for none.
     pending: u64,
     /// The version of its object that was known then.
@@ -79,9 +96,11 @@ impl Leading {
             unread: None,
             lacking: BTreeSet::new(),
             rekeyed: BTreeSet::new(),
+            refusing: BTreeSet::new(),
             no_copies: Some(no_copies),
             owed,
             due: Due::default(),
+            last_node: String::new(),
             writes,
             number: 0,
         }
@@ -115,13 +134,27 @@ impl Leading {
 
     /// A write has ended. That an object is gone its watch says too.
     pub(crate) fn acknowledge(&mut self, hearing: &mut Hearing, Done { target, number, answer, at }: Done) {
-        if let Some(root) = self.due.end(number) {
-            let kind = job_kinds().find(|kind| kind.kind.name == target.resource.kind);
+        let ended = match &answer {
+            Answer::Node(_) | Answer::Object(_) => Ended::There,
+            Answer::Gone => Ended::Gone,
+            Answer::Failed(_) | Answer::Refused { .. } => Ended::Failed,
+        };
+        let root = match self.due.end(number, ended) {
+            Some(Next::Again(event, tries)) => return self.tell(event, Some(tries)),
+            Some(Next::Told) => return,
+            Some(Next::Of(root, events)) => {
+                events.into_iter().for_each(|event| self.tell(event, None));
+                Some(root)
+            }
+            None => None,
+        };
+        if let Some(root) = root {
+            let kind = served_kinds().find(|kind| kind.kind.name == target.resource.kind);
             match (answer, kind) {
                 (Answer::Object(object), Some(kind)) => {
                     hearing.see_row(&Query::all(&kind.kind), *object, Source::Answer(at));
                 }
-                (Answer::Failed, _) => hearing.view.touch_root(root),
+                (Answer::Failed(why), _) => hearing.view.failed(root, &target, &why),
                 _ => {}
             }
             return;
@@ -132,10 +165,47 @@ impl Leading {
             agent.pending = 0;
         }
         match answer {
-            Answer::Node(object) => self.see_node(hearing, *object, Source::Answer(at)),
+            Answer::Node(object) => {
+                if let Some(agent) = self.nodes.get_mut(&target.name).filter(|_| self.refusing.contains(&target.name)) {
+                    agent.refused.see(&object.orders);
+                    let troubles = hearing.world.troubles(&target.name);
+                    let troubles = NodeTroubles { refused: agent.refused.words(), ..troubles };
+                    hearing.world.set_troubles(&target.name, troubles);
+                }
+                self.see_node(hearing, *object, Source::Answer(at));
+            }
             Answer::Gone => self.lost_node(hearing, &target.name),
-            Answer::Object(_) | Answer::Failed => {}
+            Answer::Refused { order, why } => self.refuse(hearing, &target.name, &order, why),
+            Answer::Object(_) | Answer::Failed(_) => {}
         }
+    }
+
+    /// The API server does not take an order of a node. Its jobs are told, and it is tried again later.
+    fn refuse(&mut self, hearing: &mut Hearing, name: &str, order: &str, why: String) {
+        let Some(agent) = self.nodes.get_mut(name) else { return };
+        let Ok(key) = order.parse::<model::Key>() else { return };
+        let Some(order) = hearing.world.orders(name).and_then(|mut orders| orders.remove(&key)) else { return };
+        tracing::warn!(node = name, image = order.image, "the API server refuses an order: {why}");
+        agent.refused.add(key, order, why, Instant::now());
+        let troubles = NodeTroubles { refused: agent.refused.words(), ..hearing.world.troubles(name) };
+        hearing.world.set_troubles(name, troubles);
+        self.refusing.insert(name.into());
+    }
+
+    /// Has refused orders tried again whose time has come. Returns when there are more.
+    fn retry_refused(&mut self, now: Instant) -> Option<Instant> {
+        let mut next = None;
+        for name in std::mem::take(&mut self.refusing) {
+            let Some((agent, due)) = self.nodes.get(&name).and_then(|agent| Some((agent, agent.refused.due()?))) else {
+                continue;
+            };
+            match due <= now {
+                true => self.owed.add(&name, agent.refused.keys()),
+                false => next = Some(next.map_or(due, |next: Instant| next.min(due))),
+            }
+            self.refusing.insert(name);
+        }
+        next
     }
 
     /// The orders of a node could not be written because its object was not there.
@@ -155,6 +225,7 @@ impl Leading {
         self.nodes.remove(name);
         self.lacking.remove(name);
         self.rekeyed.remove(name);
+        self.refusing.remove(name);
         self.owed.forget(name);
         hearing.forget_node(name);
     }
@@ -164,9 +235,12 @@ impl Leading {
         let now = (hearing.clock)();
         let begun = Instant::now();
         let rekeys = self.follow_keys(hearing, begun);
+        let retries = self.retry_refused(begun);
         let plan = hearing.world.plan(now);
         hearing.metrics.planned(&plan, begun);
-        for write in &plan.orders {
+        // What a node of somebody else is ordered is shown in its own object.
+        let own = |node: &str| !hearing.world.node(node).is_some_and(|node| node.foreign);
+        for write in plan.orders.iter().filter(|write| own(&write.node)) {
             self.owed.add(&write.node, write.changes.keys().copied());
         }
         self.secrets.want(hearing.world.wanted_secrets());
@@ -181,22 +255,47 @@ impl Leading {
             hearing.view.touch(id);
         }
         plan.outcomes.iter().for_each(|outcome| hearing.view.touch(&outcome.job));
-        plan.wake.into_iter().chain(rekeys.map(|at| model::after(now, at - begun))).min()
+        plan.nodes.iter().for_each(|node| hearing.touch_node(node));
+        let own = rekeys.into_iter().chain(retries).map(|at| model::after(now, at - begun));
+        plan.wake.into_iter().chain(own).min()
     }
 
     /// Hands out the writes of roots that are due; not of all, if there are many. Returns whether there are more.
     pub(crate) fn project(&mut self, hearing: &mut Hearing) -> bool {
         let now = (hearing.clock)();
+        // There may be thousands of nodes: what they ask for waits as roots, and not as writes.
+        let of_nodes = NODES_AT_ONCE.saturating_sub(self.due.nodes());
         let free = hearing.view.due(now).filter(|root| !self.due.is_busy(root));
-        let roots: Vec<_> = free.take(ROOTS_A_TURN).cloned().collect();
+        let (nodes, others): (Vec<&Root>, Vec<&Root>) = free.partition(|root| is_node(root));
+        let left_out = nodes.len() > of_nodes;
+        // By turns: nodes whose writes fail again and again keep no other from being written.
+        let (before, after) = nodes.split_at(nodes.partition_point(|root| root.name <= self.last_node));
+        let nodes: Vec<&Root> = after.iter().chain(before).take(of_nodes).copied().collect();
+        let last_node = nodes.last().map(|root| root.name.clone());
+        let roots: Vec<Root> = nodes.into_iter().chain(others).take(ROOTS_A_TURN).cloned().collect();
+        self.last_node = last_node.unwrap_or_else(|| std::mem::take(&mut self.last_node));
         for root in &roots {
-            for write in hearing.view.project(root, &hearing.world, now) {
-                self.number += 1;
-                self.due.hand_out(root, self.number);
-                self.write(write);
-            }
+            let writes = hearing.view.project(root, &hearing.world, now);
+            let writes = self.due.begin(root, writes);
+            self.hand_out(root, writes);
         }
-        roots.len() == ROOTS_A_TURN
+        // Nodes without anything to write have made room for others.
+        roots.len() == ROOTS_A_TURN || left_out && self.due.nodes() < NODES_AT_ONCE
+    }
+
+    /// Sends an event about writes that have ended.
+    fn tell(&mut self, event: Write, tries: Option<u8>) {
+        self.number += 1;
+        self.due.tell(self.number, event.clone(), tries);
+        self.write(event);
+    }
+
+    fn hand_out(&mut self, root: &Root, writes: Vec<Write>) {
+        for write in writes {
+            self.number += 1;
+            self.due.hand_out(root, self.number, &write);
+            self.write(write);
+        }
     }
 
     /// Whether there are orders that the writer has not got.

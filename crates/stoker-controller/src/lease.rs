@@ -16,11 +16,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
-use crate::problem::{Problem, Said};
+use crate::problem::{LastProblem, Problem};
 use crate::run::Settings;
 
 /// The name of the Lease, in Stoker's namespace.
-pub(crate) const NAME: &str = "stoker-controller";
+pub(crate) const NAME: &str = crate::home::CONTROLLER;
 /// The annotation in which its holder says which dialects it leaves to their original controllers: a JSON object with what it has seen
 /// of these. Whoever explains a job reads it there: only the leader knows how it was started, and looks for long enough.
 pub(crate) const LEFT_ALONE: &str = "stoker.dev/left-alone";
@@ -39,7 +39,7 @@ const PATIENCE: Duration = Duration::from_secs(4);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The lease in the hands of this controller.
-pub(crate) struct Held {
+pub(crate) struct HeldLease {
     /// How often it has changed hands.
     pub(crate) transitions: i64,
     /// Until when it is certainly ours.
@@ -51,7 +51,7 @@ pub(crate) struct Held {
 /// What was seen of the original controllers of dialects, by dialect.
 type LeftAlone = BTreeMap<&'static str, String>;
 
-impl Held {
+impl HeldLease {
     fn new(transitions: i64, asked: Instant) -> Self {
         let until = watch::Sender::new(asked + RENEW_DEADLINE);
         Self { transitions, until, left_alone: watch::Sender::new(LeftAlone::new()) }
@@ -112,8 +112,8 @@ impl Candidate {
     }
 
     /// Waits until it is the one.
-    pub(crate) async fn acquire(&self) -> Held {
-        let (mut unseen, mut untaken) = (Said::default(), Said::default());
+    pub(crate) async fn acquire(&self) -> HeldLease {
+        let (mut unseen, mut untaken) = (LastProblem::default(), LastProblem::default());
         let mut watch = self.watch();
         let mut seen: Option<Lease> = None;
         let mut known = false;
@@ -124,7 +124,7 @@ impl Candidate {
             if free {
                 let asked = Instant::now();
                 match tokio::time::timeout(PATIENCE, self.take(seen.as_ref())).await {
-                    Ok(Ok(lease)) => return Held::new(transitions(&lease), asked),
+                    Ok(Ok(lease)) => return HeldLease::new(transitions(&lease), asked),
                     Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
                         tracing::debug!("somebody else was faster: {}", status.message);
                         untaken.forget();
@@ -178,7 +178,7 @@ impl Candidate {
 
     /// Renews for as long as that works; returns when the lease is lost, or may be. A renewal without an answer is not given
     /// up for the next one: an API server that was silent for a while may answer the old request first, or the new one only.
-    pub(crate) async fn keep(&self, held: &Held) {
+    pub(crate) async fn keep(&self, held: &HeldLease) {
         let mut renewals = FuturesUnordered::new();
         let mut next = Instant::now() + RENEW_EVERY;
         loop {
@@ -242,7 +242,7 @@ impl Candidate {
     }
 
     /// Writes the lease with the version that it has now; false where somebody else holds it.
-    async fn renew(&self, held: &Held) -> Result<bool, kube::Error> {
+    async fn renew(&self, held: &HeldLease) -> Result<bool, kube::Error> {
         loop {
             let lease = self.leases.get(NAME).await?;
             if holder(&lease) != Some(&self.identity) {
@@ -308,7 +308,7 @@ fn not_taken(namespace: &str, problem: Option<&kube::Error>) -> String {
 }
 
 /// Says a problem aloud when it is another one than before.
-fn warn(said: &mut Said, text: &str) {
+fn warn(said: &mut LastProblem, text: &str) {
     match said.is_new(text) {
         true => tracing::warn!("{text}"),
         false => tracing::debug!("{text}"),
@@ -336,7 +336,7 @@ mod tests {
     async fn a_term_is_counted_from_the_request_and_ends_with_the_lease() {
         let asked = Instant::now();
         tokio::time::advance(Duration::from_secs(3)).await;
-        let held = Held::new(0, asked);
+        let held = HeldLease::new(0, asked);
         let mut term = held.term();
         tokio::time::advance(RENEW_DEADLINE - Duration::from_secs(4)).await;
         assert!(term.holds().now_or_never().is_some(), "1 s before the deadline");

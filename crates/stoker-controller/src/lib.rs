@@ -2,11 +2,13 @@
 //!
 //! Decides nothing. Only the watches and the writer hold a client; time comes from the clock that is handed in.
 
+mod apart;
 mod due;
 mod facts;
 mod hearing;
 #[cfg(test)]
 mod histories;
+pub mod home;
 mod leading;
 mod lease;
 mod lifecycle;

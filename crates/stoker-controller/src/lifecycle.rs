@@ -20,7 +20,7 @@ use crate::problem::Problem;
 use crate::run::Error;
 use crate::watch::{Fact, Watch};
 
-enum Input {
+enum LifecycleFact {
     Node(Fact<(String, bool)>),
     /// A Lease that was made or renewed.
     Lease(Fact<String>),
@@ -41,13 +41,13 @@ pub async fn watch_over_nodes(
     let (nodes, to) = (Watch::new(vec![Api::<PlainNode>::all(client.clone())], "Node", &moments), input.clone());
     tasks.spawn(async move {
         let read = |node: PlainNode| (node.name_any(), node.ready);
-        nodes.run(to, |fact, _| Input::Node(fact.map(read))).await;
+        nodes.run(to, |fact, _| LifecycleFact::Node(fact.map(read))).await;
     });
     let leases = Api::<AnyObject>::namespaced_with(client.clone(), lease_namespace, &ApiResource::erase::<Lease>(&()));
     let leases = Watch::new(vec![leases], "Lease", &moments);
     tasks.spawn(async move {
         let read = |lease: AnyObject| lease.name_any();
-        leases.run(input, |fact, _| Input::Lease(fact.map(read))).await;
+        leases.run(input, |fact, _| LifecycleFact::Lease(fact.map(read))).await;
     });
     // By when each ready node must be heard of again; our own clock, so that no other can be wrong.
     let mut deadlines: BTreeMap<String, Instant> = BTreeMap::new();
@@ -59,28 +59,28 @@ pub async fn watch_over_nodes(
             () = cancel.cancelled() => return Ok(()),
             Some(_) = tasks.join_next() => return Err(Error::Ended("watch over nodes")),
             Some(input) = inputs.recv() => match input {
-                Input::Node(Fact::There((name, true), _)) => {
+                LifecycleFact::Node(Fact::There((name, true), _)) => {
                     deadlines.entry(name).or_insert_with(|| Instant::now() + patience);
                 }
-                Input::Node(Fact::There((name, false), _) | Fact::Gone((_, name))) => {
+                LifecycleFact::Node(Fact::There((name, false), _) | Fact::Gone((_, name))) => {
                     deadlines.remove(&name);
                 }
-                Input::Lease(Fact::There(name, _)) => {
+                LifecycleFact::Lease(Fact::There(name, _)) => {
                     if let Some(deadline) = deadlines.get_mut(&name) {
                         *deadline = Instant::now() + patience;
                     }
                 }
-                Input::Node(Fact::Deaf) => hears_nodes = false,
-                Input::Lease(Fact::Deaf) => hears_leases = false,
-                Input::Node(Fact::Listed | Fact::Resumed | Fact::Refused) => {
+                LifecycleFact::Node(Fact::Deaf) => hears_nodes = false,
+                LifecycleFact::Lease(Fact::Deaf) => hears_leases = false,
+                LifecycleFact::Node(Fact::Listed | Fact::Resumed | Fact::Refused) => {
                     hears_nodes = true;
                     deadlines.values_mut().for_each(|deadline| *deadline = Instant::now() + patience);
                 }
-                Input::Lease(Fact::Listed | Fact::Resumed | Fact::Refused) => {
+                LifecycleFact::Lease(Fact::Listed | Fact::Resumed | Fact::Refused) => {
                     hears_leases = true;
                     deadlines.values_mut().for_each(|deadline| *deadline = Instant::now() + patience);
                 }
-                Input::Lease(Fact::Gone(_)) => {}
+                LifecycleFact::Lease(Fact::Gone(_)) => {}
             },
             () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {
                 let lapsed: Vec<String> =

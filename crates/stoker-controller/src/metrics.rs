@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use stoker_api::{DIALECTS, job_kinds};
+use stoker_api::{DIALECTS, served_kinds, workload_kinds};
 use stoker_core::{JobId, Outcome, Plan, Reason, Stage, Waiting};
 use tokio::time::Instant;
 
@@ -115,7 +115,7 @@ impl Metrics {
         for result in ["Succeeded", "Failed"] {
             metrics.jobs_ended.get_or_create(&ByResult { result }).inc_by(0);
         }
-        for kind in job_kinds().map(|kind| kind.kind.name).chain(["NodePreheat"]) {
+        for kind in served_kinds().map(|kind| kind.kind.name).chain(["NodePreheat"]) {
             for result in ["succeeded", "failed"] {
                 metrics.writes.get_or_create(&ByKindAndResult { kind: kind.into(), result }).inc_by(0);
             }
@@ -253,7 +253,7 @@ impl Standing {
 fn kinds() -> BTreeSet<&'static str> {
     let asked = DIALECTS.iter().flat_map(|dialect| dialect.asks).map(|kind| kind.name);
     let signs = DIALECTS.iter().flat_map(|dialect| dialect.signs).map(|sign| sign.kind().name);
-    let jobs = job_kinds().map(|kind| kind.kind.name);
+    let jobs = served_kinds().chain(workload_kinds()).map(|kind| kind.kind.name);
     jobs.chain(asked).chain(signs).chain(["Node", "NodePreheat"]).collect()
 }
 

@@ -37,6 +37,10 @@ impl fmt::Display for Problem<'_> {
 /// Proxies and old servers leave out one or the other.
 fn refusal(status: &Status, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match (status.reason.as_str(), status.message.as_str()) {
+        // What an API server says of a path that no CRD has made.
+        (_, message) if status.code == 404 && message.contains("page not found") => {
+            write!(f, "the API server does not serve this kind; is its CRD installed?")
+        }
         ("", "") => write!(f, "status {} without a message", status.code),
         (reason, "") => write!(f, "{reason} (status {})", status.code),
         ("", message) => write!(f, "{message} (status {})", status.code),
@@ -46,9 +50,9 @@ fn refusal(status: &Status, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 
 /// The last problem that was said, so that one that stays is said once.
 #[derive(Debug, Default)]
-pub(crate) struct Said(String);
+pub(crate) struct LastProblem(String);
 
-impl Said {
+impl LastProblem {
     /// Notes a problem; whether it is another one than the last.
     pub(crate) fn is_new(&mut self, problem: &str) -> bool {
         let new = self.0 != problem;
@@ -68,11 +72,18 @@ mod tests {
 
     #[test]
     fn a_problem_is_new_once_for_as_long_as_it_stays() {
-        let mut said = Said::default();
+        let mut said = LastProblem::default();
         let new = ["away", "away", "forbidden", "away"].map(|problem| said.is_new(problem));
         assert_eq!(new, [true, false, true, true]);
         said.forget();
         assert!(said.is_new("away"));
+    }
+
+    #[test]
+    fn a_kind_that_is_not_there_is_called_that() {
+        let status = Status::failure("404 page not found\n", "Failed to parse error data").with_code(404).boxed();
+        let line = Problem::Request(&kube::Error::Api(status)).to_string();
+        assert_eq!(line, "the API server does not serve this kind; is its CRD installed?");
     }
 
     #[test]

@@ -12,9 +12,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::apart;
 use crate::hearing::{Hearing, Overtaken};
 use crate::leading::Leading;
-use crate::lease::{Candidate, Held};
+use crate::lease::{Candidate, HeldLease};
 use crate::metrics::{BEAT_EVERY, LeaderMetrics, Metrics};
 use crate::moment::Moments;
 use crate::owed::Owed;
@@ -22,7 +23,7 @@ use crate::reading;
 use crate::secrets::Secrets;
 use crate::watch::Fact;
 use crate::watches::{Input, Watches, watch_nodes};
-use crate::writer::{self, Done, Limits};
+use crate::writer::{self, Done, Limits, Numbered};
 
 /// What was heard and waits for the loop, at most; thousands of objects are larger than what is kept of them.
 const INPUTS_AT_ONCE: usize = 128;
@@ -32,6 +33,9 @@ const INPUTS_A_PLAN: usize = 1024;
 
 /// Orders that are on their way to the writer, at most.
 const ORDERS_AT_ONCE: usize = 32;
+
+/// The thread of the loop.
+const LEADER: &str = "leader";
 
 /// What the controller needs.
 #[derive(Clone)]
@@ -50,6 +54,8 @@ pub struct Settings {
     pub trust_one_witness: bool,
     /// How the kinds of dialects were handed over by their original controllers, where somebody has said so.
     pub handed_over: BTreeMap<&'static str, HandOver>,
+    /// Dialects whose workloads are watched.
+    pub serve: BTreeSet<&'static str>,
     /// What it counts; the same ones may be registered with a server.
     pub metrics: Metrics,
 }
@@ -68,16 +74,34 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
     loop {
         let Some(held) = cancel.run_until_cancelled(candidate.acquire()).await else { return Ok(()) };
         tracing::info!(identity = settings.identity, "this controller leads");
-        // Whatever ends this ends the writer with it: who does not lead does not write.
-        tokio::select! {
-            result = lead(&settings, &held, &cancel) => {
-                result?;
-                if cancel.is_cancelled() {
-                    candidate.release().await;
-                    return Ok(());
-                }
+        let held = Arc::new(held);
+        // The Lease is renewed in a task of its own: a plan that takes long must not keep its leader from renewing.
+        let mut renewing = JoinSet::new();
+        renewing.spawn({
+            let (candidate, held) = (candidate.clone(), held.clone());
+            async move { candidate.keep(&held).await }
+        });
+        // The loop ends with this function, also where somebody drops it.
+        let stop = cancel.child_token();
+        let _stop = stop.clone().drop_guard();
+        let mut leading = apart::spawn(LEADER, lead(settings.clone(), held, stop.clone()));
+        let led = tokio::select! {
+            // First whether the Lease is still held: a loop that always has something to do would never look.
+            biased;
+            ended = renewing.join_next() => {
+                stop.cancel();
+                // Between two plans.
+                let led = (&mut leading).await.unwrap_or(Err(Error::Ended("loop")));
+                if matches!(ended, Some(Err(_))) { Err(Error::Ended("renewal of the Lease")) } else { led }
             }
-            () = candidate.keep(&held) => {}
+            led = &mut leading => led.unwrap_or(Err(Error::Ended("loop"))),
+        };
+        // All writes and renewals end before the Lease is given back or taken again: a controller that does not lead must not write.
+        renewing.shutdown().await;
+        led?;
+        if cancel.is_cancelled() {
+            candidate.release().await;
+            return Ok(());
         }
     }
 }
@@ -85,18 +109,115 @@ pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Er
 /// Leads until it is cancelled, or a controller with a higher epoch has written. Or until a list shows that the API server went
 /// back to an older state: all that is known here, assumed and under way belongs to another history then, and a World made
 /// anew from the objects plans rightly.
-async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> Result<(), Error> {
+async fn lead(settings: Settings, held: Arc<HeldLease>, cancel: CancellationToken) -> Result<(), Error> {
+    let mut tasks = JoinSet::new();
+    let led = turns(&settings, &held, &mut tasks, &cancel).await;
+    tasks.shutdown().await;
+    led
+}
+
+/// The turns of the loop. Their synchronous work may take long, so that the loop has a thread of its own.
+async fn turns(
+    settings: &Settings,
+    held: &HeldLease,
+    tasks: &mut JoinSet<&'static str>,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
     let (input, mut inputs) = mpsc::channel(INPUTS_AT_ONCE);
-    let (writes, writes_out) = mpsc::unbounded_channel();
+    let (done, mut dones) = mpsc::unbounded_channel();
     // Orders wait here and not with the writer, see `owed`.
     let (orders, orders_out) = mpsc::channel(ORDERS_AT_ONCE);
-    let owed = Owed::default();
-    let (done, mut dones) = mpsc::unbounded_channel();
-    let mut tasks = JoinSet::new();
     let moments = Moments::default();
-    watch_nodes(&settings.client, &moments, &input, &mut tasks);
     let mut watches = Watches::new(settings.client.clone(), moments.clone(), input.clone());
-    let (all, now) = (watch::Sender::new(BTreeSet::new()), mpsc::unbounded_channel());
+    let leading = start_tasks(settings, held, &moments, input, (orders_out, done), tasks);
+    let mut world = World::new();
+    world.trust_one_witness(settings.trust_one_witness);
+    let metrics = LeaderMetrics::new(&settings.metrics);
+    let mut shell = Shell { hearing: Hearing::new(settings.clock.clone(), world, metrics, held.transitions), leading };
+    shell.hearing.view.hand_over(&settings.handed_over);
+    shell.hearing.view.serve(&settings.serve);
+    let mut wake = None;
+    let mut more = true;
+    let mut pulse = tokio::time::interval(BEAT_EVERY);
+    loop {
+        // Who leads no more stops between two plans, also where there is always something to do.
+        if cancel.is_cancelled() {
+            return Ok(());
+        }
+        tokio::task::yield_now().await;
+        let (mut input, mut done) = (None, None);
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            Some(ended) = tasks.join_next() => match ended {
+                Err(problem) if problem.is_cancelled() => continue,
+                ended => return Err(Error::Ended(ended.unwrap_or("task"))),
+            },
+            Some(heard) = inputs.recv() => input = Some(heard),
+            Some(ended) = dones.recv() => done = Some(ended),
+            Ok(permit) = orders.reserve(), if shell.leading.owes() => {
+                if let Some(write) = shell.leading.next_owed(&mut shell.hearing) {
+                    permit.send(write);
+                }
+                // Nothing new is known; a plan that is due is made all the same.
+                if wake.is_none_or(|wake| (settings.clock)() < wake) {
+                    continue;
+                }
+            }
+            () = std::future::ready(()), if more => {}
+            () = sleep_until(wake, &settings.clock), if wake.is_some() => {}
+            _ = pulse.tick() => {
+                settings.metrics.beat();
+                if !watches.looks_again() {
+                    continue;
+                }
+            }
+        }
+        // Everything that is known by now goes into one plan; but where news never stop, plans are made all the same.
+        let inputs = input.into_iter().chain(std::iter::from_fn(|| inputs.try_recv().ok()));
+        let inputs = inputs.take(INPUTS_A_PLAN).filter(|input| watches.follows(input));
+        inputs.for_each(|input| shell.hear(input));
+        let dones = done.into_iter().chain(std::iter::from_fn(|| dones.try_recv().ok()));
+        dones.for_each(|done| shell.acknowledge(done));
+        match shell.hearing.overtaken() {
+            Some(Overtaken::RolledBack) => {
+                tracing::warn!(
+                    "the API server has an older state than it had; forgetting everything and reading it anew"
+                );
+                return Ok(());
+            }
+            Some(Overtaken::Epoch(highest)) => {
+                tracing::warn!(highest, "a controller with a higher epoch writes orders; stepping down");
+                return Ok(());
+            }
+            None => {}
+        }
+        shell.hearing.settle();
+        held.say_left_alone(shell.hearing.view.left_alone());
+        for query in watches.follow(&shell.hearing.view.wanted(), tasks) {
+            shell.hearing.forget(&query);
+        }
+        match shell.lead() {
+            Some(led) => (wake, more) = (led.wake, led.more),
+            // Not enough is known for a plan.
+            None => more = false,
+        }
+    }
+}
+
+/// Starts what runs beside the loop: the watches of nodes, who reads Secrets, who deletes copies of them, and the writer. Returns
+/// what hands them their work.
+fn start_tasks(
+    settings: &Settings,
+    held: &HeldLease,
+    moments: &Moments,
+    input: mpsc::Sender<Input>,
+    (orders, done): (mpsc::Receiver<Numbered>, mpsc::UnboundedSender<Done>),
+    tasks: &mut JoinSet<&'static str>,
+) -> Leading {
+    let (writes, others) = mpsc::unbounded_channel();
+    let owed = Owed::default();
+    watch_nodes(&settings.client, moments, &input, tasks);
+    let (all, now) = (watch::Sender::new(Arc::default()), mpsc::unbounded_channel());
     tasks.spawn({
         let (client, clock, all) = (settings.client.clone(), settings.clock.clone(), all.subscribe());
         async move {
@@ -116,81 +237,13 @@ async fn lead(settings: &Settings, held: &Held, cancel: &CancellationToken) -> R
     });
     tasks.spawn({
         let (settings, term, moments) = (settings.clone(), held.term(), moments.clone());
-        let inbox = writer::Inbox { orders: orders_out, others: writes_out, owed: owed.count() };
+        let inbox = writer::Inbox { orders, others, owed: owed.count() };
         async move {
             writer::run(settings, term, moments, inbox, done).await;
             "writer"
         }
     });
-    let mut world = World::new();
-    world.trust_one_witness(settings.trust_one_witness);
-    let metrics = LeaderMetrics::new(&settings.metrics);
-    let mut shell = Shell {
-        hearing: Hearing::new(settings.clock.clone(), world, metrics, held.transitions),
-        leading: Leading::new(Secrets::new(all, now.0), no_copies, owed, writes),
-    };
-    shell.hearing.view.hand_over(&settings.handed_over);
-    let mut wake = None;
-    let mut more = true;
-    let mut pulse = tokio::time::interval(BEAT_EVERY);
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => return Ok(()),
-            Some(ended) = tasks.join_next() => match ended {
-                Err(problem) if problem.is_cancelled() => continue,
-                ended => return Err(Error::Ended(ended.unwrap_or("task"))),
-            },
-            Some(input) = inputs.recv() => shell.hear(input),
-            Some(done) = dones.recv() => shell.acknowledge(done),
-            Ok(permit) = orders.reserve(), if shell.leading.owes() => {
-                if let Some(write) = shell.leading.next_owed(&shell.hearing) {
-                    permit.send(write);
-                }
-                // Nothing new is known; a plan that is due is made all the same.
-                if wake.is_none_or(|wake| (settings.clock)() < wake) {
-                    continue;
-                }
-            }
-            () = std::future::ready(()), if more => {}
-            () = sleep_until(wake, &settings.clock), if wake.is_some() => {}
-            _ = pulse.tick() => {
-                settings.metrics.beat();
-                if !watches.looks_again() {
-                    continue;
-                }
-            }
-        }
-        // Everything that is known by now goes into one plan; but where news never stop, plans are made all the same.
-        for _ in 0..INPUTS_A_PLAN {
-            let Ok(input) = inputs.try_recv() else { break };
-            shell.hear(input);
-        }
-        while let Ok(done) = dones.try_recv() {
-            shell.acknowledge(done);
-        }
-        match shell.hearing.overtaken() {
-            Some(Overtaken::RolledBack) => {
-                tracing::warn!(
-                    "the API server has an older state than it had; forgetting everything and reading it anew"
-                );
-                return Ok(());
-            }
-            Some(Overtaken::Epoch(highest)) => {
-                tracing::warn!(highest, "a controller with a higher epoch writes orders; stepping down");
-                return Ok(());
-            }
-            None => {}
-        }
-        shell.hearing.settle();
-        held.say_left_alone(shell.hearing.view.left_alone());
-        for query in watches.follow(&shell.hearing.view.wanted(), &mut tasks) {
-            shell.hearing.forget(&query);
-        }
-        more = false;
-        if let Some(led) = shell.lead() {
-            (wake, more) = (led.wake, led.more);
-        }
-    }
+    Leading::new(Secrets::new(all, now.0), no_copies, owed, writes)
 }
 
 async fn sleep_until(wake: Option<Timestamp>, clock: &Clock) {

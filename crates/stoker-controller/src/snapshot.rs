@@ -10,10 +10,10 @@ use kube::core::TypeMeta;
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::NodeObject;
 use stoker_api::view::{Heard, Query};
-use stoker_api::{AnyObject, Dialect, JobKind, PlainNode, View, job_kinds};
-use stoker_core::{Event, Found, Job, Key, Reason, SecretId, World};
+use stoker_api::{AnyObject, Dialect, JobKind, PlainNode, View, job_kinds, served_kinds};
+use stoker_core::{Event, Found, Job, JobId, Key, Reason, SecretId, World};
 
-use crate::{facts, lease};
+use crate::{facts, home, lease};
 
 /// What was read.
 pub struct Snapshot {
@@ -23,15 +23,19 @@ pub struct Snapshot {
     pub unheard: Vec<(&'static str, kube::Error)>,
     /// Dialects that are left to their original controllers, and what was seen of these.
     pub left_alone: BTreeMap<&'static str, String>,
+    /// Jobs whose objects cannot be read, and why: the World does not know them.
+    pub unreadable: BTreeMap<JobId, String>,
 }
 
-/// The dialects that the controller leaves to their original controllers, as its Lease says. Whoever may not see the Lease, or finds
-/// none, knows of none.
+/// The dialects that the controller leaves to their original controllers, as its Lease says. Only the Lease in Stoker's own namespace
+/// counts: anybody who may edit another namespace can make one there. `stoker up` has no bindings, and the usual namespace. Whoever
+/// may not see the binding or the Lease knows of none.
 pub async fn left_alone(client: &Client) -> BTreeMap<&'static str, String> {
-    let named = ListParams::default().fields(&format!("metadata.name={}", lease::NAME));
-    let leases = Api::<AnyObject>::all_with(client.clone(), &ApiResource::erase::<Lease>(&())).list(&named).await;
-    let leases = leases.map(|leases| leases.items).unwrap_or_default();
-    leases.iter().flat_map(said_left_alone).collect()
+    let Ok(home) = home::installed_in(client).await else { return BTreeMap::new() };
+    let home = home.as_deref().unwrap_or(stoker_api::NAMESPACE);
+    let leases = Api::<AnyObject>::namespaced_with(client.clone(), home, &ApiResource::erase::<Lease>(&()));
+    let lease = leases.get_opt(lease::NAME).await.ok().flatten();
+    lease.iter().flat_map(said_left_alone).collect()
 }
 
 fn said_left_alone(lease: &AnyObject) -> Vec<(&'static str, String)> {
@@ -72,6 +76,8 @@ pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Er
         }
         view.settle(&mut world);
     }
+    let unreadable = view.roots().filter_map(|root| Some((root.job(), view.problem(root)?.to_owned())));
+    let unreadable = unreadable.collect();
     let mut known: BTreeMap<SecretId, BTreeMap<Key, Found>> = BTreeMap::new();
     for root in view.roots() {
         let (Some(object), Some(job)) = (view.object(root), world.job(&root.job())) else { continue };
@@ -79,8 +85,17 @@ pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Er
             known.entry(id).or_default().extend(found);
         }
     }
+    // Nothing is said of those that tags in NodeImages name.
+    for job in world.jobs().filter_map(|id| world.job(id)).filter(|job| job.is_standing()) {
+        for image in &job.images {
+            let Ok(reference) = &image.reference else { continue };
+            for id in &image.secrets {
+                known.entry(id.clone()).or_default().entry(reference.key()).or_insert(Found::Unseen);
+            }
+        }
+    }
     known.into_iter().for_each(|(id, found)| world.apply(Event::Secret(id, found, Timestamp::MAX)));
-    Ok(Snapshot { world, unheard, left_alone })
+    Ok(Snapshot { world, unheard, left_alone, unreadable })
 }
 
 /// The objects of a query, in the newest version that is served. Who may not list all namespaces lists this one.
@@ -121,7 +136,7 @@ pub fn has_no_jobs(kind: &JobKind, problem: &kube::Error) -> bool {
 }
 
 fn is_namespaced(query: &Query) -> bool {
-    job_kinds().find(|kind| kind.kind == *query.kind).is_none_or(|kind| kind.namespaced)
+    served_kinds().find(|kind| kind.kind == *query.kind).is_none_or(|kind| kind.namespaced)
 }
 
 fn may_be_refused(query: &Query) -> bool {

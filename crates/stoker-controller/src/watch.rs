@@ -26,7 +26,8 @@ use self::lists::Lists;
 use crate::moment::{Moments, Source};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A kind whose CRD was installed is noticed after this long at the latest, and served within 30 s.
+const LONGEST_PAUSE: Duration = Duration::from_secs(25);
 
 /// A watch that could not be begun again for this long is not resumed: whoever answers by then may be an API server with an
 /// older state, and a real one takes a version that it has not reached yet for one to wait for, in silence.
@@ -172,7 +173,10 @@ where
             };
             let End::Broken(problem) = end else { return };
             let batch: Vec<Fact<K>> = match lists.failed(&problem) {
-                true => std::mem::take(&mut known).into_iter().map(Fact::Gone).chain([Fact::Refused]).collect(),
+                // First that it is refused: objects that can be seen no more, one after the other, are not objects that are gone.
+                true => {
+                    [Fact::Refused].into_iter().chain(std::mem::take(&mut known).into_iter().map(Fact::Gone)).collect()
+                }
                 false => vec![Fact::Deaf],
             };
             for fact in batch {

@@ -9,7 +9,7 @@ use kube::api::{Api, DynamicObject};
 use kube::core::TypeMeta;
 use stoker_api::native::NodeObject;
 use stoker_api::view::Query;
-use stoker_api::{AnyObject, PlainNode, job_kinds};
+use stoker_api::{AnyObject, PlainNode, job_kinds, node_kinds};
 use stoker_core::{SecretId, model};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -24,6 +24,9 @@ const NODES_A_PAGE: u32 = 20;
 
 /// A query that nobody reads for this long is not watched any more.
 const UNREAD_FOR: Duration = Duration::from_secs(60);
+
+/// Queries that nobody reads and that are watched still, at most: somebody may read others all the time.
+const MOST_UNREAD: usize = 32;
 
 /// What the loop hears.
 pub(crate) enum Input {
@@ -91,8 +94,16 @@ impl Watches {
             }
         }
         let now = Instant::now();
+        let unread = self.running.iter_mut().filter(|(query, _)| !wanted.contains(*query));
+        let mut since: Vec<Instant> = unread.map(|(_, running)| *running.unread.get_or_insert(now)).collect();
+        since.sort_unstable_by(|one, other| other.cmp(one));
+        let mut spare = MOST_UNREAD;
+        // Those that were read last are the likeliest to be read again.
+        let oldest = since.get(MOST_UNREAD - 1).copied();
         self.running.retain(|query, running| {
-            if wanted.contains(query) || now < *running.unread.get_or_insert(now) + UNREAD_FOR {
+            let Some(since) = running.unread else { return true };
+            if now < since + UNREAD_FOR && oldest.is_none_or(|oldest| oldest <= since) && spare > 0 {
+                spare -= 1;
                 return true;
             }
             running.task.abort();
@@ -100,6 +111,15 @@ impl Watches {
             false
         });
         void
+    }
+
+    /// Whether this comes from a watch that still runs. What an ended one had told may arrive later: nobody would take it away again, and
+    /// the next one who reads that query would go by it until its new watch is listed.
+    pub(crate) fn follows(&self, input: &Input) -> bool {
+        match input {
+            Input::Row(query, _) => self.running.contains_key(query),
+            Input::Node(_) | Input::NodePreheat(_) | Input::Secret(..) => true,
+        }
     }
 
     /// When a query that nobody reads is to be looked at again.
@@ -122,6 +142,8 @@ fn watch(
     let ours = job_kinds().any(|kind| kind.kind == *query.kind && !kind.is_foreign());
     let watch = Watch::new(apis.collect(), query.kind.name, moments).selecting(&query.labels, query.kind.fields);
     let watch = if ours { watch } else { watch.may_be_refused() };
+    let of_nodes = node_kinds().any(|kind| kind.kind == *query.kind);
+    let watch = if of_nodes { watch.page(NODES_A_PAGE) } else { watch };
     async move {
         let wrap = |fact: Fact<AnyObject>, version: usize| {
             let fact = fact.map(|AnyObject(mut object)| {
@@ -136,5 +158,33 @@ fn watch(
         };
         watch.run(to, wrap).await;
         "watch of jobs"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::client::Body;
+    use stoker_api::pods::PODS;
+
+    /// One who reads other queries every moment would have each of them watched for a minute.
+    #[tokio::test]
+    async fn queries_that_were_read_a_moment_ago_have_a_bound() {
+        let silent = tower::service_fn(|_: http::Request<Body>| async {
+            std::future::pending::<Result<http::Response<Body>, std::io::Error>>().await
+        });
+        let (input, _inputs) = mpsc::channel(1);
+        let mut watches = Watches::new(Client::new(silent, "default"), Moments::default(), input);
+        let mut tasks = JoinSet::new();
+        let query = |n: usize| Query { kind: &PODS, namespace: Some("shop".into()), labels: format!("app=a{n}") };
+        for n in 0..100 {
+            let wanted: BTreeSet<Query> = [query(n), query(1_000)].into();
+            watches.follow(&wanted, &mut tasks);
+            assert!(wanted.iter().all(|query| watches.running.contains_key(query)));
+            assert!(watches.running.len() <= 2 + MOST_UNREAD, "{}", watches.running.len());
+        }
+        assert!(watches.running.contains_key(&query(98)), "those that were read last are kept");
+        let told = |n: usize| watches.follows(&Input::Row(query(n), Fact::Listed));
+        assert_eq!((told(0), told(98), told(1_000)), (false, true, true), "what an ended watch had told is not heard");
     }
 }

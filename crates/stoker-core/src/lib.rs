@@ -16,8 +16,9 @@ pub mod text;
 pub mod world;
 
 pub use model::{
-    Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, Key, KindName, LoginId, Node, Offer, Order, Phase, Pin,
-    Policy, Pull, Report, Sandbox, SecretId, Terms, Unreachable, Words,
+    Ask, Bytes, Completion, Empty, Found, Image, Job, JobId, Key, KindName, LoginId, Node, Offer, Order, Origin,
+    PeerFacts, PeerKey, PeerPast, PeerRef, Phase, Pin, Policy, Pull, PullSource, Report, Sandbox, SecretId, Terms,
+    Unreachable, Words,
 };
 pub use reason::{Reason, WAITING_FOR_ROOM, Waiting};
 pub use reference::Reference;

@@ -3,6 +3,8 @@
 //! Dialects make [`Job`]s, the plan makes [`Order`]s, agents make [`Report`]s. No wire names here.
 
 mod id;
+mod peer;
+mod pull;
 mod secret;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -13,15 +15,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::pace::SHORTEST_ROUND;
+use crate::pace::{FAR_AHEAD, SHORTEST_ROUND};
 use crate::reason::Reason;
 use crate::reference::Reference;
 use crate::select::Selector;
 pub use id::{JobId, Key, KindName, NotAJobId, NotAnOrderKey};
+pub use peer::{GROUP_LABEL, MOST_PEERS, NO_GROUP, Origin, PEERS, PeerFacts, PeerKey, PeerPast, PeerRef};
+pub use pull::{Policy, Pull, PullSource, Sandbox};
 pub use secret::{Found, LoginId, Offer, SecretId};
 
 /// The name of a node.
 pub type NodeName = Arc<str>;
+
+/// Nodes by name, each with the time from which it counts: see [`Job::since`]. Shared, because thousands of nodes may be named.
+pub type NamedNodes = Arc<BTreeMap<NodeName, Timestamp>>;
 
 /// One image of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,78 +39,6 @@ pub struct Image {
     pub reference: Result<Reference, String>,
     /// The Secrets with logins for it, in the order in which they are tried.
     pub secrets: Vec<SecretId>,
-}
-
-/// Whether an image that is there already is good enough.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Policy {
-    /// A node that has the tag, in any digest, is done.
-    #[default]
-    IfNotPresent,
-    /// The registry is asked; a digest that is there is not fetched again.
-    Always,
-}
-
-/// How a node pulls.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pull {
-    /// Whether an image that is there already is good enough.
-    pub policy: Policy,
-    /// The longest that one attempt may take.
-    pub timeout: Duration,
-    /// How often a failed attempt is repeated.
-    pub retries: u32,
-    /// The most bytes a second that a node may receive for it.
-    pub bandwidth: Option<u64>,
-    /// What a runtime that pulls by itself is told about the pod that the image is for.
-    pub sandbox: Sandbox,
-}
-
-impl Pull {
-    /// One pull for two jobs of the same namespace: the strictest of both.
-    pub fn strictest(&self, other: &Self) -> Self {
-        Self {
-            timeout: self.timeout.min(other.timeout),
-            retries: self.retries.min(other.retries),
-            bandwidth: [self.bandwidth, other.bandwidth].into_iter().flatten().min(),
-            ..self.with(other)
-        }
-    }
-
-    /// One pull for jobs of two namespaces: the most generous of both, so that neither can throttle or fail the pull of the
-    /// other.
-    pub fn most_generous(&self, other: &Self) -> Self {
-        Self {
-            timeout: self.timeout.max(other.timeout),
-            retries: self.retries.max(other.retries),
-            bandwidth: self.bandwidth.zip(other.bandwidth).map(|(one, other)| one.max(other)),
-            ..self.with(other)
-        }
-    }
-
-    /// Whether a pull on these terms that failed would have failed on the others, too, as far as the terms decide that.
-    pub fn is_as_generous_as(&self, other: &Self) -> bool {
-        let limit = |pull: &Self| pull.bandwidth.unwrap_or(u64::MAX);
-        self.timeout >= other.timeout && self.retries >= other.retries && limit(self) >= limit(other)
-    }
-
-    /// What is the same in both cases: the registry is asked if either wants that, and a runtime is told everything; where they
-    /// differ, what this one says.
-    fn with(&self, other: &Self) -> Self {
-        let mut sandbox = other.sandbox.clone();
-        sandbox.labels.extend(self.sandbox.labels.clone());
-        sandbox.annotations.extend(self.sandbox.annotations.clone());
-        Self { policy: self.policy.max(other.policy), sandbox, ..self.clone() }
-    }
-}
-
-/// What a runtime that pulls by itself is told about the pod that an image is for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sandbox {
-    /// Labels of the pod.
-    pub labels: BTreeMap<String, String>,
-    /// Annotations of the pod.
-    pub annotations: BTreeMap<String, String>,
 }
 
 /// When a job is over.
@@ -121,6 +56,29 @@ pub enum Completion {
         /// The length of a round.
         resync: Duration,
     },
+    /// Never, and no status of its own says how far it is: the job stands for entries that people keep in objects of nodes. Each of its
+    /// nodes counts from its own time. A node that succeeded or failed stays so until that time moves.
+    Standing,
+}
+
+/// How many nodes of a job may fail without the job failing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tolerance {
+    /// How many.
+    pub number: u32,
+    /// Whether `number` is a percentage of the job's nodes.
+    pub percent: bool,
+}
+
+impl Tolerance {
+    /// Whether so many of so many nodes may fail.
+    pub fn allows(&self, failed: usize, nodes: usize) -> bool {
+        let number = usize::try_from(self.number).unwrap_or(usize::MAX);
+        match self.percent {
+            true => failed.saturating_mul(100) <= nodes.saturating_mul(number),
+            false => failed <= number,
+        }
+    }
 }
 
 /// What becomes of nodes that are not there to be asked.
@@ -167,14 +125,20 @@ pub struct Job {
     pub created: Timestamp,
     /// The images, in the order of the object; no key twice.
     pub images: Vec<Image>,
-    /// The nodes by name; none given means all that the selector takes.
-    pub names: Option<BTreeSet<String>>,
+    /// The nodes by name, each with the time from which it counts, [`Job::FROM_ITS_START`] for those that have no time of their own. None given
+    /// means all that the selector takes.
+    pub names: Option<NamedNodes>,
     /// The nodes by label.
     pub selector: Selector,
+    /// Whether it also wants [foreign](Node::foreign) nodes.
+    pub foreign_nodes: bool,
     /// How many nodes may pull at one time; 0 pauses.
     pub parallelism: u32,
     /// Whether `parallelism` is a percentage of the job's nodes.
     pub percent: bool,
+    /// How many nodes may fail. When more have, nothing more is handed out, and the job fails. Without it every node is tried, and
+    /// a job of which any node failed has failed.
+    pub tolerance: Option<Tolerance>,
     /// How a node pulls.
     pub pull: Pull,
     /// When the job is over.
@@ -198,6 +162,19 @@ pub struct Job {
 }
 
 impl Job {
+    /// The time of a node in [`Job::names`] that counts from the start of the job, like all its others.
+    pub const FROM_ITS_START: Timestamp = Timestamp::MIN;
+
+    /// Nodes of these names that count from the start of their job.
+    pub fn named<N: Into<NodeName>>(names: impl IntoIterator<Item = N>) -> NamedNodes {
+        Arc::new(names.into_iter().map(|name| (name.into(), Self::FROM_ITS_START)).collect())
+    }
+
+    /// Whether it [never ends](Completion::Standing) and has no status of its own.
+    pub fn is_standing(&self) -> bool {
+        self.completion == Completion::Standing
+    }
+
     /// The keys of its valid images.
     pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         self.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(|reference| reference.key())
@@ -209,16 +186,56 @@ impl Job {
         if self.percent { nodes.saturating_mul(number.min(100)).div_ceil(100) } else { number }
     }
 
+    /// Whether more of its nodes have failed than it tolerates.
+    pub fn gives_up(&self, failed: usize, nodes: usize) -> bool {
+        self.tolerance.is_some_and(|tolerance| !tolerance.allows(failed, nodes))
+    }
+
     /// Whether it may have orders at all.
     pub fn runs(&self) -> bool {
         self.ended.is_none() && !self.suspend && self.unreadable.is_none()
     }
 
-    /// Only what was asked at or after this time counts: the start, or that of the present round.
-    pub fn since(&self, now: Timestamp) -> Timestamp {
-        let start = self.started.unwrap_or(self.created);
+    /// Of this node only what was asked at or after this time counts: the start of the job or that of its present round, or the node's own
+    /// time where that is later.
+    pub fn since(&self, node: &str, now: Timestamp) -> Timestamp {
+        let own = self.names.as_ref().and_then(|names| names.get(node)).copied();
+        self.later(own.unwrap_or(Self::FROM_ITS_START), now)
+    }
+
+    /// The later of this time of a node and the start. A time that is far ahead was not written by a clock, and does not count.
+    fn later(&self, own: Timestamp, now: Timestamp) -> Timestamp {
+        let began = self.began(now);
+        if own > began && own <= after(now, FAR_AHEAD) { own } else { began }
+    }
+
+    /// The times from which its nodes count, each once, and when a time that is far ahead begins to count. All nodes of most jobs count from
+    /// one time.
+    pub fn sinces(&self, now: Timestamp) -> (BTreeSet<Timestamp>, Option<Timestamp>) {
+        let (mut sinces, mut last, mut counts) = (BTreeSet::new(), None, None);
+        for own in self.names.iter().flat_map(|names| names.values()) {
+            let since = self.later(*own, now);
+            if last != Some(since) {
+                sinces.insert(since);
+                last = Some(since);
+            }
+            if since < *own {
+                let soon = before(*own, FAR_AHEAD);
+                counts = Some(counts.map_or(soon, |counts: Timestamp| counts.min(soon)));
+            }
+        }
+        if sinces.is_empty() {
+            sinces.insert(self.began(now));
+        }
+        (sinces, counts)
+    }
+
+    /// When it began, or its present round did.
+    pub fn began(&self, now: Timestamp) -> Timestamp {
+        // A start that is yet to come was written by somebody else: answers of long ago would never count, or those of the future always.
+        let start = self.started.filter(|started| *started <= after(now, FAR_AHEAD)).unwrap_or(self.created);
         match self.completion {
-            Completion::Once { .. } => start,
+            Completion::Once { .. } | Completion::Standing => start,
             Completion::Continuous { resync } => {
                 let length = millis(resync.max(SHORTEST_ROUND));
                 let passed = (now.as_millisecond() - start.as_millisecond()).max(0);
@@ -230,8 +247,8 @@ impl Job {
     /// When the present round ends, for a job that has rounds.
     pub fn round_ends(&self, now: Timestamp) -> Option<Timestamp> {
         match self.completion {
-            Completion::Once { .. } => None,
-            Completion::Continuous { resync } => Some(after(self.since(now), resync.max(SHORTEST_ROUND))),
+            Completion::Once { .. } | Completion::Standing => None,
+            Completion::Continuous { resync } => Some(after(self.began(now), resync.max(SHORTEST_ROUND))),
         }
     }
 
@@ -262,6 +279,11 @@ pub fn after(time: Timestamp, duration: Duration) -> Timestamp {
     Timestamp::from_millisecond(time.as_millisecond().saturating_add(millis(duration))).unwrap_or(Timestamp::MAX)
 }
 
+/// `time - duration`, held at the beginning of time.
+fn before(time: Timestamp, duration: Duration) -> Timestamp {
+    Timestamp::from_millisecond(time.as_millisecond().saturating_sub(millis(duration))).unwrap_or(Timestamp::MIN)
+}
+
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
@@ -277,6 +299,10 @@ pub struct Node {
     pub ready: bool,
     /// Since when that is so.
     pub ready_changed: Option<Timestamp>,
+    /// Whether somebody else plays the agent there: no machine of the cluster and no agent of ours belongs to it. Such a node takes orders to
+    /// fetch what a tag means and reports what came of them. It is asked nothing, says nothing that others go by, is given no login, and
+    /// is there as soon as its orders or reports are known.
+    pub foreign: bool,
 }
 
 /// A digest together with the ask that it answers.
@@ -369,14 +395,34 @@ pub struct Order {
     pub hold: bool,
     /// How to do it.
     pub terms: Terms,
-    /// Features that an agent must have besides the one that [`Ask::feature`] names and [`SEALED`].
+    /// Features that an agent must have besides the one that [`Ask::feature`] names, [`SEALED`] and [`PEERS`].
     pub needs: BTreeSet<String>,
+    /// Whether the node may ask the registry. If not, it never does, whatever fails.
+    pub upstream: bool,
+    /// The nodes that it may read from, in the order in which they are tried: at most three, and the spare. See [`MOST_PEERS`].
+    pub peers: Vec<PeerRef>,
+    /// The bytes a second that other nodes of the group get, as far as that is known.
+    pub expect: Option<u64>,
+    /// What this ask has been through with its peers.
+    pub past: PeerPast,
 }
 
 impl Order {
-    /// An order to be carried out now.
+    /// An order to be carried out now, from the registry.
     pub fn new(image: &str, jobs: BTreeSet<JobId>, asked: Timestamp, ask: Ask, terms: Terms) -> Self {
-        Self { image: image.into(), jobs, asked, ask, hold: false, terms, needs: BTreeSet::new() }
+        Self {
+            image: image.into(),
+            jobs,
+            asked,
+            ask,
+            hold: false,
+            terms,
+            needs: BTreeSet::new(),
+            upstream: true,
+            peers: Vec::new(),
+            expect: None,
+            past: PeerPast::default(),
+        }
     }
 
     /// The digest to fetch.
@@ -387,7 +433,8 @@ impl Order {
     /// Every feature that an agent must have to do this right.
     pub fn features(&self) -> impl Iterator<Item = &str> {
         let sealed = (!self.terms.logins.is_empty()).then_some(SEALED);
-        self.ask.feature().into_iter().chain(sealed).chain(self.needs.iter().map(String::as_str))
+        let peers = (!self.upstream || !self.peers.is_empty()).then_some(PEERS);
+        self.ask.feature().into_iter().chain(sealed).chain(peers).chain(self.needs.iter().map(String::as_str))
     }
 }
 
@@ -439,8 +486,15 @@ pub struct Report {
     pub digest: Option<String>,
     /// What the registry answered, where this node asked it.
     pub pin: Option<Pin>,
+    /// Of an order that wants what the tag means now: the node has some image of this name. That is enough for jobs that want any.
+    pub present: bool,
     /// Byte counts of this image on this node.
     pub bytes: Bytes,
+    /// Where its bytes come from now, or came from last.
+    pub from: Option<Origin>,
+    /// The peers that could not serve this ask, at most [`MOST_PEERS`], and the latest where there are more. With [`Reason::NoSource`] all
+    /// peers of the order are among them.
+    pub bad: Vec<NodeName>,
     /// Which attempt this is, counted from 1.
     pub attempt: u32,
     /// Why it failed, or why the last attempt did.
@@ -472,5 +526,30 @@ mod tests {
     fn adding_to_a_time_never_overflows() {
         assert_eq!(after(Timestamp::MAX, Duration::MAX), Timestamp::MAX);
         assert_eq!(after(Timestamp::UNIX_EPOCH, Duration::from_secs(5)).as_second(), 5);
+        assert_eq!(before(Timestamp::MIN, Duration::MAX), Timestamp::MIN);
+    }
+
+    #[test]
+    fn a_node_counts_from_the_later_of_its_own_time_and_the_start() {
+        use testing::{at, job};
+        let mut job = job("j", None);
+        job.started = Some(at(100));
+        let day = 86_400;
+        let times = [("early", at(50)), ("late", at(200)), ("plain", Job::FROM_ITS_START), ("far", at(10 * day))];
+        job.names = Some(Arc::new(times.into_iter().map(|(name, time)| (name.into(), time)).collect()));
+        for (node, now, since) in [
+            ("early", 300, 100),
+            ("late", 300, 200),
+            ("plain", 300, 100),
+            ("stranger", 300, 100),
+            ("far", 300, 100),
+            ("far", 9 * day - 1, 100),
+            ("far", 9 * day, 10 * day),
+        ] {
+            assert_eq!(job.since(node, at(now)), at(since), "{node} at {now}");
+        }
+        assert_eq!(job.sinces(at(300)), (BTreeSet::from([at(100), at(200)]), Some(at(9 * day))));
+        job.names = None;
+        assert_eq!(job.sinces(at(300)), (BTreeSet::from([at(100)]), None));
     }
 }

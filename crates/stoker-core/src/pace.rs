@@ -41,9 +41,11 @@ pub const AWAIT_DIGESTS: Duration = Duration::from_secs(5);
 /// A node that has not learned a digest after this long is slow: others are asked, too.
 pub const SLOW_ANSWER: Duration = Duration::from_secs(30);
 
-/// How far the clock of one controller may be behind that of the one before it. A report of an ask that is further ahead of the clock is
-/// no reason to ask at a later time.
-pub const CLOCK_SKEW: Duration = Duration::from_secs(30);
+/// An agent whose runtime does not keep blobs serves them for this long after it has the image.
+pub const LINGER: Duration = Duration::from_secs(5 * 60);
+
+/// A start that is further ahead than this is not that of a controller whose clock went before: somebody else wrote it, and it does not count.
+pub const FAR_AHEAD: Duration = Duration::from_secs(24 * 3600);
 
 /// This many nodes must hear the same digest from the registry before others are told to pull it: a single one could say what
 /// it likes.

@@ -40,6 +40,8 @@ reasons! {
     Parallelism = "Parallelism",
     /// Waiting: another node is asking the registry which digest the tag means.
     Unresolved = "Unresolved",
+    /// Waiting, or pulling: no node that this one may read from has the image, and it may not ask the registry.
+    NoSource = "NoSource",
     /// Waiting: the node is not ready.
     NodeNotReady = "NodeNotReady",
     /// Waiting: no agent runs on the node.
@@ -62,6 +64,8 @@ reasons! {
     ForeignController = "ForeignController",
     /// Waiting: the status of the job cannot be read, so that nobody knows whether it has ended.
     StatusUnreadable = "StatusUnreadable",
+    /// Nothing is done: the spec of the job cannot be read.
+    SpecUnreadable = "SpecUnreadable",
     /// Failed: the image reference cannot be parsed.
     InvalidReference = "InvalidReference",
     /// Failed: the registry does not have the image or a part of it.
@@ -84,6 +88,12 @@ reasons! {
     Timeout = "Timeout",
     /// Failed: the bytes are not those that the digest names.
     DigestMismatch = "DigestMismatch",
+    /// Pulling: the node receives much less than the node that it reads from, and others read from this one.
+    Lagging = "Lagging",
+    /// Pulling: another node sent bytes that are not those that the digest names.
+    PeerLied = "PeerLied",
+    /// Failed: the node may not ask the registry, and its container runtime would do so by itself.
+    SourceNotEnforceable = "SourceNotEnforceable",
     /// Failed: the registry sent more than the bounds allow.
     TooLarge = "TooLarge",
     /// Failed: the registry's answer makes no sense.
@@ -108,6 +118,8 @@ reasons! {
     Unsupported = "Unsupported",
     /// Failed: the job's deadline passed first.
     DeadlineExceeded = "DeadlineExceeded",
+    /// Waiting for the pulls under way, then failed: more nodes failed than the job tolerates, so this one is not tried.
+    FailureTolerance = "FailureTolerance",
     /// Failed: the node gave no sign of life for ten minutes.
     NodeSilent = "NodeSilent",
     /// Failed: a reason that this version does not know.
@@ -160,6 +172,13 @@ pub enum Waiting {
         /// What went wrong so far.
         trouble: String,
     },
+    /// No node that this one may read from has the image, and it may not ask the registry.
+    NoSource {
+        /// The image in question.
+        image: String,
+        /// How many nodes of its group may ask the registry.
+        copies: u32,
+    },
     /// The node is not ready.
     NodeNotReady,
     /// No agent runs on the node.
@@ -190,6 +209,8 @@ pub enum Waiting {
         /// The kind of that object.
         object: &'static str,
     },
+    /// More nodes failed than the job tolerates; what is under way ends.
+    FailureTolerance,
     /// The controller has not acted yet.
     Pending,
     /// Nobody knows whether the job has ended.
@@ -201,10 +222,11 @@ pub enum Waiting {
 
 impl Waiting {
     /// The public words for all of them.
-    pub const REASONS: [Reason; 13] = [
+    pub const REASONS: [Reason; 15] = [
         Reason::Suspended,
         Reason::Parallelism,
         Reason::Unresolved,
+        Reason::NoSource,
         Reason::NodeNotReady,
         Reason::NoAgent,
         Reason::NodeUnknown,
@@ -213,6 +235,7 @@ impl Waiting {
         Reason::TooManyOrders,
         Reason::SecretForbidden,
         Reason::AgentTooOld,
+        Reason::FailureTolerance,
         Reason::Pending,
         Reason::StatusUnreadable,
     ];
@@ -223,6 +246,7 @@ impl Waiting {
             Waiting::Suspended { .. } => Reason::Suspended,
             Waiting::Parallelism { .. } => Reason::Parallelism,
             Waiting::Unresolved { .. } | Waiting::Asking { .. } => Reason::Unresolved,
+            Waiting::NoSource { .. } => Reason::NoSource,
             Waiting::NodeNotReady => Reason::NodeNotReady,
             Waiting::NoAgent => Reason::NoAgent,
             Waiting::NodeUnknown => Reason::NodeUnknown,
@@ -231,6 +255,7 @@ impl Waiting {
             Waiting::AgentTooOld => Reason::AgentTooOld,
             Waiting::SecretMissing { .. } => Reason::SecretMissing,
             Waiting::TooManyOrders { .. } => Reason::TooManyOrders,
+            Waiting::FailureTolerance => Reason::FailureTolerance,
             Waiting::Pending => Reason::Pending,
             Waiting::StatusUnreadable { .. } => Reason::StatusUnreadable,
         }
@@ -268,6 +293,17 @@ impl fmt::Display for Waiting {
                 write!(f, "this node is asking the registry for the digest of {image}")?;
                 last(trouble, f)
             }
+            Waiting::NoSource { image, copies: 0 } => write!(
+                f,
+                "the job takes {image} from other nodes alone, and no node that this one may read from has it; pull it on one of \
+                 them first"
+            ),
+            Waiting::NoSource { image, copies } => write!(
+                f,
+                "no node that this one may read from has {image}, and {} of its peer group may ask the registry; it comes when \
+                 another node can serve it",
+                human::count(*copies, "node")
+            ),
             Waiting::NodeNotReady => f.write_str("the node is not Ready; it is asked when it is"),
             Waiting::NoAgent => f.write_str("no Stoker agent runs on this node; it is asked when one does"),
             Waiting::NodeUnknown => f.write_str("there is no node of this name; it is asked when it joins"),
@@ -293,6 +329,7 @@ impl fmt::Display for Waiting {
             }
             Waiting::TooManyOrders { namespace, object } => {
                 let whose = match namespace {
+                    Some(namespace) if namespace.is_empty() => "the jobs of objects without a namespace".into(),
                     Some(namespace) => format!("the jobs of namespace {namespace}"),
                     None => "all jobs together".into(),
                 };
@@ -302,6 +339,10 @@ impl fmt::Display for Waiting {
                      jobs that are no longer needed, or give each fewer images"
                 )
             }
+            Waiting::FailureTolerance => f.write_str(
+                "more nodes have failed than the job tolerates, so this one is not tried; the job ends when the pulls that are under \
+                 way have ended",
+            ),
             Waiting::Pending => {
                 f.write_str("nothing stands in the way; the controller has not acted yet (is it running?)")
             }

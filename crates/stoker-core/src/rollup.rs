@@ -19,9 +19,9 @@ pub enum Stage {
     Running,
     /// A continuous job between two rounds: no node pulls or waits.
     Synced,
-    /// Ended, every node has every image.
+    /// Ended, every node has every image, or no more lack one than the job tolerates.
     Succeeded,
-    /// Ended, some nodes do not.
+    /// Ended, more nodes do not.
     Failed,
 }
 
@@ -75,6 +75,10 @@ pub struct Outcome {
     pub eta: Option<Timestamp>,
     /// Secrets that the job names and that cannot be used.
     pub secrets: Vec<SecretTrouble>,
+    /// Whether it names Secrets: its images need logins.
+    pub private: bool,
+    /// Orders that the API server refuses, one for each image.
+    pub refused: Vec<RefusedOrder>,
     /// Whether the deadline ended it.
     pub overdue: bool,
     /// Whether no node matches, for a job to which that is no success.
@@ -99,6 +103,19 @@ pub struct SecretTrouble {
     pub reason: Reason,
     /// Why, and what to do.
     pub message: String,
+}
+
+/// An image whose order the API server refuses, on one node or more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedOrder {
+    /// The image as written.
+    pub image: String,
+    /// The first of these nodes by name.
+    pub node: NodeName,
+    /// How many they are.
+    pub nodes: usize,
+    /// What the API server said.
+    pub why: String,
 }
 
 /// Counts nodes one by one.
@@ -171,8 +188,10 @@ impl Tally {
         let overdue = self.overdue || lacks_nodes && job.overdue(now);
         let complete = once && resting && !job.suspend && (!lacks_nodes || overdue);
         *closing = complete.then(|| closing.unwrap_or(now));
+        let tolerated = job.tolerance.is_some_and(|tolerance| tolerance.allows(as_count(failed), as_count(desired)));
         let stage = match (complete, failed) {
             (true, 0) if !lacks_nodes => Stage::Succeeded,
+            (true, _) if tolerated && !lacks_nodes => Stage::Succeeded,
             (true, _) => Stage::Failed,
             _ if job.suspend => Stage::Suspended,
             _ if resting && !lacks_nodes => Stage::Synced,
@@ -198,11 +217,17 @@ impl Tally {
             completed: *closing,
             eta: (pulling > 0).then(|| eta(started?, now, self.bytes, self.sized, desired)).flatten(),
             secrets: Vec::new(),
+            private: job.images.iter().any(|image| !image.secrets.is_empty()),
+            refused: Vec::new(),
             overdue,
             lacks_nodes,
             unseen: job.unseen,
         }
     }
+}
+
+fn as_count(nodes: u32) -> usize {
+    usize::try_from(nodes).unwrap_or(usize::MAX)
 }
 
 /// Nodes that have not begun are taken to be as large as the mean of those that have.

@@ -29,8 +29,7 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    fn holds(&self, labels: &BTreeMap<String, String>) -> bool {
-        let value = labels.get(&self.key);
+    fn holds(&self, value: Option<&str>) -> bool {
         let among = value.is_some_and(|value| self.values.contains(value));
         match self.operator {
             Operator::In => among,
@@ -48,13 +47,20 @@ pub struct Selector(pub Vec<Requirement>);
 impl Selector {
     /// Whether these labels satisfy it.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.0.iter().all(|requirement| requirement.holds(labels))
+        self.holds_for(|key| labels.get(key).map(String::as_str))
+    }
+
+    /// Whether labels satisfy it of which these are the values by key.
+    pub fn holds_for<'a>(&self, value: impl Fn(&str) -> Option<&'a str>) -> bool {
+        self.0.iter().all(|requirement| requirement.holds(value(&requirement.key)))
     }
 }
 
 /// Whether the job wants its images on this node.
 pub fn selects(job: &Job, node: &Node) -> bool {
-    job.names.as_ref().is_none_or(|names| names.contains(&*node.name)) && job.selector.matches(&node.labels)
+    (job.foreign_nodes || !node.foreign)
+        && job.names.as_ref().is_none_or(|names| names.contains_key(&node.name))
+        && job.selector.matches(&node.labels)
 }
 
 #[cfg(test)]

@@ -5,36 +5,51 @@
 //! plan again while writes are under way; whoever performs them sees to it that they arrive. Its memory is the API
 //! objects alone: a World made anew from them plans the same.
 
+mod asking;
 mod demand;
 mod frozen;
 mod held;
 mod orders;
 mod plan;
 mod refresh;
+mod relay;
 mod room;
 mod seat;
 mod seats;
 mod secrets;
+mod told;
+mod troubles;
 mod view;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::{Found, Job, JobId, Key, KindName, Node, NodeName, Order, Report, SecretId, after};
+use crate::model::{
+    Found, Job, JobId, Key, KindName, NamedNodes, Node, NodeName, Order, PeerFacts, Report, SecretId, after,
+};
 use crate::pace;
 use crate::rollup::Outcome;
 use crate::select::selects;
 
 use demand::Demand;
-use held::HeldOrder;
+use held::{HeldOrder, PeerRefs};
 pub use plan::{OrderWrite, Plan};
-pub use room::{Full, ROOM, ROOM_OF_A_NAMESPACE};
+use refresh::Digests;
+use relay::Chains;
+pub use room::{
+    Full, JOBS_OF_A_NAMESPACE, LOGIN_WEIGHT, REPORT_WEIGHT, ROOM, ROOM_OF_A_NAMESPACE, ROOM_OF_ENDED, ROOM_OF_LOGINS,
+    ROOM_OF_LOGINS_OF_A_NAMESPACE, ROOM_OF_MESSAGES, weight,
+};
 use seats::JobSeats;
 use secrets::KnownSecrets;
-pub use secrets::{MOST_LOGINS, WantedSecret};
+pub use secrets::MOST_LOGINS;
+use told::Standings;
+pub use troubles::NodeTroubles;
 pub use view::{NodeState, NodeView};
+pub use wanted::{WantedSecret, WantedSecrets};
 
 /// One fact, as seen by a watch or acknowledged by a write.
 #[derive(Clone, Debug)]
@@ -55,6 +70,8 @@ pub enum Event {
     AgentGone(NodeName),
     /// The features of a node's agent, as it publishes them.
     Features(NodeName, BTreeSet<String>),
+    /// Where a node's agent serves images to others, and how fast it is; none where it does not.
+    Peer(NodeName, Option<PeerFacts>),
     /// A Secret of [`World::wanted_secrets`] was read: what was found for each image that it is named for, and when it was asked for.
     Secret(SecretId, BTreeMap<Key, Found>, Timestamp),
     /// The objects of this kind cannot be listed or watched. What is known of its jobs may be out of date, or nothing is known:
@@ -72,6 +89,8 @@ struct NodeSlot {
     agent: bool,
     /// Of its agent; none for one that publishes none.
     features: BTreeSet<String>,
+    /// Where its agent serves images to others.
+    peer: Option<Box<PeerFacts>>,
     orders: BTreeMap<Key, HeldOrder>,
     /// Boxed, because a map reserves room for entries that it does not have.
     reports: BTreeMap<Key, Box<Report>>,
@@ -80,8 +99,38 @@ struct NodeSlot {
 }
 
 impl NodeSlot {
+    /// Whether it is a [foreign](Node::foreign) node.
+    fn is_foreign(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.foreign)
+    }
+
+    /// Whether the cluster believes that it is alive; of foreign nodes the cluster believes nothing.
+    fn is_ready(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.ready || node.foreign)
+    }
+
+    /// Whether it can be asked a question: it is ready and has an agent, which is one of ours.
+    fn may_be_asked(&self) -> bool {
+        self.agent && self.is_ready() && !self.is_foreign()
+    }
+
+    /// Whether an order for this image, or a question about it, names the job.
+    fn is_ordered(&self, job: &JobId, image: Key) -> bool {
+        let orders = [image, image.question()].into_iter().filter_map(|key| self.orders.get(&key));
+        orders.into_iter().any(|order| order.jobs.contains(job))
+    }
+
+    /// What the agent says of the order under this key; where no order is left, what it said last.
     fn report(&self, key: Key) -> Option<&Report> {
-        self.reports.get(&key).map(|report| &**report)
+        self.report_to(self.orders.get(&key), key)
+    }
+
+    /// The same where the order is at hand. An agent repeats the ask of its order, or an earlier one until it has an answer to the new one.
+    /// A report of a later ask is about another order, and says nothing about this one: the clock was set back since, the API server
+    /// lost orders, or the agent lies.
+    fn report_to(&self, order: Option<&HeldOrder>, key: Key) -> Option<&Report> {
+        let report = self.reports.get(&key).map(|report| &**report);
+        report.filter(|report| order.is_none_or(|order| report.asked <= order.asked))
     }
 }
 
@@ -97,9 +146,11 @@ enum Stale {
 struct JobState {
     job: Job,
     seats: JobSeats,
+    /// The seats of the last plan, while a plan is being made that says which of them are others.
+    before: Option<Standings>,
     stale: Stale,
     /// For each image whether its digest was known when the seats were last looked at.
-    digests: Vec<bool>,
+    digests: Digests,
     /// When the plan first saw that every node was done, until the object itself says so.
     closing: Option<Timestamp>,
     /// The outcome that was last handed out, and when.
@@ -108,6 +159,8 @@ struct JobState {
     eta: Option<Timestamp>,
     /// More bytes are known than were said; they are said when the time for it has come.
     holds_back: bool,
+    /// More nodes have failed than it tolerates and none is at work: it has failed on all others, too.
+    given_up: bool,
     /// Its deletion was handed out.
     expired: bool,
     /// When time alone changes something.
@@ -116,16 +169,18 @@ struct JobState {
 
 impl JobState {
     fn new(job: Job) -> Self {
-        let (seats, stale, digests) = (JobSeats::default(), Stale::All, Vec::new());
+        let (seats, stale, digests) = (JobSeats::default(), Stale::All, Digests::default());
         Self {
             job,
             seats,
+            before: None,
             stale,
             digests,
             closing: None,
             said: None,
             eta: None,
             holds_back: false,
+            given_up: false,
             expired: false,
             wake: None,
         }
@@ -136,7 +191,7 @@ impl JobState {
     fn is_about(&self, slots: &[NodeSlot], at: usize) -> bool {
         let Some(slot) = slots.get(at) else { return false };
         match &self.job.names {
-            Some(names) => names.contains(&*slot.name),
+            Some(names) => names.contains_key(&slot.name),
             None => slot.node.as_ref().is_some_and(|node| selects(&self.job, node)) || self.seats.contains(slots, at),
         }
     }
@@ -168,10 +223,24 @@ pub struct World {
     /// places.
     leaving: BTreeMap<usize, BTreeSet<JobId>>,
     secrets: KnownSecrets,
+    /// What could not be written, by node; few, if any.
+    troubles: BTreeMap<NodeName, NodeTroubles>,
     /// Kinds whose jobs stand still.
     frozen: BTreeSet<KindName>,
+    /// Whether nodes are told to read from each other.
+    relay: bool,
+    /// Images of which a node finds nobody to read from, or is too slow for those who read from it.
+    complaining: BTreeSet<Key>,
+    /// Images of which a node goes upstream and does not get on.
+    failing: BTreeSet<Key>,
+    /// Who reads from whom, while a plan is made.
+    chains: Chains,
+    /// The peers that orders name.
+    peer_refs: PeerRefs,
     /// Whether the word of one node is enough for all.
     one_witness: bool,
+    /// The nodes that the next plan tells of, where that is asked for.
+    told_nodes: Option<BTreeSet<NodeName>>,
 }
 
 impl World {
@@ -193,12 +262,12 @@ impl World {
             Event::Node(node) => {
                 let at = self.slot(&node.name);
                 if self.slots.get(at).is_some_and(|slot| slot.node.as_ref() != Some(&node)) {
-                    self.change_node(at, |slot| slot.node = Some(node));
+                    self.set_node(at, Some(node));
                 }
             }
             Event::NodeGone(name) => {
                 if let Some(&at) = self.by_name.get(&name) {
-                    self.change_node(at, |slot| slot.node = None);
+                    self.set_node(at, None);
                     let Self { jobs, slots, .. } = self;
                     jobs.values_mut().for_each(|state| state.seats.put(slots, at, None));
                     self.vacate(at);
@@ -220,7 +289,10 @@ impl World {
                     self.set_orders(at, BTreeMap::new());
                     self.has_left(at);
                     self.set_reports(at, BTreeMap::new());
-                    self.change_node(at, |slot| (slot.agent, slot.features) = (false, BTreeSet::new()));
+                    self.change_node(at, |slot| {
+                        (slot.agent, slot.features, slot.peer) = (false, BTreeSet::new(), None);
+                    });
+                    self.tell_node(at);
                     self.vacate(at);
                 }
             }
@@ -228,6 +300,14 @@ impl World {
                 let at = self.agent_slot(&name);
                 if self.slots.get(at).is_some_and(|slot| slot.features != features) {
                     self.change_node(at, |slot| slot.features = features);
+                }
+            }
+            Event::Peer(name, facts) => {
+                let facts = facts.map(Box::new);
+                // That an agent serves nobody does not mean that there is one.
+                let at = if facts.is_some() { Some(self.agent_slot(&name)) } else { self.by_name.get(&name).copied() };
+                if let Some(at) = at.filter(|at| self.slots.get(*at).is_some_and(|slot| slot.peer != facts)) {
+                    self.change_node(at, |slot| slot.peer = facts);
                 }
             }
             Event::Secret(id, found, asked) => self.set_secret(id, found, asked),
@@ -289,6 +369,12 @@ impl World {
         Some(slot.orders.iter().map(|(key, held)| (*key, held.order())).collect())
     }
 
+    /// One of these orders.
+    pub fn order(&self, node: &str, key: Key) -> Option<Order> {
+        let slot = self.by_name.get(node).and_then(|&at| self.slots.get(at))?;
+        slot.orders.get(&key).map(HeldOrder::order)
+    }
+
     /// Marks everything, so that the next plan is the naive one: the oracle of the incremental plan.
     pub fn touch_everything(&mut self) {
         for (id, state) in &mut self.jobs {
@@ -296,12 +382,17 @@ impl World {
             self.dirty_jobs.insert(id.clone());
         }
         self.dirty_slots.extend(self.by_name.values());
-        self.secrets.stale = true;
+        self.jobs.values().for_each(|state| self.secrets.touch(&state.job));
     }
 
     fn set_job(&mut self, mut job: Job) {
         let id = job.id.clone();
-        if self.jobs.get(&id).is_some_and(|state| (&state.job.uid, state.job.created) != (&job.uid, job.created)) {
+        if job.is_standing() {
+            // It is not made and begun at some time, as an object is: it is there as long as what it stands for is.
+            job.started = Some(job.started.unwrap_or(job.created));
+        }
+        let another = |old: &Job| old.uid != job.uid || old.created != job.created && !job.is_standing();
+        if self.jobs.get(&id).is_some_and(|state| another(&state.job)) {
             // Another object of the same name: what was known of the old one says nothing about it.
             self.drop_job(&id);
         }
@@ -312,7 +403,10 @@ impl World {
         if old == Some(&job) {
             return;
         }
-        self.secrets.stale = true;
+        if let Some(names) = old.and_then(|old| other_names(old, &mut job)) {
+            return self.set_names(&id, names);
+        }
+        old.into_iter().chain([&job]).for_each(|job| self.secrets.touch(job));
         let mut keys: BTreeSet<Key> = old.map(|old| old.keys().collect()).unwrap_or_default();
         for key in &keys {
             self.forget_demand(*key, &id);
@@ -339,10 +433,36 @@ impl World {
         self.dirty_jobs.insert(id);
     }
 
+    /// The job wants other nodes by name, or some of them count from another time. All other nodes are as they were: a job may name thousands,
+    /// of which one changes at a time.
+    fn set_names(&mut self, id: &JobId, names: NamedNodes) {
+        let Some(state) = self.jobs.get_mut(id) else { return };
+        let old = state.job.names.replace(names.clone()).unwrap_or_default();
+        self.secrets.touch_times(&state.job);
+        state.said = None;
+        let gone = old.keys().filter(|name| !names.contains_key(*name));
+        let other = names.iter().filter(|(name, since)| old.get(*name) != Some(since)).map(|(name, _)| name);
+        let changed: Vec<usize> = gone.chain(other).filter_map(|name| self.by_name.get(name).copied()).collect();
+        if let Stale::Some(seats) = &mut state.stale {
+            seats.extend(changed.iter().copied());
+        }
+        self.dirty_jobs.insert(id.clone());
+        for at in changed {
+            self.dirty_slots.insert(at);
+            if self.is_crowded(at) {
+                // Orders that nobody wants any more make room for others.
+                self.touch_node(at);
+            }
+        }
+    }
+
     fn drop_job(&mut self, id: &JobId) {
         self.dirty_jobs.remove(id);
         if let Some(state) = self.jobs.remove(id) {
-            self.secrets.stale = true;
+            for (at, _) in state.seats.iter() {
+                self.tell_node(*at);
+            }
+            self.secrets.touch(&state.job);
             let keys: BTreeSet<Key> = state.job.keys().collect();
             for key in &keys {
                 self.forget_demand(*key, id);
@@ -386,6 +506,7 @@ impl World {
             *place = slot;
         }
         self.by_name.insert(name.clone(), at);
+        self.tell_node(at);
         self.touch_node(at);
         at
     }
@@ -395,14 +516,37 @@ impl World {
         let at = self.slot(name);
         if self.slots.get(at).is_some_and(|slot| !slot.agent) {
             self.change_node(at, |slot| slot.agent = true);
+            self.tell_node(at);
         }
         at
+    }
+
+    /// What is known of the node itself in this slot.
+    fn set_node(&mut self, at: usize, node: Option<Node>) {
+        let Some(slot) = self.slots.get(at) else { return };
+        let foreign = node.as_ref().is_some_and(|node| node.foreign);
+        if slot.node.is_some() != node.is_some() {
+            self.tell_node(at);
+        }
+        let Some(slot) = self.slots.get(at).filter(|slot| slot.is_foreign() != foreign) else {
+            return self.change_node(at, |slot| slot.node = node);
+        };
+        // What a foreign node says counts for nobody else: all of it is counted again.
+        let orders = slot.orders.iter().map(|(key, held)| (*key, held.order())).collect();
+        let reports = slot.reports.iter().map(|(key, report)| (*key, (**report).clone())).collect();
+        self.set_reports(at, BTreeMap::new());
+        self.set_orders(at, BTreeMap::new());
+        self.change_node(at, |slot| slot.node = node);
+        self.set_orders(at, orders);
+        self.set_reports(at, reports);
     }
 
     fn vacate(&mut self, at: usize) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         if slot.node.is_none() && !slot.agent {
             self.by_name.remove(&slot.name);
+            self.peer_refs.forget(&slot.name);
+            self.troubles.remove(&slot.name);
             *slot = NodeSlot::default();
             self.vacant.push(at);
             self.dirty_slots.remove(&at);
@@ -417,11 +561,14 @@ impl World {
     }
 
     /// Every job that wants this node, or wanted it, looks at it again, and so does whoever tidies its orders. So does every job
-    /// that waits until this node has asked a registry, also one that wants other nodes.
+    /// that waits until this node has asked a registry or may read from it, also one that wants other nodes.
     fn touch_node(&mut self, at: usize) {
         self.dirty_slots.insert(at);
         let Some(slot) = self.slots.get(at) else { return };
+        // Others may read from this node, or wait until somebody can serve them.
+        let mut others_wait = self.relay;
         for (id, state) in &mut self.jobs {
+            others_wait |= state.job.pull.copies().1;
             if !state.is_about(&self.slots, at) {
                 continue;
             }
@@ -432,10 +579,18 @@ impl World {
         }
         for (key, order) in &slot.orders {
             let demand = self.demand.get(&orders::image_key(*key, order));
-            let waiting = demand.filter(|demand| demand.is_asking(at)).map(|demand| &demand.jobs);
+            let waiting = demand.filter(|demand| others_wait || demand.is_asking(at)).map(|demand| &demand.jobs);
             self.dirty_jobs.extend(waiting.into_iter().flatten().cloned());
         }
     }
+}
+
+/// The nodes that a job wants by name now, if nothing else of it has changed.
+fn other_names(old: &Job, job: &mut Job) -> Option<NamedNodes> {
+    let names = std::mem::replace(&mut job.names, old.names.clone());
+    let same = old == job && old.names.is_some() && old.ended.is_none();
+    job.names = names;
+    job.names.clone().filter(|_| same)
 }
 
 /// The start that the World assumed holds until the object says another. A dialect that keeps whole seconds says the

@@ -22,7 +22,7 @@ pub(crate) struct Parsed {
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, serde_json::Error> {
     let repeated = RefCell::new(Vec::new());
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let value = Node { path: &Path::Root, depth: 0, repeated: &repeated }.deserialize(&mut reader)?;
+    let value = BodyNode { path: &Path::Root, depth: 0, repeated: &repeated }.deserialize(&mut reader)?;
     reader.end()?;
     Ok(Parsed { value, repeated: repeated.into_inner() })
 }
@@ -59,20 +59,20 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-struct Node<'a> {
+struct BodyNode<'a> {
     path: &'a Path<'a>,
     depth: usize,
     repeated: &'a RefCell<Vec<String>>,
 }
 
-impl Node<'_> {
+impl BodyNode<'_> {
     /// The depth of what is inside.
     fn inside<E: Error>(&self) -> Result<usize, E> {
         if self.depth < MAX_DEPTH { Ok(self.depth + 1) } else { Err(E::custom(too_deep())) }
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Node<'_> {
+impl<'de> DeserializeSeed<'de> for BodyNode<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -80,7 +80,7 @@ impl<'de> DeserializeSeed<'de> for Node<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Node<'_> {
+impl<'de> Visitor<'de> for BodyNode<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut list = Vec::new();
         loop {
             let path = Path::Item(self.path, list.len());
-            let node = Node { path: &path, depth, repeated: self.repeated };
+            let node = BodyNode { path: &path, depth, repeated: self.repeated };
             let Some(item) = items.next_element_seed(node)? else { break };
             list.push(item);
         }
@@ -132,7 +132,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut map = Map::new();
         while let Some(name) = fields.next_key::<String>()? {
             let path = Path::Field(self.path, &name);
-            let value = fields.next_value_seed(Node { path: &path, depth, repeated: self.repeated })?;
+            let value = fields.next_value_seed(BodyNode { path: &path, depth, repeated: self.repeated })?;
             if map.contains_key(&name) {
                 let mut repeated = self.repeated.borrow_mut();
                 if repeated.len() < MAX_REPEATED {

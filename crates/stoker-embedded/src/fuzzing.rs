@@ -58,8 +58,8 @@ pub fn body(bytes: &[u8]) {
 
 /// A body in protobuf: what comes out is JSON that can be read again.
 pub fn protobuf(bytes: &[u8]) {
-    const OWNER: &[protobuf::Field] = &[(1, "kind", Wire::Text), (6, "controller", Wire::Flag)];
-    const TABLE: &[protobuf::Field] = &[
+    const OWNER: &[protobuf::WireField] = &[(1, "kind", Wire::Text), (6, "controller", Wire::Flag)];
+    const TABLE: &[protobuf::WireField] = &[
         (1, "metadata", Wire::Message(METADATA)),
         (2, "data", Wire::BytesMap),
         (3, "type", Wire::Text),

@@ -20,10 +20,10 @@ mod tests;
 
 use crate::object::Object;
 use crate::store::Place;
-use compact::{Running, Snapshot, Source};
+use compact::{CompactedFile, Running, Source};
 use disk::{Disk, System};
-pub(crate) use failure::Failure;
 pub use failure::JournalError;
+pub(crate) use failure::JournalFailure;
 use frame::{HEADER, Record};
 use index::Index;
 pub(crate) use replay::Contents;
@@ -38,7 +38,7 @@ const FLOOR: u64 = 16 << 20;
 
 /// One change of an object.
 #[derive(Debug, Clone)]
-pub(crate) struct Row {
+pub(crate) struct JournalRow {
     pub(crate) place: Place,
     /// `None` where it goes.
     pub(crate) after: Option<Arc<Object>>,
@@ -118,9 +118,9 @@ impl Journal {
     }
 
     /// Writes a batch, all of it or nothing, and returns when it is on disk.
-    pub(crate) fn commit(&mut self, rows: &[Row], revision: u64) -> Result<(), Failure> {
+    pub(crate) fn commit(&mut self, rows: &[JournalRow], revision: u64) -> Result<(), JournalFailure> {
         self.append(rows, revision).map_err(|error| {
-            let failure = Failure::of(&self.path, &error);
+            let failure = JournalFailure::of(&self.path, &error);
             tracing::error!(journal = %self.path.display(), %failure, "a write could not be made durable and was refused");
             // Where this fails too, the next write tries again before it writes.
             let _ = self.mend();
@@ -128,10 +128,10 @@ impl Journal {
         })
     }
 
-    fn append(&mut self, rows: &[Row], revision: u64) -> io::Result<()> {
+    fn append(&mut self, rows: &[JournalRow], revision: u64) -> io::Result<()> {
         self.mend()?;
         // The record counts as a whole, so of each object only the last state.
-        let newest: BTreeMap<&Place, &Row> = rows.iter().map(|row| (&row.place, row)).collect();
+        let newest: BTreeMap<&Place, &JournalRow> = rows.iter().map(|row| (&row.place, row)).collect();
         let mut record = Record::new(revision);
         for (place, row) in newest {
             match &row.after {
@@ -198,7 +198,7 @@ impl Journal {
     }
 
     /// Makes the snapshot the journal. Up to the rename the old file is as good as ever.
-    fn take_over(&mut self, snapshot: Snapshot) -> io::Result<()> {
+    fn take_over(&mut self, snapshot: CompactedFile) -> io::Result<()> {
         let index = self.index.moved(&snapshot.index, snapshot.from, snapshot.end);
         let index = index.ok_or_else(|| io::Error::other("the snapshot lacks an object"))?;
         let end = compact::copy_rest(&*self.disk, &self.file, self.end, &snapshot)?;

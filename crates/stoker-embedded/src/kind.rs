@@ -108,7 +108,7 @@ pub(crate) struct Kind {
     /// Names of objects that may not be deleted.
     pub(crate) permanent: &'static [&'static str],
     /// How a protobuf body of this kind is read; empty where it is not.
-    pub(crate) wire: &'static [protobuf::Field],
+    pub(crate) wire: &'static [protobuf::WireField],
     /// The table its objects are in, `plural.group`; two kinds may share one.
     pub(crate) table: String,
     /// The `apiVersion` in that table.

@@ -14,7 +14,7 @@ const MAGIC: &[u8] = b"k8s\0";
 const MAX_DEPTH: usize = 8;
 
 /// One field of a message: number, JSON name, form.
-pub(crate) type Field = (u64, &'static str, Wire);
+pub(crate) type WireField = (u64, &'static str, Wire);
 
 /// How a field is written.
 #[derive(Debug, Clone, Copy)]
@@ -24,14 +24,14 @@ pub(crate) enum Wire {
     Texts,
     TextMap,
     BytesMap,
-    Message(&'static [Field]),
-    Messages(&'static [Field]),
+    Message(&'static [WireField]),
+    Messages(&'static [WireField]),
     /// Of no meaning in a request: the server writes it.
     Ignored,
 }
 
 /// `metadata`, as far as a client writes it.
-pub(crate) const METADATA: &[Field] = &[
+pub(crate) const METADATA: &[WireField] = &[
     (1, "name", Wire::Text),
     (2, "generateName", Wire::Text),
     (3, "namespace", Wire::Text),
@@ -57,7 +57,7 @@ fn wrong() -> Refusal {
 }
 
 /// Reads an object whose kind has a table.
-pub(crate) fn decode(body: &[u8], fields: &'static [Field]) -> Result<Value, Refusal> {
+pub(crate) fn decode(body: &[u8], fields: &'static [WireField]) -> Result<Value, Refusal> {
     if fields.is_empty() {
         let advice =
             "application/json (this kind cannot be read as protobuf; kubectl: write the object to a file and use -f)";
@@ -86,7 +86,7 @@ pub(crate) fn decode(body: &[u8], fields: &'static [Field]) -> Result<Value, Ref
     Ok(Value::Object(object))
 }
 
-fn message(bytes: &[u8], fields: &'static [Field], depth: usize) -> Result<Map<String, Value>, Refusal> {
+fn message(bytes: &[u8], fields: &'static [WireField], depth: usize) -> Result<Map<String, Value>, Refusal> {
     if depth > MAX_DEPTH {
         return Err(wrong());
     }
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const TABLE: &[Field] = &[
+    const TABLE: &[WireField] = &[
         (1, "metadata", Wire::Message(METADATA)),
         (2, "data", Wire::BytesMap),
         (3, "type", Wire::Text),

@@ -96,7 +96,7 @@ pub(crate) struct Page {
 pub(crate) fn list(store: &Store, target: &Target, query: &Query) -> Result<Page, Refusal> {
     check(query)?;
     let filter = Filter::new(query, &target.served)?;
-    let token = query.continue_token.as_deref().map(Token::decode).transpose()?;
+    let token = query.continue_token.as_deref().map(ContinueToken::decode).transpose()?;
     let at = match (&token, query.resource_version) {
         (Some(token), _) => Some(token.revision),
         (None, Some(revision)) if query.exact => Some(revision),
@@ -119,7 +119,7 @@ pub(crate) fn list(store: &Store, target: &Target, query: &Query) -> Result<Page
     let remaining = objects.len().checked_sub(limit).filter(|left| *left > 0);
     objects.truncate(limit);
     let last = objects.last().filter(|_| remaining.is_some());
-    let next = last.map(|object| Token { revision, start: start_of(object) }.encode());
+    let next = last.map(|object| ContinueToken { revision, start: start_of(object) }.encode());
     Ok(Page { revision, objects, next, remaining })
 }
 
@@ -164,12 +164,12 @@ fn too_new(wanted: u64, now: u64) -> Refusal {
 }
 
 /// Where the next page begins.
-struct Token {
+struct ContinueToken {
     revision: u64,
     start: (String, String),
 }
 
-impl Token {
+impl ContinueToken {
     fn encode(&self) -> String {
         URL_SAFE_NO_PAD.encode(json!([self.revision, self.start.0, self.start.1]).to_string())
     }

@@ -1,7 +1,7 @@
 //! What the server says when it says no. In: the facts of a refusal. Out: a `metav1.Status` with the code, reason, message and
 //! causes that a real API server gives, because clients branch on them. It never holds a value of a Secret.
 
-use crate::journal::Failure;
+use crate::journal::JournalFailure;
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -244,7 +244,7 @@ impl Refusal {
     }
 
     /// The write did not become durable, so it did not happen.
-    pub(crate) fn not_stored(failure: &Failure) -> Self {
+    pub(crate) fn not_stored(failure: &JournalFailure) -> Self {
         match failure.full {
             true => Self::new(507, "InsufficientStorage", format!("nothing was written: {failure}")),
             false => Self::internal(format!("nothing was written: {failure}")),

@@ -1,6 +1,7 @@
 //! The built-in kinds, a row each. In: nothing. Out: [`Kind`]s for the catalog. Their objects are stored as they come, if a
 //! client can read them: only kinds that a definition brings have a schema.
 
+mod access;
 mod admission;
 mod reviews;
 mod workloads;
@@ -43,7 +44,7 @@ struct Row {
     /// Names that may not be deleted.
     permanent: &'static [&'static str],
     /// How kubectl's imperative forms write it.
-    wire: &'static [protobuf::Field],
+    wire: &'static [protobuf::WireField],
     /// Selectable fields besides name and namespace: (label, path in the stored form).
     fields: &'static [(&'static str, &'static str)],
     /// Columns between NAME and AGE, or after NAME where `age` is not wanted: (name, type, priority, path).
@@ -271,7 +272,7 @@ pub(crate) fn kinds() -> Result<Vec<Kind>, PathError> {
 }
 
 fn rows() -> impl Iterator<Item = &'static Row> {
-    ROWS.iter().chain(workloads::WORKLOADS).chain(admission::WEBHOOKS).chain(reviews::REVIEWS)
+    ROWS.iter().chain(workloads::WORKLOADS).chain(admission::WEBHOOKS).chain(access::BINDINGS).chain(reviews::REVIEWS)
 }
 
 /// Whether a client that knows the type could read the object.

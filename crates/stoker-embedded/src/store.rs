@@ -9,7 +9,7 @@ mod state;
 mod watchers;
 mod writer;
 
-use crate::journal::{Contents, Failure, Journal, JournalError};
+use crate::journal::{Contents, Journal, JournalError, JournalFailure};
 use crate::kind::{Catalog, Kind};
 use crate::object::{Key, Object};
 use futures::future::Either;
@@ -223,7 +223,7 @@ impl Store {
                 state.pending.changes.push(change);
                 self.shared.work.notify_one();
             }
-            Mode::Stopped => drop(state.roll_back(Failure::stopped())),
+            Mode::Stopped => drop(state.roll_back(JournalFailure::stopped())),
         }
     }
 
@@ -234,11 +234,11 @@ impl Store {
 
     /// Waits until everything that was written up to now is durable. What a writer is told, a refusal too, rests on that; and
     /// on that nothing was rolled back since it began to look.
-    pub(crate) fn settled(&self, since: Era) -> impl Future<Output = Result<(), Failure>> + Send + use<> {
+    pub(crate) fn settled(&self, since: Era) -> impl Future<Output = Result<(), JournalFailure>> + Send + use<> {
         let mut guard = self.lock();
         let state = &mut *guard;
         if state.era != since {
-            let failure = state.failure.clone().unwrap_or_else(Failure::stopped);
+            let failure = state.failure.clone().unwrap_or_else(JournalFailure::stopped);
             return Either::Left(std::future::ready(Err(failure)));
         }
         let waiting = match state.pending.changes.is_empty() {
@@ -248,7 +248,7 @@ impl Store {
         let Some(waiting) = waiting else { return Either::Left(std::future::ready(Ok(()))) };
         let (tell, told) = oneshot::channel();
         waiting.push(tell);
-        Either::Right(async move { told.await.unwrap_or_else(|_| Err(Failure::stopped())) })
+        Either::Right(async move { told.await.unwrap_or_else(|_| Err(JournalFailure::stopped())) })
     }
 
     /// The objects of a table (of one namespace), at a revision of the past where one is given.

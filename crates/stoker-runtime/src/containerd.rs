@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
@@ -18,8 +17,10 @@ use crate::name_locks::NameLocks;
 
 mod chain;
 mod content;
+mod decoders;
 mod events;
 mod image;
+mod ingest;
 mod lease;
 mod node;
 mod session;
@@ -32,9 +33,6 @@ mod verifiers;
 
 pub use self::node::ContainerdNode;
 pub use self::session::{LayerSource, LayerState, LayerTrouble, Session, WantedImage};
-
-/// How many layers we unpack at one time: about 10 MiB of memory each.
-const DECODERS: usize = 8;
 
 /// Labels of containerd's objects.
 pub(crate) type ObjectLabels = BTreeMap<String, String>;
@@ -69,10 +67,10 @@ struct ContainerdInner {
     channel: Channel,
     namespace: AsciiMetadataValue,
     node: ContainerdNode,
-    /// One for each snapshot that is being made: two pulls never write into the same one.
+    /// One for each layer that is being unpacked: images that share it unpack it once.
     stages: NameLocks,
-    /// For the layers that we unpack ourselves, of all pulls together: each holds a window of up to 8 MiB and some chunks.
-    decoders: Arc<Semaphore>,
+    /// For the layers that we unpack ourselves, of all pulls together.
+    decoders: decoders::Decoders,
     pulls: lease::LeasedPulls,
 }
 
@@ -89,7 +87,7 @@ impl Containerd {
         let namespace = AsciiMetadataValue::try_from(&settings.namespace);
         let namespace = namespace.map_err(|_| unusable("its namespace has characters that it may not".into()))?;
         let (stages, pulls) = (NameLocks::default(), lease::LeasedPulls::default());
-        let decoders = Arc::new(Semaphore::new(DECODERS));
+        let decoders = decoders::Decoders::default();
         let mut inner =
             ContainerdInner { settings, channel, namespace, node: ContainerdNode::default(), stages, decoders, pulls };
         inner.node = node::look(&inner).await?;

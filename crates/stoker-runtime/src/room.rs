@@ -16,14 +16,18 @@ use crate::space::{self, Space};
 
 mod fit;
 
-use self::fit::fit;
 pub use self::fit::{DiskAmount, Short, Unit};
+use self::fit::{fit, left};
 
 /// What is taken at one time while a layer is unpacked.
 const STEP: DiskAmount = DiskAmount { bytes: 16 << 20, inodes: 4096 };
 
-/// How often a disk is looked at while a runtime fills it by itself.
+/// How often a disk is looked at while a runtime fills it by itself: as long as there is much room, and shortly before there is none.
 const LOOK: Duration = Duration::from_millis(100);
+const LOOK_CLOSELY: Duration = Duration::from_millis(5);
+
+/// Bytes a second that a runtime may write; few disks are quicker.
+const QUICK: u64 = 2 << 30;
 
 /// Looks at the disk of a path.
 type LookAtDisk = dyn Fn(&Path) -> Option<Space> + Send + Sync;
@@ -131,19 +135,39 @@ impl Room {
 
     /// Ends when the disk of this path is fuller than it may be: for runtimes that unpack by themselves.
     pub async fn overflows(&self, path: Option<&Path>) -> Short {
-        let Some(path) = path.filter(|_| self.0.percent < 100) else { return std::future::pending().await };
+        let mut pause = LOOK_CLOSELY;
         loop {
-            tokio::time::sleep(LOOK).await;
-            let (room, path) = (self.clone(), path.to_owned());
-            let over = tokio::task::spawn_blocking(move || {
-                let space = (room.0.look)(&path)?;
-                fit(space, room.0.percent, DiskAmount::default(), DiskAmount { bytes: 1, inodes: 1 }).err()
-            });
-            if let Ok(Some(short)) = over.await {
-                return short;
-            }
+            tokio::time::sleep(pause).await;
+            pause = match self.room_left(path).await {
+                Some(Err(short)) => return short,
+                Some(Ok(left)) => pause_before(left),
+                None => LOOK,
+            };
         }
     }
+
+    /// Whether the disk of this path is fuller than it may be now: a quick disk fills between two looks of [`overflows`](Self::overflows).
+    pub async fn overflowed(&self, path: Option<&Path>) -> Option<Short> {
+        self.room_left(path).await?.err()
+    }
+
+    /// How many bytes the disk of this path still has room for; `None`: it has no limit, or cannot be seen.
+    async fn room_left(&self, path: Option<&Path>) -> Option<Result<u64, Short>> {
+        let (room, path) = (self.clone(), path.filter(|_| self.0.percent < 100)?.to_owned());
+        let look = move || {
+            let space = (room.0.look)(&path)?;
+            let more = DiskAmount { bytes: 1, inodes: 1 };
+            let fits = fit(space, room.0.percent, DiskAmount::default(), more);
+            Some(fits.map(|()| left(&space, room.0.percent)))
+        };
+        tokio::task::spawn_blocking(look).await.ok().flatten()
+    }
+}
+
+/// When to look again at a disk with this much room: in time for the quickest writer.
+fn pause_before(left: u64) -> Duration {
+    let millis = left.saturating_mul(1000) / QUICK / 2;
+    Duration::from_millis(millis).clamp(LOOK_CLOSELY, LOOK)
 }
 
 impl fmt::Debug for Room {
@@ -246,6 +270,11 @@ impl Purse {
     /// Ends when the disk is fuller than it may be.
     pub async fn overflows(&self) -> Short {
         self.hold.room.overflows(self.path.as_deref()).await
+    }
+
+    /// Whether the disk is fuller than it may be now.
+    pub async fn overflowed(&self) -> Option<Short> {
+        self.hold.room.overflowed(self.path.as_deref()).await
     }
 }
 

@@ -10,6 +10,7 @@ pub mod image;
 pub mod memory;
 pub mod paper;
 mod plot;
+pub mod processor;
 pub mod proxy;
 pub mod registry;
 pub mod scripted;

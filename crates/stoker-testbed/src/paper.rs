@@ -97,7 +97,13 @@ impl Paper {
 
     /// The objects that a query gives.
     pub fn select<'a>(&'a self, query: &'a Query) -> impl Iterator<Item = &'a DynamicObject> {
-        self.of_kind(query.kind.name).filter(move |object| selects(query, object))
+        // Two groups may have kinds of one name.
+        let resource = query.kind.newest();
+        let is_of = move |object: &DynamicObject| {
+            let types = object.types.as_ref();
+            types.is_some_and(|types| types.kind == resource.kind && group(&types.api_version) == resource.group)
+        };
+        self.objects.values().filter(move |object| is_of(object) && selects(query, object))
     }
 
     /// Lists what a View wants until everything is known, as a controller that starts does. Returns what the jobs that cannot be read
@@ -180,7 +186,7 @@ impl Paper {
                 Some(self.create(object, now)?)
             }
             Write::Patch(_, patch) | Write::Guarded(_, patch) => Some(self.patch(&id, patch, false)?),
-            Write::Status(_, patch) => Some(self.patch(&id, patch, true)?),
+            Write::Status(_, patch) | Write::GuardedStatus(_, patch) => Some(self.patch(&id, patch, true)?),
             Write::Delete(_, uid) => {
                 self.delete(&id, uid.as_deref(), now)?;
                 None
@@ -252,6 +258,11 @@ pub fn in_version(mut object: DynamicObject, api_version: &str) -> DynamicObject
         types.api_version = api_version.into();
     }
     object
+}
+
+/// The group of a version of an API.
+fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
 /// Kinds whose status is written by itself.

@@ -1,7 +1,7 @@
 //! A TCP proxy on loopback, in front of any address, that counts bytes and is as bad as told, while it runs.
 //!
 //! Connections come in, the same bytes go out, but for what a test wants to go wrong: [`cut_every`](Proxy::cut_every),
-//! [`stall_after`](Proxy::stall_after), [`flip_after`](Proxy::flip_after), [`pace`](Proxy::pace), [`down`](Proxy::down). All of
+//! [`stall_after`](Proxy::stall_after), [`stall_each_after`](Proxy::stall_each_after), [`flip_after`](Proxy::flip_after), [`pace`](Proxy::pace), [`down`](Proxy::down). All of
 //! it is for the way from the target to the client: the bytes that a registry sends. It knows no protocol.
 
 mod pump;
@@ -106,9 +106,15 @@ impl Proxy {
         self.state.change(|faults| faults.stall_at = Some(faults.claimed.saturating_add(bytes)));
     }
 
-    /// Ends a stall, or one that is still to come.
+    /// Every connection stalls when it has carried this many bytes in all, until [`let_go`](Self::let_go). Small answers of a registry
+    /// pass on new connections meanwhile.
+    pub fn stall_each_after(&self, bytes: u64) {
+        self.state.change(|faults| faults.stall_each = Some(bytes));
+    }
+
+    /// Ends all stalls, also those that are still to come.
     pub fn let_go(&self) {
-        self.state.change(|faults| faults.stall_at = None);
+        self.state.change(|faults| (faults.stall_at, faults.stall_each) = (None, None));
     }
 
     /// The byte after this many more is wrong, once.

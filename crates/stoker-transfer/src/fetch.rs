@@ -16,8 +16,10 @@ use crate::reference::Reference;
 use crate::registry::{self, Party, RequestProblem, Walk};
 use crate::spool::{self, BlobSource, Core, SpoolInner, SpoolWriter, on_disk};
 
+mod peers;
 mod pump;
 
+use self::peers::PeersEnd;
 use self::pump::BodyEnd;
 
 /// How long we wait for a process that is just going down to let go of a file.
@@ -60,11 +62,17 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     async fn run(&self, lock: Arc<WriterLock<()>>) -> Result<(), Error> {
-        let _turn = self.spool.turns.take(self.core.image().name()).await.ok_or(spool::Error::Stopped)?;
+        let _turn = self.spool.turns.take_for(self.core).await.ok_or(spool::Error::Stopped)?;
         let mut writer = self.open(lock).await?;
         let mut chances = Chances { inherited: writer.length() > 0, again: false };
         loop {
             let source = self.core.source().ok_or(spool::Error::Stopped)?;
+            if let Some(ways) = &source.ways {
+                match self.read_peers(&source, ways, writer, &mut chances).await? {
+                    PeersEnd::Whole => return Ok(()),
+                    PeersEnd::Upstream(back) => writer = back,
+                }
+            }
             let Some((back, error)) = self.follow(&source, writer, &mut chances).await? else { return Ok(()) };
             writer = back;
             self.core.source_failed();
@@ -150,7 +158,7 @@ impl Fetch<'_> {
         match registry.open_blob(host, source, blob, from, limited).await {
             Ok(body) => {
                 *packing = body.packed.then(|| host.authority.clone());
-                pump::pump(self.core, &source.image, writer, body, registry.settings()).await
+                pump::pump(self.core, &source.image, writer, body, registry.settings().stall_timeout).await
             }
             Err(error) => Ok((writer, BodyEnd::Failed(error))),
         }
@@ -191,22 +199,20 @@ impl Fetch<'_> {
     }
 
     async fn check(&self, mut writer: SpoolWriter) -> Result<BlobCheck, Error> {
-        let expected = self.core.descriptor.digest().digest().to_owned();
-        self.disk("sync", move || {
-            let actual = writer.sha256();
-            if actual == expected {
-                writer.sync()?;
-                return Ok(BlobCheck::Good);
-            }
-            Ok(BlobCheck::Bad(writer, actual))
-        })
-        .await
+        let actual = writer.sha256();
+        if actual != self.core.descriptor.digest().digest() {
+            return Ok(BlobCheck::Bad(writer, actual));
+        }
+        // Those who follow get the last byte now: the disk is waited for once, and not by one node after the other.
+        self.core.state.send_modify(|state| state.checked = true);
+        self.disk("sync", move || writer.sync()).await?;
+        Ok(BlobCheck::Good)
     }
 
     async fn restart(&self, mut writer: SpoolWriter) -> Result<SpoolWriter, Error> {
         // Published first: a follower that reads a truncated file must know why.
         self.core.state.send_modify(|state| {
-            state.have = 0;
+            (state.have, state.checked) = (0, false);
             state.restarts += 1;
         });
         self.disk("truncate", move || writer.restart().map(|()| writer)).await

@@ -12,6 +12,10 @@ use serde::Deserialize;
 
 use crate::platform::Platform;
 
+/// No honest manifest or index is larger.
+pub(crate) const MOST_MANIFEST_BYTES: usize = 4 * 1024 * 1024;
+/// An index may name an index, which must then name manifests.
+const MOST_INDEXES: usize = 2;
 const MOST_LAYERS: usize = 500;
 const MOST_ENTRIES: usize = 1000;
 /// The largest blob. Sums of sizes below these two bounds, over all images of all nodes of a job, stay far below what the
@@ -83,6 +87,59 @@ impl PlatformImage {
     pub fn total_size(&self) -> u64 {
         self.blobs().fold(0, |sum, blob| sum.saturating_add(blob.size()))
     }
+}
+
+/// The way from the root of an image down to its manifest for one platform.
+#[derive(Debug)]
+pub(crate) struct Descent<'a> {
+    platform: &'a Platform,
+    documents: Vec<Document>,
+    /// The length that the index above says of the next document.
+    size: Option<u64>,
+}
+
+/// Where a document leads.
+#[derive(Debug)]
+pub(crate) enum Descended {
+    /// To another document.
+    To(Digest),
+    /// Nowhere: all are there.
+    Image(Box<PlatformImage>),
+}
+
+impl<'a> Descent<'a> {
+    pub(crate) fn new(platform: &'a Platform) -> Self {
+        Self { platform, documents: Vec::new(), size: None }
+    }
+
+    /// Takes the next document, which is known to have the digest that was asked for.
+    pub(crate) fn take(&mut self, document: Document, parsed: ParsedDocument) -> Result<Descended, Bad> {
+        if self.size.is_some_and(|size| size != document.bytes.len() as u64) {
+            return Err(Bad::Content("its length is not the one that the index says".to_owned()));
+        }
+        self.documents.push(document);
+        let index = match parsed {
+            ParsedDocument::Manifest(manifest) => {
+                let image = PlatformImage::new(std::mem::take(&mut self.documents), *manifest)?;
+                return Ok(Descended::Image(Box::new(image)));
+            }
+            ParsedDocument::Index(_) if self.documents.len() > MOST_INDEXES => return Err(Bad::Bound(Bound::Depth)),
+            ParsedDocument::Index(index) => index,
+        };
+        let chosen = choose(&index, self.platform)?;
+        if chosen.size() > MOST_MANIFEST_BYTES as u64 {
+            return Err(too_large(chosen.size()));
+        }
+        if *chosen.digest().algorithm() != DigestAlgorithm::Sha256 {
+            return Err(Bad::Algorithm(chosen.digest().clone()));
+        }
+        self.size = Some(chosen.size());
+        Ok(Descended::To(chosen.digest().clone()))
+    }
+}
+
+pub(crate) fn too_large(size: u64) -> Bad {
+    Bad::Bound(Bound::Manifest(Some(size)))
 }
 
 /// A bound that an image is over, with what it has where that is known.

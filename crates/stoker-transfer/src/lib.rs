@@ -32,12 +32,14 @@ pub mod hosts;
 pub mod image;
 pub mod limit;
 pub mod login;
+pub mod peer;
 pub mod platform;
 pub mod proxy;
 pub mod pulse;
 pub mod reference;
 pub mod registry;
 pub mod serve;
+mod sip;
 pub mod spool;
 
 pub use credentials::{Keyring, LoginEntry, Logins, NodeKey, Providers, PublicKey, SecretKind};

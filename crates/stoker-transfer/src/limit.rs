@@ -35,7 +35,7 @@ struct Counters {
 
 /// A place in the queue of one [`Pace`].
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ticket(u128);
+pub(crate) struct PaceTicket(u128);
 
 impl Pace {
     /// A pace of this many bytes a second, at least one.
@@ -83,16 +83,16 @@ impl Pace {
     }
 
     /// Takes a place in the queue for so many bytes. They count from here on, whether or not anyone waits.
-    pub(crate) fn ask(&self, bytes: usize) -> Ticket {
+    pub(crate) fn ask(&self, bytes: usize) -> PaceTicket {
         self.with_meter(|meter, rate| {
             let burst = rate.map_or(0, |rate| u128::from(rate) * BURST.as_nanos());
             meter.asked = meter.asked.max(meter.allowed.saturating_sub(burst)) + bytes as u128 * NANO;
-            Ticket(meter.asked)
+            PaceTicket(meter.asked)
         })
     }
 
     /// Waits until it is this ticket's turn.
-    pub(crate) async fn reached(&self, ticket: Ticket) {
+    pub(crate) async fn reached(&self, ticket: PaceTicket) {
         let mut changes = self.rate.subscribe();
         loop {
             // Seen before the meter is read: a change in between wakes us at once.

@@ -33,7 +33,7 @@ mod tls;
 mod token;
 mod walk;
 
-pub(crate) use self::blob::BlobBody;
+pub(crate) use self::blob::{BlobBody, ByteOrigin};
 pub(crate) use self::body::{BodyPiece, Broken};
 pub use self::error::{Error, RequestProblem};
 pub(crate) use self::http::may_lead_to;

@@ -5,10 +5,14 @@
 //! time, be it in this process or in one after it. It never decides what to fetch.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
+use bytes::Bytes;
 use oci_spec::image::{Descriptor, Digest};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex as WriterLock;
@@ -18,6 +22,7 @@ use crate::fetch;
 use crate::hash::hex;
 use crate::limit::Pace;
 use crate::login::Login;
+use crate::peer::ways::PeerWays;
 use crate::reference::Reference;
 use crate::registry::Registry;
 
@@ -60,12 +65,14 @@ pub struct BlobSource {
     pub login: Option<Login>,
     /// How fast it may come, beneath the pace of the spool as a whole.
     pub pace: Option<Arc<Pace>>,
+    /// The nodes that it is read from, where it does not come from the registry.
+    pub ways: Option<PeerWays>,
 }
 
 impl BlobSource {
     /// A source from its two parts, as fast as the spool may.
     pub fn new(image: Reference, login: Option<Login>) -> Self {
-        Self { image, login, pace: None }
+        Self { image, login, pace: None, ways: None }
     }
 
     /// The same, not faster than this. All sources that share a pace share its rate.
@@ -73,9 +80,18 @@ impl BlobSource {
         Self { pace: Some(pace), ..self }
     }
 
+    /// The same, from these nodes.
+    pub fn by(self, ways: PeerWays) -> Self {
+        Self { ways: Some(ways), ..self }
+    }
+
     /// Whether the same place is asked as the same account; how fast makes no other way of it.
     pub(crate) fn is_same_way(&self, other: &Self) -> bool {
-        self.image == other.image && self.login == other.login
+        let same_nodes = match (&self.ways, &other.ways) {
+            (Some(own), Some(other)) => own.is_same(other),
+            (own, other) => own.is_none() && other.is_none(),
+        };
+        self.image == other.image && self.login == other.login && same_nodes
     }
 }
 
@@ -252,6 +268,17 @@ fn list(dir: &Path) -> Result<Vec<SpooledBlob>, Error> {
         }
     }
     Ok(held)
+}
+
+/// A piece of a file, beside the executor: at most this much from this offset on, and nothing at its end.
+pub(crate) async fn read_piece(file: Arc<File>, at: u64, most: usize) -> io::Result<Bytes> {
+    let read = on_disk(move || {
+        let mut piece = vec![0; most];
+        let read = file.read_at(&mut piece, at)?;
+        piece.truncate(read);
+        Ok::<_, io::Error>(Bytes::from(piece))
+    });
+    read.await.map_err(io::Error::other)?
 }
 
 /// Does a short piece of work with a disk beside the executor.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
 use stoker_api::labels::{self, LabelSelector};
-use stoker_api::{Amount, Span};
+use stoker_api::{Amount, Share, Span};
 use stoker_core::Reference;
 use stoker_runtime::{Otherwise, RuntimeWish};
 
@@ -111,7 +111,7 @@ pub(crate) enum Command {
     Delete(DeleteArgs),
     Controller(ControllerArgs),
     Agent(AgentArgs),
-    Install(InstallArgs),
+    Install(Box<InstallArgs>),
     Uninstall(UninstallArgs),
     Crds(CrdsArgs),
     Verify(VerifyArgs),
@@ -162,10 +162,10 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) nodes: u16,
     /// Where the API listens, with HTTPS and a bearer token
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7443")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7443", value_parser = values::address)]
     pub(crate) listen: SocketAddr,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
     pub(crate) metrics: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) node: NodeArgs,
@@ -200,6 +200,9 @@ pub(crate) struct NodeArgs {
     /// disk and 10 GiB, and goes when an image needs the room
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = str::parse::<Span>, help_heading = "Node")]
     pub(crate) keep_fetched: Span,
+    /// How long an order may pull while a namespace without a place waits; for tests
+    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = str::parse::<Span>, hide = true)]
+    pub(crate) turn: Span,
     /// containerd's hosts.toml files: mirrors, CAs, client certificates [default: what containerd is told to use]
     #[arg(long, value_name = "DIR", help_heading = "Node")]
     pub(crate) registry_hosts: Option<PathBuf>,
@@ -219,6 +222,7 @@ pub(crate) struct NodeArgs {
     stoker pull registry.example/shop/web:v42\n  \
     stoker pull web:v42 cart:v7 -l pool=edge --parallelism 20 --timeout 30m\n  \
     stoker pull web:v42 --node shop-17 --name web --no-wait\n  \
+    stoker pull web:latest --policy Always --retries 10\n  \
     stoker pull registry.example/shop/web:v42 --secret regcred")]
 pub(crate) struct PullArgs {
     /// registry/repository:tag or registry/repository@sha256:…
@@ -248,6 +252,30 @@ pub(crate) struct PullArgs {
     /// The most bytes a second that a node receives for it, e.g. 20Mi
     #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>)]
     pub(crate) bandwidth: Option<Amount>,
+    /// How many nodes may fail, e.g. 3 or 10%; when more have, no other node begins [default: every node is tried]
+    #[arg(long, value_name = "N", value_parser = str::parse::<Share>)]
+    pub(crate) failure_tolerance: Option<Share>,
+    /// Which images a node pulls first, of those that the namespace wants there; from -1000 to 1000
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(-1000..=1000)
+    )]
+    pub(crate) priority: i32,
+    /// IfNotPresent: a node that has the tag is done. Always: the registry is asked which digest the tag means now
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t, ignore_case = true)]
+    pub(crate) policy: PolicyWord,
+    /// How often a failed attempt is repeated on a node, with pauses of 2, 4, 8 … s; from 0 to 100
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i32).range(0..=100)
+    )]
+    pub(crate) retries: i32,
     /// Give up on nodes that are not done by then, e.g. 30m; at least 1s
     #[arg(long, value_name = "TIME", value_parser = values::time)]
     pub(crate) timeout: Option<Span>,
@@ -257,6 +285,18 @@ pub(crate) struct PullArgs {
     /// Do not follow it
     #[arg(long)]
     pub(crate) no_wait: bool,
+}
+
+/// The policy of a pull, as manifests write it.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(crate) enum PolicyWord {
+    /// A node that has the tag is done
+    #[default]
+    #[value(name = "IfNotPresent")]
+    IfNotPresent,
+    /// The registry is asked which digest the tag means now
+    #[value(name = "Always")]
+    Always,
 }
 
 /// Show jobs, one job node by node, or nodes
@@ -295,10 +335,10 @@ pub(crate) enum Output {
 /// Say what each node of a job is waiting for
 #[derive(Args)]
 #[command(after_help = "Computed from the cluster's objects with the controller's own rules, not stored.\n\n\
-    Examples:\n  stoker why web\n  stoker why web shop-17\n  stoker why imagepulljob/base")]
+    Examples:\n  stoker why web\n  stoker why web shop-17\n  stoker why imagepulljob/base\n  stoker why nodeimage/node-1")]
 pub(crate) struct WhyArgs {
-    /// A Preheat, or kind/name
-    #[arg(value_parser = values::job)]
+    /// A Preheat, or kind/name; nodeimage/NODE for the tags in the NodeImage of a node that wait or have failed
+    #[arg(value_parser = values::job_or_node_image)]
     pub(crate) name: String,
     /// Only this node
     #[arg(value_parser = values::name)]
@@ -329,15 +369,19 @@ pub(crate) struct ControllerArgs {
     /// trusted to say what all nodes pull
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) digest_witnesses: u8,
-    /// APIs of other projects whose original controller goes on for other kinds and has handed these over, e.g. kruise=whole: its Lease
-    /// does not keep this controller from serving them
+    /// APIs of other projects that are handed over while the original controller runs: kruise=whole if it goes on for other kinds alone,
+    /// kruise=half if it keeps the jobs and this controller only has the images pulled. Its Lease is ignored then
     #[arg(long, value_name = "NAME=HOW", value_delimiter = ',', value_parser = install::handed_over)]
     pub(crate) handed_over: Vec<install::ServedDialect>,
+    /// Also follow rollouts of workloads, e.g. kruise-rollouts: pods that are still to be updated find their image on their node. Reads
+    /// the workloads of all namespaces [default: none]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::with_workloads)]
+    pub(crate) serve: Vec<&'static str>,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
     pub(crate) metrics: Option<SocketAddr>,
     /// Serve /healthz and /readyz there too, whoever holds the connections for metrics [default: off]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
     pub(crate) probes: Option<SocketAddr>,
 }
 
@@ -356,10 +400,10 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     pub(crate) settings: NodeArgs,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
     pub(crate) metrics: Option<SocketAddr>,
     /// Serve /healthz and /readyz there too, whoever holds the connections for metrics [default: off]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
     pub(crate) probes: Option<SocketAddr>,
 }
 
@@ -387,7 +431,8 @@ pub(crate) struct InstallArgs {
     #[arg(long, value_name = "NAME", value_parser = values::name)]
     pub(crate) image_pull_secret: Option<String>,
     /// APIs of other projects to serve, with their CRDs, e.g. kruise; kruise=whole where OpenKruise goes on for other kinds and has
-    /// handed these over [default: none]
+    /// handed these over; kruise=half where OpenKruise keeps jobs and NodeImages and Stoker only pulls; kruise,kruise-rollouts pulls
+    /// images ahead while workloads are updated [default: none]
     #[arg(long, value_name = "NAME[=HOW]", value_delimiter = ',', value_parser = install::dialect)]
     pub(crate) dialects: Vec<install::ServedDialect>,
     /// The namespaces whose Secrets the controller may read, for `pullSecrets` of jobs there [default: all]
@@ -430,11 +475,20 @@ pub(crate) struct HostArgs {
     #[arg(long = "host-dir", value_name = "DIR", value_parser = install::directory, help_heading = "Node")]
     pub(crate) host_dirs: Vec<String>,
     /// Where agents serve metrics, on the node's own network
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7480", help_heading = "Node")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7480", value_parser = values::address, help_heading = "Node")]
     pub(crate) agent_metrics: SocketAddr,
     /// Where the kubelet probes agents, on the node's own network
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481", help_heading = "Node")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7481", value_parser = values::address, help_heading = "Node")]
     pub(crate) agent_probes: SocketAddr,
+    /// Agents begin no image that would fill the disk of the images past this, in percent [default: 80]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100), help_heading = "Node")]
+    pub(crate) max_disk: Option<u8>,
+    /// Images that a node pulls at one time [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100), help_heading = "Node")]
+    pub(crate) max_pulls: Option<u16>,
+    /// A node receives no more than this in a second, e.g. 20Mi [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>, help_heading = "Node")]
+    pub(crate) bandwidth: Option<Amount>,
     /// The kubelet's CredentialProviderConfig
     #[arg(long, value_name = "FILE", requires = "credential_provider_bin_dir", value_parser = install::directory, help_heading = "Node")]
     pub(crate) credential_provider_config: Option<String>,
@@ -464,7 +518,7 @@ pub(crate) struct UninstallArgs {
 #[command(after_help = "`stoker install` prints these and everything else.")]
 pub(crate) struct CrdsArgs {
     /// Those of these other projects as well, e.g. kruise; never where that project itself is installed [default: none]
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::dialect)]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = install::definitions_of)]
     pub(crate) dialects: Vec<install::ServedDialect>,
 }
 

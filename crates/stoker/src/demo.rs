@@ -125,7 +125,7 @@ fn preheat(images: &[String]) -> Preheat {
     let spec = PreheatSpec {
         images,
         nodes: NodesSpec::default(),
-        pace: PaceSpec { parallelism: 2, bandwidth: None },
+        pace: PaceSpec { parallelism: 2, ..PaceSpec::default() },
         pull: PullSpec::default(),
         completion: CompletionSpec::default(),
         suspend: false,

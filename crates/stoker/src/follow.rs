@@ -117,9 +117,10 @@ fn take(node: NodeObject, reports: &mut BTreeMap<String, BTreeMap<Key, Report>>)
 
 /// The reports that count for this job, by node and in the order of its images.
 fn rows(job: &Job, reports: &BTreeMap<String, BTreeMap<Key, Report>>, clock: &Clock) -> Vec<ReportRow> {
-    let since = job.since(clock());
+    let now = clock();
     let mut rows = Vec::new();
     for (node, reports) in reports {
+        let since = job.since(node, now);
         for image in &job.images {
             let Ok(key) = image.reference.as_ref().map(|reference| reference.key()) else { continue };
             let counts = |key: Key| reports.get(&key).filter(|report| report.asked >= since);

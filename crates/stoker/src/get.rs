@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use stoker_api::{AnyObject, JobKind, PlainNode, job_kinds, native};
 use stoker_controller::snapshot;
 use stoker_core::world::NodeState;
-use stoker_core::{Phase, human, text};
+use stoker_core::{Phase, Reason, human, text};
 
 use crate::cli::{ClusterArgs, GetArgs, Output, WrongInput};
 use crate::connect::{Connection, connect};
@@ -46,7 +46,7 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: GetArgs) -> anyhow::Result<
             let job = jobs::find(&connection, name).await?;
             match args.output {
                 Output::Json | Output::Yaml => print_value(&serde_json::to_value(&job.object)?, args.output)?,
-                output => one_job(&connection.client, &job, output).await?,
+                _ => one_job(&connection.client, &job, &args).await?,
             }
         }
     }
@@ -86,7 +86,13 @@ fn job_row(kind: &JobKind, object: &DynamicObject, args: &GetArgs, now: Timestam
     let phase = if summary.phase.is_empty() { "-".into() } else { summary.phase };
     let age = table::age(object.metadata.creation_timestamp.as_ref().map(|time| time.0), now);
     let mut row = vec![jobs::spoken(kind, &object.name_any()), phase];
-    row.extend([summary.desired, summary.succeeded, summary.pulling, summary.failed].map(|nodes| nodes.to_string()));
+    // A list counts images, each of which has a job of its own.
+    row.push(match (kind.made_of, summary.desired) {
+        (None, nodes) => nodes.to_string(),
+        (Some(_), 1) => "1 image".into(),
+        (Some(_), images) => format!("{images} images"),
+    });
+    row.extend([summary.succeeded, summary.pulling, summary.failed].map(|count| count.to_string()));
     row.push(age);
     if args.all_namespaces {
         row.insert(0, object.namespace().unwrap_or_default());
@@ -104,10 +110,17 @@ fn job_table(jobs: &[JobObject], args: &GetArgs) -> String {
 }
 
 /// One job: what it says of itself, then node by node.
-async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Result<()> {
+async fn one_job(client: &Client, job: &JobObject, args: &GetArgs) -> anyhow::Result<()> {
     let summary = (job.kind.summary)(&job.object);
     outln!("{} {}: {}", job.kind.kind.name, job.object.name_any(), summary.message);
     summary.warnings.iter().for_each(|warning| outln!("warning: {warning}"));
+    if let Some(parts) = jobs::parts(client, job).await? {
+        jobs::tell_left_alone(client, std::slice::from_ref(job)).await;
+        if !parts.is_empty() {
+            out!("{}", job_table(&parts, args));
+        }
+        return Ok(());
+    }
     let namespace = job.object.namespace().unwrap_or_default();
     let snapshot = match snapshot::take(client, &namespace).await {
         // Somebody who may see this namespace only still sees what the job says of itself.
@@ -122,17 +135,25 @@ async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Re
         outln!("{why}");
         return Ok(());
     }
+    if let Some(problem) = snapshot.unreadable.get(&job.id()) {
+        outln!("{}: {problem}", Reason::SpecUnreadable);
+        return Ok(());
+    }
     let mut world = snapshot.world;
     let now = clock::system()();
     let rows = why::all_rows(&mut world, job, &summary, now);
     if summary.ended && rows.len() < usize::try_from(summary.desired).unwrap_or(usize::MAX) {
-        outln!("It has ended; of {} nodes the reports of {} are still kept.", summary.desired, rows.len());
+        outln!(
+            "It has ended. Agents still keep the reports of {} of its {} nodes: later jobs for the same images replace them.",
+            rows.len(),
+            summary.desired
+        );
     }
     if rows.is_empty() {
         return Ok(());
     }
     let mut header = vec!["NODE", "STATE", "IMAGE", "DIGEST", "DONE", "SIZE", "WHY"];
-    if output == Output::Wide {
+    if args.output == Output::Wide {
         header.splice(6..6, ["RECEIVED", "ATTEMPT"]);
     }
     let mut lines = Vec::new();
@@ -143,6 +164,9 @@ async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Re
             line.push(why::sentence(row, now));
             lines.push(line);
         }
+        // The sentence about the node stands beside the image that failed.
+        let failed = |image: &why::ImageRow| image.report.as_ref().is_some_and(|report| report.phase == Phase::Failed);
+        let told = row.images.iter().position(failed).unwrap_or_default();
         for (number, image) in row.images.iter().enumerate() {
             let first = number == 0;
             let bytes = image.report.as_ref().map(|report| report.bytes).unwrap_or_default();
@@ -155,12 +179,12 @@ async fn one_job(client: &Client, job: &JobObject, output: Output) -> anyhow::Re
                 human::bytes(bytes.done),
                 human::bytes(bytes.total),
             ];
-            if output == Output::Wide {
+            if args.output == Output::Wide {
                 let attempt = image.report.as_ref().map_or(0, |report| report.attempt);
                 line.extend([human::bytes(bytes.upstream), attempt.to_string()]);
             }
             let sentence = match &image.report {
-                _ if first && row.state != NodeState::Succeeded => why::sentence(row, now),
+                _ if number == told && row.state != NodeState::Succeeded => why::sentence(row, now),
                 // What a person should know although all is well.
                 Some(report) if report.phase == Phase::Succeeded => report.message.clone(),
                 _ => String::new(),

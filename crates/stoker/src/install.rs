@@ -16,11 +16,12 @@ mod workloads;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use kube::ResourceExt as _;
 use kube::config::Kubeconfig;
-use stoker_api::{Dialect, HandOver};
+use stoker_api::{DIALECTS, Dialect, HandOver};
 
 use crate::cli::{ClusterArgs, CrdsArgs, InstallArgs, WrongInput};
 use crate::connect::{connect, is_named};
@@ -38,6 +39,13 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: InstallArgs) -> anyhow::Res
     if args.host.agent_metrics.port() == args.host.agent_probes.port() {
         return Err(WrongInput("--agent-metrics and --agent-probes need two ports".into()).into());
     }
+    let mut names = BTreeSet::new();
+    if let Some(twice) = args.dialects.iter().find(|dialect| !names.insert(dialect.name)) {
+        return Err(WrongInput(format!("--dialects names {} twice", twice.name)).into());
+    }
+    if let Some(lacks) = lacks(&args.dialects) {
+        return Err(WrongInput(lacks).into());
+    }
     let mut documents = manifests::all(namespace, &args)?;
     if !args.offline {
         let seen = look(cluster, namespace, &args).await?;
@@ -54,6 +62,15 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: InstallArgs) -> anyhow::Res
             !is_kept && (!seen.foreign_home || kind != "Namespace")
         });
     }
+    if args.offline
+        && let Some(dialect) = args.dialects.iter().find(|dialect| dialect.hand_over != HandOver::Unsaid)
+    {
+        let name = dialect.name;
+        errln!(
+            "note: no cluster was looked at, so the CRDs of {name} are printed as Stoker has them; where those of the original project are \
+             installed, take these out before you apply the rest"
+        );
+    }
     if args.image.name() == NO_IMAGE {
         errln!(
             "note: no image is published, so no pod of this will start: make one with `cargo xtask image --push REFERENCE` and \
@@ -62,7 +79,9 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: InstallArgs) -> anyhow::Res
     }
     errln!(
         "note: to kubelets, images that Stoker brings are preloaded: every pod on a node may run them without their pull secret, unless the \
-         kubelet's imagePullCredentialsVerificationPolicy is AlwaysVerify; see docs/security.md"
+         kubelet verifies that (from Kubernetes 1.35 on, or from 1.33 on with the feature gate KubeletEnsureSecretPulledImages: set \
+         imagePullCredentialsVerificationPolicy to AlwaysVerify) or the API server has the admission plugin AlwaysPullImages; see \
+         docs/security.md"
     );
     outln!("{}", manifests::yaml(&documents)?.trim_end());
     Ok(ExitCode::SUCCESS)
@@ -124,7 +143,45 @@ pub(crate) fn dialect(text: &str) -> Result<ServedDialect, String> {
     let hand_over = how.map(str::parse).transpose().map_err(|problem: stoker_api::sign::UnknownHandOver| {
         format!("{problem}; where its original controller has handed nothing over, write {name} alone")
     })?;
+    if hand_over.is_some() && dialect.signs.is_empty() {
+        return Err(format!("{name} is not handed over by itself; write {name} alone"));
+    }
     Ok(ServedDialect { name: dialect.name, hand_over: hand_over.unwrap_or_default() })
+}
+
+/// A dialect whose CRDs are wanted, on the command line: how it was handed over makes no difference to these.
+pub(crate) fn definitions_of(text: &str) -> Result<ServedDialect, String> {
+    match (dialect(text)?, text.contains('=')) {
+        (ServedDialect { name, .. }, true) => {
+            Err(format!("CRDs are the same however it was handed over; write {name}"))
+        }
+        (dialect, false) => Ok(dialect),
+    }
+}
+
+/// A dialect with workloads, on the command line of a controller.
+pub(crate) fn with_workloads(text: &str) -> Result<&'static str, String> {
+    let known = || DIALECTS.iter().filter(|dialect| !dialect.workloads.is_empty()).map(|dialect| dialect.name);
+    known().find(|name| *name == text).ok_or_else(|| {
+        let known: Vec<&str> = known().collect();
+        format!("there is nothing of that name to follow; this version follows {}", known.join(", "))
+    })
+}
+
+/// Workloads have objects of another dialect made for them: that one must be served as well, and not by its original controller.
+fn lacks(dialects: &[ServedDialect]) -> Option<String> {
+    let served = |name: &str| dialects.iter().any(|one| one.name == name);
+    let asked = DIALECTS.iter().filter(|dialect| served(dialect.name));
+    let mut needs = asked.flat_map(|dialect| dialect.workloads.iter().map(move |kind| (dialect.name, kind.dialect)));
+    let in_half = |name: &str| dialects.iter().any(|one| one.name == name && one.hand_over == HandOver::Half);
+    if let Some((name, needed)) = needs.clone().find(|(_, needed)| in_half(needed)) {
+        return Some(format!(
+            "--dialects {name} makes objects of {needed}, which {needed}=half leaves to their original controller; write --dialects \
+             {needed}=whole,{name}"
+        ));
+    }
+    let (name, needed) = needs.find(|(_, needed)| !served(needed))?;
+    Some(format!("--dialects {name} makes objects of {needed}; write --dialects {needed},{name}"))
 }
 
 /// A dialect that was handed over, on the command line of a controller.

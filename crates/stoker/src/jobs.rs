@@ -7,7 +7,8 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
 use kube::core::response::{Status, StatusDetails};
 use kube::{Client, ResourceExt as _};
-use stoker_api::{AnyObject, Dialect, JobKind, job_kinds};
+use stoker_api::view::controls;
+use stoker_api::{AnyObject, Dialect, JobKind, MadeOf, MissingJob, job_kinds};
 use stoker_controller::snapshot;
 use stoker_core::{JobId, Reason};
 
@@ -39,14 +40,34 @@ pub(crate) fn spoken(kind: &JobKind, name: &str) -> String {
     }
 }
 
+/// The node whose NodeImage the user named, where it is one. A NodeImage is no job: what people write there is asked about by node.
+pub(crate) fn node_image(said: &str) -> Option<&str> {
+    let (word, name) = said.split_once('/')?;
+    let word = word.to_lowercase();
+    matches!(word.as_str(), "nodeimage" | "nodeimages").then_some(name).filter(|name| !name.is_empty())
+}
+
 /// Splits what the user said.
 pub(crate) fn parse(said: &str) -> anyhow::Result<(&'static JobKind, &str)> {
-    let (word, name) = said.split_once('/').unwrap_or(("preheat", said));
-    let word = word.to_lowercase();
-    let matches = |kind: &&JobKind| {
+    let is_named = |kind: &JobKind, word: &str| {
         let name = kind.kind.name;
         name.to_lowercase() == word || kind.kind.newest().plural == word || (word == "ph" && name == "Preheat")
     };
+    let (word, name) = said.split_once('/').unwrap_or(("preheat", said));
+    let word = word.to_lowercase();
+    if let Some(node) = node_image(said) {
+        bail!(
+            "`{said}` is no job; `kubectl get nodeimage {node} -o yaml` shows it, and `stoker why nodeimage/{node}` says which of its \
+             tags wait or have failed"
+        );
+    }
+    if let Some(kind) = job_kinds().find(|kind| said != "ph" && is_named(kind, said)) {
+        let kind = kind.kind.name.to_lowercase();
+        bail!(
+            "`{said}` is a kind and names no job; `stoker get` shows all jobs, and `stoker get {kind}/NAME` one of these"
+        );
+    }
+    let matches = |kind: &&JobKind| is_named(kind, &word);
     let kinds: Vec<String> = job_kinds().map(|kind| kind.kind.name.to_lowercase()).collect();
     let kind = job_kinds().find(matches).with_context(|| {
         format!("`{word}` is not a kind of job; write a Preheat's name, or kind/name with one of: {}", kinds.join(", "))
@@ -107,6 +128,11 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
         true => "there are none".to_string(),
         false => format!("there are: {}", names.join(", ")),
     };
+    for other in job_kinds().filter(|other| *other != kind && !said.contains('/')) {
+        if let Ok(Some(_)) = api(client, other, Some(namespace)).await.get_opt(name).await {
+            bail!("no Preheat {name} in namespace {namespace}; did you mean {}?", spoken(other, name));
+        }
+    }
     let kind_name = kind.kind.name;
     match kind.namespaced {
         true => bail!("no {kind_name} {name} in namespace {namespace}; {there} (`stoker get -A` shows all namespaces)"),
@@ -134,6 +160,33 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Re
         }));
     }
     Ok(jobs)
+}
+
+/// The jobs that this one is made of, by name. None where it is made of none.
+pub(crate) async fn parts(client: &Client, job: &JobObject) -> anyhow::Result<Option<Vec<JobObject>>> {
+    let Some(MadeOf { kind, .. }) = job.kind.made_of else { return Ok(None) };
+    let objects = api(client, kind, job.object.namespace().as_deref()).await.list(&ListParams::default()).await;
+    let objects = objects.map_err(explain)?.items.into_iter().map(|AnyObject(object)| object);
+    let own = objects.filter(|object| controls(&job.object, object)).map(|mut object| {
+        complete(kind, &mut object);
+        JobObject { kind, object }
+    });
+    Ok(Some(own.collect()))
+}
+
+/// Of the jobs that this one is made of and that are not among these: how a command would name each, and what it is waiting for.
+pub(crate) fn missing(job: &JobObject, parts: &[JobObject]) -> Vec<(String, String)> {
+    let Some(MadeOf { kind, missing }) = job.kind.made_of else { return Vec::new() };
+    let parts: Vec<&DynamicObject> = parts.iter().map(|part| &part.object).collect();
+    let missing = missing(&job.object, &parts).into_iter().map(|MissingJob { name, image }| {
+        let (list, owner) = (job.kind.kind.name.to_lowercase(), job.object.name_any());
+        let why = format!(
+            "the {} for {image} is not there; where the API server refuses it, `kubectl describe {list} {owner}` says why",
+            kind.kind.name
+        );
+        (spoken(kind, &name), why)
+    });
+    missing.collect()
 }
 
 /// Says of which kinds nothing is known.
@@ -194,6 +247,9 @@ pub(crate) fn explain(problem: kube::Error) -> anyhow::Error {
     match problem {
         kube::Error::Api(status) => match status.code {
             401 => anyhow!("the API server refused the login of the kubeconfig (401); is it the newest one?"),
+            404 if status.message.contains("page not found") => {
+                anyhow!("this API server does not know Stoker's kinds; `stoker install --help` says how to bring them")
+            }
             403 => anyhow!("the API server says that this user may not do that: {}", forbidden(&status)),
             _ => anyhow!("{}", status.message),
         },
@@ -234,6 +290,8 @@ mod tests {
             let (found, parsed) = parse(said).unwrap();
             assert_eq!((found.kind.name, parsed), (kind, name), "{said}");
         }
+        let plural = parse("imagepulljobs").unwrap_err().to_string();
+        assert!(plural.contains("`stoker get imagepulljob/NAME`"), "{plural}");
         assert!(parse("pod/x").is_err());
         assert!(parse("preheat/").is_err());
     }
@@ -269,6 +327,9 @@ mod tests {
             dialect: "test",
             namespaced: false,
             verbs: &[],
+            made_of: None,
+            roots: stoker_api::RootsOf::Objects,
+            in_half: true,
             derive: |_, _| Ok(Vec::new()),
             project: |_, _, _, _| Default::default(),
             summary: |_| Default::default(),

@@ -29,6 +29,8 @@ fn subscriber<W: io::Write + 'static>(
     let filter = EnvFilter::new(logs.log.as_deref().unwrap_or(default));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
+    // Otherwise a log that cannot be written is told on standard error, and that panics where standard error is what was closed.
+    let builder = builder.log_internal_errors(false);
     match logs.log_format {
         LogFormat::Text => {
             // Field by field: the colours of the formatter itself are escapes, too.

@@ -59,7 +59,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Get(args) => get::run(&cli.cluster, args).await,
         Command::Why(args) => why::run(&cli.cluster, args).await,
         Command::Delete(args) => delete::run(&cli.cluster, args).await,
-        Command::Install(args) => install::run(&cli.cluster, args).await,
+        Command::Install(args) => install::run(&cli.cluster, *args).await,
         Command::Uninstall(args) => install::uninstall(&cli.cluster, args).await,
         Command::Crds(args) => install::crds(&args),
         Command::Verify(args) => verify::run(args).await,

@@ -5,11 +5,14 @@ use std::process::ExitCode;
 use anyhow::bail;
 use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
-use stoker_api::native::{CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullSpec, SecretRef};
+use stoker_api::native::from_core::phase;
+use stoker_api::native::{
+    CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec, SecretRef,
+};
 use stoker_api::{PlainNode, Span};
-use stoker_core::human;
+use stoker_core::{Stage, human};
 
-use crate::cli::{ClusterArgs, PullArgs, WrongInput};
+use crate::cli::{ClusterArgs, PolicyWord, PullArgs, WrongInput};
 use crate::connect::connect;
 use crate::follow::{JobEnd, failures, follow};
 use crate::out::{errln, outln};
@@ -79,8 +82,20 @@ fn preheat(args: &PullArgs) -> Preheat {
             selector: args.selector.clone(),
             pod_selector: args.pods.clone(),
         },
-        pace: PaceSpec { parallelism: args.parallelism, bandwidth: args.bandwidth },
-        pull: PullSpec::default(),
+        pace: PaceSpec {
+            parallelism: args.parallelism,
+            bandwidth: args.bandwidth,
+            failure_tolerance: args.failure_tolerance,
+            priority: args.priority,
+        },
+        pull: PullSpec {
+            policy: match args.policy {
+                PolicyWord::IfNotPresent => PullPolicy::IfNotPresent,
+                PolicyWord::Always => PullPolicy::Always,
+            },
+            retries: args.retries,
+            ..PullSpec::default()
+        },
         completion: CompletionSpec {
             deadline: args.timeout,
             ttl: args.name.is_none().then_some(TTL),
@@ -120,7 +135,10 @@ fn conclude(end: &JobEnd) -> anyhow::Result<ExitCode> {
         if more > 0 {
             errln!("  and {more} more; `stoker get {name}` shows all");
         }
-        return Ok(ExitCode::FAILURE);
+        // As many as the Preheat tolerates are no failure of it.
+        if summary.phase != phase(Stage::Succeeded) {
+            return Ok(ExitCode::FAILURE);
+        }
     }
     let upstream: u64 = object.data.pointer("/status/bytes/upstream").and_then(|bytes| bytes.as_u64()).unwrap_or(0);
     match (summary.desired, upstream) {
@@ -137,4 +155,30 @@ fn conclude(end: &JobEnd) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser as _;
+
+    fn spec(options: &[&str]) -> Option<PullSpec> {
+        let line = [&["stoker", "pull", "web:v42"], options].concat();
+        match Cli::try_parse_from(line).ok()?.command {
+            Command::Pull(args) => Some(preheat(&args).spec.pull),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn policy_and_retries_are_those_of_the_preheat() {
+        assert_eq!(spec(&[]), Some(PullSpec::default()));
+        let always = PullSpec { policy: PullPolicy::Always, retries: 0, ..PullSpec::default() };
+        assert_eq!(spec(&["--policy", "Always", "--retries", "0"]), Some(always.clone()));
+        assert_eq!(spec(&["--policy", "always", "--retries", "100"]), Some(PullSpec { retries: 100, ..always }));
+        for wrong in [["--policy", "Never"], ["--retries", "101"], ["--retries", "-1"], ["--retries", "many"]] {
+            assert_eq!(spec(&wrong), None, "{wrong:?}");
+        }
+    }
 }

@@ -32,6 +32,7 @@ pub(crate) async fn controller(cluster: &ClusterArgs, args: ControllerArgs) -> a
         identity,
         trust_one_witness,
         handed_over,
+        serve: args.serve.iter().copied().collect(),
         metrics,
     };
     let cancel = CancellationToken::new();

@@ -103,6 +103,7 @@ impl RunningSystem {
             identity: "up".into(),
             trust_one_witness: false,
             handed_over: Default::default(),
+            serve: Default::default(),
             metrics: counts,
         };
         let cancel = system.cancel.clone();

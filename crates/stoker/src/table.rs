@@ -9,7 +9,7 @@ use stoker_core::text;
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     // A line end in a cell would make a row that nobody wrote.
     let rows: Vec<Vec<Cow<'_, str>>> =
-        rows.iter().map(|row| row.iter().map(|cell| text::escape(cell)).collect()).collect();
+        rows.iter().map(|row| row.iter().map(|cell| text::escape(short(cell))).collect()).collect();
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.chars().count()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -25,6 +25,13 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
         text += &line(&mut row.iter().map(|cell| &**cell));
     }
     text
+}
+
+/// Nobody reads a longer cell, and a width has 16 bits.
+const LONGEST_CELL: usize = 4096;
+
+fn short(cell: &str) -> &str {
+    cell.char_indices().nth(LONGEST_CELL).and_then(|(end, _)| cell.get(..end)).unwrap_or(cell)
 }
 
 /// The time since, as kubectl shows ages: `42s`, `7m`, `3h`, `5d`.
@@ -47,6 +54,12 @@ pub(crate) fn short_digest(digest: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cell_of_any_length_can_be_printed() {
+        let row = vec!["ä".repeat(70_000), "b".into()];
+        assert_eq!(render(&["A", "B"], &[row]).lines().last().map(|line| line.chars().count()), Some(LONGEST_CELL + 3));
+    }
 
     #[test]
     fn tables_and_numbers() {

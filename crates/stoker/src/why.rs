@@ -6,13 +6,14 @@ use std::process::ExitCode;
 use anyhow::bail;
 use jiff::Timestamp;
 use stoker_api::Summary;
+use stoker_api::dialect::kruise::{NODE_IMAGES, failed_tags};
 use stoker_controller::snapshot;
 use stoker_core::human;
 use stoker_core::world::NodeState;
-use stoker_core::{JobId, Reason, Report, Waiting, World, step};
+use stoker_core::{JobId, Order, Reason, Report, Waiting, World, step};
 
 use crate::cli::{ClusterArgs, WhyArgs};
-use crate::connect::connect;
+use crate::connect::{Connection, connect};
 use crate::jobs::JobObject;
 use crate::out::{out, outln};
 use crate::{clock, jobs, table};
@@ -34,9 +35,12 @@ pub(crate) struct ImageRow {
 pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<NodeRow> {
     let plan = world.plan(now);
     let pending = |node: &str| {
+        // What a foreign node is ordered to do is known from its own object, without all terms: one that was asked before is written again here.
+        let is_foreign = world.node(node).is_some_and(|node| node.foreign);
+        let is_new = |order: &Order| !is_foreign || order.asked.as_millisecond() >= now.as_millisecond();
         plan.orders.iter().any(|write| {
             let serves =
-                |order: &Option<stoker_core::Order>| order.as_ref().is_some_and(|order| order.jobs.contains(id));
+                |order: &Option<Order>| order.as_ref().is_some_and(|order| order.jobs.contains(id) && is_new(order));
             &*write.node == node && write.changes.values().any(serves)
         })
     };
@@ -126,6 +130,9 @@ pub(crate) fn word(state: &NodeState) -> &'static str {
 /// Prints a sentence for each node that is not done, or for the one that was named.
 pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<ExitCode> {
     let connection = connect(cluster).await?;
+    if let Some(node) = jobs::node_image(&args.name) {
+        return of_node_image(&connection, node).await;
+    }
     let job = jobs::find(&connection, &args.name).await?;
     let summary = (job.kind.summary)(&job.object);
     let snapshot = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
@@ -134,8 +141,15 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<
         outln!("{}: {why}", job.name());
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(problem) = snapshot.unreadable.get(&job.id()) {
+        outln!("{}: {}: {problem}", job.name(), Reason::SpecUnreadable);
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut world = snapshot.world;
     let now = clock::system()();
+    if let Some(parts) = jobs::parts(&connection.client, &job).await? {
+        return of_parts(&mut world, &job, &parts, args.node.as_deref(), now);
+    }
     let rows = all_rows(&mut world, &job, &summary, now);
     let asked: Vec<&NodeRow> =
         rows.iter().filter(|row| args.node.as_ref().is_none_or(|node| *node == row.node)).collect();
@@ -159,12 +173,86 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<
     let open: Vec<&NodeRow> =
         asked.into_iter().filter(|row| args.node.is_some() || row.state != NodeState::Succeeded).collect();
     if open.is_empty() {
-        let message = if summary.message.is_empty() { "nothing is known yet".into() } else { summary.message };
-        outln!("{}: no node is waiting; {message}", job.name());
+        nobody_waits(&job, summary);
         return Ok(ExitCode::SUCCESS);
     }
     let lines: Vec<Vec<String>> =
         open.iter().map(|row| vec![row.node.clone(), word(&row.state).into(), sentence(row, now)]).collect();
     out!("{}", table::render(&["NODE", "STATE", "WHY"], &lines));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a sentence for each tag in the NodeImage of a node that has failed, and for each that somebody wrote there and that is not done.
+async fn of_node_image(connection: &Connection, node: &str) -> anyhow::Result<ExitCode> {
+    let snapshot = snapshot::take(&connection.client, &connection.namespace).await.map_err(jobs::explain)?;
+    jobs::tell_unheard(&snapshot.unheard);
+    if let Some(why) = jobs::left_alone(&NODE_IMAGES, &snapshot.left_alone) {
+        outln!("nodeimage/{node}: {why}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let (mut world, now) = (snapshot.world, clock::system()());
+    if !world.has_node(node) {
+        bail!("there is no node {node}; `stoker get nodes` lists them");
+    }
+    let standing = |id: &&JobId| world.job(id).is_some_and(|job| job.is_standing());
+    let ids: Vec<JobId> = world.jobs().filter(standing).cloned().collect();
+    let mut lines = Vec::new();
+    for id in ids {
+        for row in rows(&mut world, &id, now).into_iter().filter(|row| row.node == node) {
+            let image = row.images.first().map(|image| image.image.clone()).unwrap_or_default();
+            lines.push(vec![image, word(&row.state).into(), sentence(&row, now)]);
+        }
+    }
+    let object = jobs::api(&connection.client, &NODE_IMAGES, None).await.get_opt(node).await.map_err(jobs::explain)?;
+    for (image, message) in object.iter().flat_map(|object| failed_tags(&object.0)) {
+        if !lines.iter().any(|line| line.first() == Some(&image)) {
+            lines.push(vec![image, "Failed".into(), message]);
+        }
+    }
+    match lines.is_empty() {
+        true => outln!(
+            "nodeimage/{node}: no tag has failed, and no tag that was written by hand waits. For tags of jobs, use `stoker why \
+             imagepulljob/NAME`"
+        ),
+        false => out!("{}", table::render(&["IMAGE", "STATE", "WHY"], &lines)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn nobody_waits(job: &JobObject, summary: Summary) {
+    let message = if summary.message.is_empty() { "nothing is known yet".into() } else { summary.message };
+    // What a list counts are its images.
+    let what = if job.kind.made_of.is_some() { "image" } else { "node" };
+    outln!("{}: no {what} is waiting; {message}", job.name());
+}
+
+/// The same for a job that is made of others, with the one that each node is waiting in.
+fn of_parts(
+    world: &mut World,
+    job: &JobObject,
+    parts: &[JobObject],
+    node: Option<&str>,
+    now: Timestamp,
+) -> anyhow::Result<ExitCode> {
+    let missing = jobs::missing(job, parts).into_iter().filter(|_| node.is_none());
+    let mut lines: Vec<Vec<String>> =
+        missing.map(|(part, why)| vec![part, "-".into(), "Missing".into(), why]).collect();
+    for part in parts {
+        let summary = (part.kind.summary)(&part.object);
+        let rows = all_rows(world, part, &summary, now).into_iter();
+        let asked = rows.filter(|row| match node {
+            Some(node) => row.node == node,
+            None => row.state != NodeState::Succeeded,
+        });
+        lines
+            .extend(asked.map(|row| vec![part.name(), row.node.clone(), word(&row.state).into(), sentence(&row, now)]));
+    }
+    if let Some(node) = node.filter(|_| lines.is_empty()) {
+        bail!("nothing is known of {} on node {node}; `stoker get nodes` lists the nodes", job.name());
+    }
+    match lines.is_empty() {
+        true => nobody_waits(job, (job.kind.summary)(&job.object)),
+        false => out!("{}", table::render(&["JOB", "NODE", "STATE", "WHY"], &lines)),
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -4,17 +4,17 @@
 /// What the tests print, read a line at a time.
 #[derive(Default)]
 pub(super) struct Reading {
-    part: Part,
+    part: OutputPart,
     pub(super) passed: u64,
     pub(super) failed: u64,
     pub(super) ignored: u64,
     pub(super) skipped: Vec<String>,
-    pub(super) failures: Vec<Failure>,
+    pub(super) failures: Vec<FailedTest>,
 }
 
 /// Each program of tests prints the tests, then what those said that passed, then what those said that failed.
 #[derive(Default)]
-enum Part {
+enum OutputPart {
     #[default]
     Tests,
     Passed,
@@ -23,7 +23,7 @@ enum Part {
     Calls,
 }
 
-pub(super) struct Failure {
+pub(super) struct FailedTest {
     pub(super) test: String,
     pub(super) said: Vec<String>,
 }
@@ -35,29 +35,29 @@ impl Reading {
             self.skipped.push(skip.to_string());
         }
         match (line, &self.part) {
-            ("successes:", _) => self.part = Part::Passed,
-            ("failures:", Part::Tests | Part::Passed) => self.part = Part::Failed,
+            ("successes:", _) => self.part = OutputPart::Passed,
+            ("failures:", OutputPart::Tests | OutputPart::Passed) => self.part = OutputPart::Failed,
             // Their names follow once more, which were said.
-            ("failures:", Part::Failed | Part::Calls) => self.part = Part::Tests,
-            (_, Part::Failed | Part::Calls) => self.failure(line),
+            ("failures:", OutputPart::Failed | OutputPart::Calls) => self.part = OutputPart::Tests,
+            (_, OutputPart::Failed | OutputPart::Calls) => self.failure(line),
             _ => {}
         }
         if line.starts_with("test result: ") {
-            self.part = Part::Tests;
+            self.part = OutputPart::Tests;
             self.result(line);
         }
-        !matches!(self.part, Part::Passed)
+        !matches!(self.part, OutputPart::Passed)
     }
 
     fn failure(&mut self, line: &str) {
         if let Some(test) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" stdout ----")) {
-            self.part = Part::Failed;
-            self.failures.push(Failure { test: test.to_string(), said: Vec::new() });
+            self.part = OutputPart::Failed;
+            self.failures.push(FailedTest { test: test.to_string(), said: Vec::new() });
         } else if line == "stack backtrace:" {
-            self.part = Part::Calls;
-        } else if matches!(self.part, Part::Calls) {
+            self.part = OutputPart::Calls;
+        } else if matches!(self.part, OutputPart::Calls) {
             if line.starts_with("note: ") {
-                self.part = Part::Failed;
+                self.part = OutputPart::Failed;
             }
         } else if let Some(failure) = self.failures.last_mut()
             && !line.is_empty()

@@ -16,12 +16,12 @@ const MINUTES: f64 = 2.0;
 
 /// What to fuzz, and how long each target takes.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Wish {
+pub(crate) struct SoakWish {
     minutes: f64,
     targets: Vec<String>,
 }
 
-impl Wish {
+impl SoakWish {
     /// Reads what follows `test --soak`.
     pub(crate) fn parse(args: &[&str]) -> anyhow::Result<Self> {
         let mut wish = Self { minutes: MINUTES, targets: Vec::new() };
@@ -46,7 +46,7 @@ impl Wish {
 }
 
 /// Fuzzes the targets of the wish, or all.
-pub(crate) fn run(wish: &Wish) -> anyhow::Result<()> {
+pub(crate) fn run(wish: &SoakWish) -> anyhow::Result<()> {
     let folder = shell::root().join("fuzz");
     let known = targets(&folder)?;
     let chosen = if wish.targets.is_empty() { &known } else { &wish.targets };
@@ -115,7 +115,7 @@ fn again(target: &str, input: &str) -> String {
 }
 
 /// Fuzzes one target. New inputs go to a folder of their own; the committed ones are only read.
-fn fuzz(folder: &Path, tools: &Path, target: &str, seconds: u64) -> anyhow::Result<Reading> {
+fn fuzz(folder: &Path, tools: &Path, target: &str, seconds: u64) -> anyhow::Result<FuzzerOutput> {
     let found = folder.join("target/found").join(target);
     std::fs::create_dir_all(&found).with_context(|| format!("cannot make {}", found.display()))?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -131,7 +131,7 @@ fn fuzz(folder: &Path, tools: &Path, target: &str, seconds: u64) -> anyhow::Resu
         command.env("TMPDIR", "/dev/shm");
     }
     let mut child = command.env("PATH", path).current_dir(shell::root()).stderr(Stdio::piped()).spawn()?;
-    let mut reading = Reading::default();
+    let mut reading = FuzzerOutput::default();
     if let Some(output) = child.stderr.take() {
         for line in BufReader::new(output).split(b'\n') {
             let line = String::from_utf8_lossy(&line?).into_owned();
@@ -149,7 +149,7 @@ const NOISE: [&str; 6] = ["#", "INFO:", "NEW_FUNC", "\"", "Done ", "WARNING: Fai
 
 /// What libFuzzer printed, read a line at a time.
 #[derive(Debug, Default, PartialEq)]
-struct Reading {
+struct FuzzerOutput {
     executions: u64,
     per_second: u64,
     new: u64,
@@ -160,7 +160,7 @@ struct Reading {
     input: Option<String>,
 }
 
-impl Reading {
+impl FuzzerOutput {
     /// Whether a person who watches wants to see the line.
     fn read(&mut self, line: &str) -> bool {
         if let Some((name, value)) = line.strip_prefix("stat::").and_then(|stat| stat.split_once(':')) {
@@ -197,18 +197,18 @@ mod tests {
     #[test]
     fn what_is_asked_for() {
         let wish =
-            |minutes, targets: &[&str]| Wish { minutes, targets: targets.iter().map(|t| t.to_string()).collect() };
-        assert_eq!(Wish::parse(&[]).unwrap(), wish(2.0, &[]));
-        assert_eq!(Wish::parse(&["--minutes", "0.5", "patch", "body"]).unwrap(), wish(0.5, &["patch", "body"]));
+            |minutes, targets: &[&str]| SoakWish { minutes, targets: targets.iter().map(|t| t.to_string()).collect() };
+        assert_eq!(SoakWish::parse(&[]).unwrap(), wish(2.0, &[]));
+        assert_eq!(SoakWish::parse(&["--minutes", "0.5", "patch", "body"]).unwrap(), wish(0.5, &["patch", "body"]));
         assert_eq!(wish(0.01, &[]).seconds(), 1, "never 0, which is for ever");
         for wrong in [&["--minutes"][..], &["--minutes", "0"], &["--minutes", "NaN"], &["--minute", "3"]] {
-            assert!(Wish::parse(wrong).is_err(), "{wrong:?}");
+            assert!(SoakWish::parse(wrong).is_err(), "{wrong:?}");
         }
     }
 
     #[test]
     fn what_libfuzzer_says() {
-        let mut reading = Reading::default();
+        let mut reading = FuzzerOutput::default();
         let shown: Vec<&str> = "INFO: Seed: 1\n#2\tINITED cov: 3\n\tNEW_FUNC[1/1]: 0x1\n\"a\" # Uses: 7\nDone 7 runs\nthread panicked: it broke\n\
             stat::number_of_executed_units: 1200\nstat::average_exec_per_sec:     600\nstat::new_units_added: 7\n\
             stat::peak_rss_mb: 40\nartifact_prefix='x'; Test unit written to /x/fuzz/artifacts/body/crash-1\nBase64: AA=="

@@ -77,6 +77,8 @@ impl PullTools {
             pulled = self.pull_as_anyone(cri, order, from, &name) => pulled?,
             full = self.guard.overflows(from.reference.name()) => return Err(full),
         }
+        // A quick disk fills between two looks, so there is a last one.
+        let overfull = self.guard.overflowed(from.reference.name()).await;
         drop(reserved);
         let listed = cri.find(&name).await.map_err(runtime_failure)?;
         let listed = listed.ok_or_else(|| Failure {
@@ -86,7 +88,7 @@ impl PullTools {
             pause: None,
         })?;
         let has = |digest: &Digest| listed.digests.iter().any(|name| name.ends_with(&format!("@{digest}")));
-        let done = match &wanted {
+        let done: Success = match &wanted {
             Some(wanted) if has(wanted) => wanted.to_string().into(),
             Some(wanted) => {
                 let brought = listed.digests.join(", ");
@@ -110,7 +112,7 @@ impl PullTools {
             },
         };
         meter.whole(listed.size);
-        Ok(done)
+        Ok(done.and_note(overfull))
     }
 
     /// Each login in turn, nobody at the end; the first refusal is the one that is told.

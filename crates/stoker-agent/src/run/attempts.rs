@@ -17,6 +17,7 @@ use crate::meter::Meter;
 use crate::metrics::AgentCounts;
 use crate::pull::{PullTools, Success};
 use crate::pulls::LeftBehind;
+use crate::settings::Limits;
 use crate::starts::Starts;
 use crate::sweep::Keep;
 use crate::truth::{self, Sightings};
@@ -42,6 +43,8 @@ pub(super) struct Attempts {
     node: String,
     tools: PullTools,
     able: Able,
+    /// How long a turn is where the runtime does not pull by itself.
+    turn: Duration,
     counts: Arc<AgentCounts>,
     /// So that a fleet does not try again all at once.
     salt: u64,
@@ -82,13 +85,14 @@ pub(super) struct EarlierLife {
 impl Attempts {
     pub(super) fn new(
         node: String,
-        orders_at_once: usize,
+        limits: &Limits,
         tools: PullTools,
         counts: Arc<AgentCounts>,
         EarlierLife { tasks, starts, spooled }: EarlierLife,
     ) -> Self {
         Self {
-            able: Able { orders_at_once: orders_at_once.max(1), ..Able::default() },
+            able: Able { orders_at_once: limits.pulls.max(1), ..Able::default() },
+            turn: limits.turn,
             salt: node.bytes().fold(7u64, |salt, byte| salt.wrapping_mul(31).wrapping_add(byte.into())),
             upkeep: Upkeep::new(node.clone(), tools.runtime.clone()),
             node,
@@ -164,7 +168,7 @@ impl Attempts {
 
     /// What to do next. What begins is counted: the ledger has the count before [`Self::perform`] begins it.
     pub(super) fn step(&mut self, orders: &BTreeMap<Key, Order>, now: Timestamp) -> Step {
-        self.able.turn = if self.tools.pulls_by_itself() { step::LONG_TURN } else { step::TURN };
+        self.able.turn = if self.tools.pulls_by_itself() { step::LONG_TURN } else { self.turn };
         let step = step::step(orders, &self.tasks, &self.able, now);
         for action in &step.actions {
             if let Action::Start { key, .. } = action

@@ -1,9 +1,11 @@
-//! What every object that is one job has in common: its events, its status, and its end.
+//! What every object that is one job has in common: its events, its status, its end, and what is said where it cannot be read.
 
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
-use stoker_core::{Outcome, World};
+use serde::de::DeserializeOwned;
+use stoker_core::{Outcome, Reason, World, text};
 
+use crate::dialect::{JobKind, status_or_why};
 use crate::events;
 use crate::view::{Projected, Reader, Root};
 use crate::write::{Target, Write};
@@ -25,6 +27,9 @@ pub(crate) fn project_job(
     if let Some(problem) = &job.unreadable {
         return vec![events::unreadable(root.kind, object, problem, now)].into();
     }
+    if let Some(kind) = world.waits_for_sight(&id) {
+        return vec![events::lost_sight(root.kind, object, kind, now)].into();
+    }
     if world.is_expired(&id) {
         let target = Target::of(root.kind.kind.resource_of(object), object);
         return vec![Write::Delete(target, object.metadata.uid.clone())].into();
@@ -34,4 +39,23 @@ pub(crate) fn project_job(
     let mut writes = events::events(root.kind, object, (job.images.len(), &outcome), now);
     writes.push(write);
     writes.into()
+}
+
+/// What is written about an object whose spec cannot be read, for this reason: an event, and the status that `status` makes of the one
+/// that is there. A status that says so already stays, and so does one that cannot be read either.
+pub(crate) fn project_unreadable<S: DeserializeOwned + Default>(
+    (kind, object): (&JobKind, &DynamicObject),
+    problem: &str,
+    now: Timestamp,
+    status: impl FnOnce(S, String) -> Option<Write>,
+) -> Projected {
+    let message = format!("{problem}; nothing is pulled for this object until it is corrected");
+    let event = events::event(kind, object, Reason::SpecUnreadable.as_str(), false, &message, now);
+    match status_or_why(object) {
+        (_, Some(_)) => vec![event].into(),
+        (before, None) => match status(before, text::message(&message)) {
+            Some(status) => vec![event, status].into(),
+            None => Projected::default(),
+        },
+    }
 }

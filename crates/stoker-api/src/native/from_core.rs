@@ -7,32 +7,69 @@ use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Map, Value, json};
 use stoker_core::model::{self, Ask, Key, LoginId, Order, Report, Terms};
-use stoker_core::rollup::{Outcome, Stage};
-use stoker_core::{Reason, SecretTrouble, human};
+use stoker_core::rollup::{Outcome, RefusedOrder, Stage};
+use stoker_core::{Reason, SecretTrouble, World, human, text};
 
 use super::{
-    AgentInfo, Condition, Disk, FailedNode, NodePreheat, Preheat, PreheatSpec, PreheatStatus, PullPolicy, SealedLogin,
+    AgentInfo, Condition, Disk, NodeFailure, NodePreheat, Preheat, PreheatSpec, PreheatStatus, PullPolicy, SealedLogin,
     SecretProblem, WaitingFor, WireAsk, WireBytes, WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
 };
 use crate::amount::Amount;
-use crate::dialect::part;
+use crate::dialect::{part, project_job, project_unreadable};
 use crate::span::Span;
+use crate::view::{Projected, Reader, Root};
 use crate::write::{Target, Write, status_write};
+
+/// What a Preheat asks to be written.
+pub(super) fn project(root: &Root, reader: &mut Reader<'_>, world: &World, now: Timestamp) -> Projected {
+    match (reader.own(root), reader.problem()) {
+        (Some(object), Some(problem)) => project_unreadable((root.kind, object), problem, now, |before, message| {
+            unreadable(object, before, message, now)
+        }),
+        _ => project_job(root, reader, world, now, status_change),
+    }
+}
+
+/// The change of the status of a Preheat whose spec cannot be read. One that had ended before stays as it is.
+fn unreadable(object: &DynamicObject, before: PreheatStatus, message: String, now: Timestamp) -> Option<Write> {
+    let generation = object.metadata.generation.unwrap_or_default();
+    if before.completion_time.is_some() && before.observed_generation == generation {
+        return None;
+    }
+    let truths = [("Ready", false), ("Complete", false), ("Stalled", true)];
+    let reason = Reason::SpecUnreadable.as_str();
+    let status = PreheatStatus {
+        phase: phase(Stage::Failed).into(),
+        conditions: conditions(truths, (reason, &message), generation, &before.conditions, now),
+        observed_generation: generation,
+        start_time: None,
+        completion_time: None,
+        eta: None,
+        waiting_for: Vec::new(),
+        message,
+        ..before
+    };
+    status_write(ApiResource::erase::<Preheat>(&()), object, &status)
+}
 
 /// The change of a Preheat's status, if there is one.
 pub(super) fn status_change(object: &DynamicObject, outcome: &Outcome, now: Timestamp) -> Option<Write> {
     let before: PreheatStatus = part(object, "status").unwrap_or_default();
     let private = part::<PreheatSpec>(object, "spec")
         .is_ok_and(|spec| spec.images.iter().any(|image| !image.pull_secrets.is_empty()));
-    let status = PreheatStatus { warnings: warnings(outcome, private), ..status(outcome, &before.conditions, now) };
+    let status = status(outcome, message(outcome, object), &before.conditions, now);
+    let status = PreheatStatus { warnings: warnings(outcome, private), ..status };
     status_write(ApiResource::erase::<Preheat>(&()), object, &status)
 }
 
-fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatStatus {
-    let message = message(outcome);
+fn status(outcome: &Outcome, message: String, before: &[Condition], now: Timestamp) -> PreheatStatus {
+    let good = outcome.stage == Stage::Succeeded || outcome.failed == 0 && outcome.stage == Stage::Synced;
+    let truths =
+        [("Ready", good), ("Complete", outcome.stage == Stage::Succeeded), ("Stalled", outcome.stage == Stage::Failed)];
+    let reason = if outcome.lacks_nodes { Reason::NoNodes.as_str() } else { phase(outcome.stage) };
     PreheatStatus {
         phase: phase(outcome.stage).into(),
-        conditions: conditions(outcome, &message, before, now),
+        conditions: conditions(truths, (reason, &message), outcome.generation, before, now),
         observed_generation: outcome.generation,
         desired: outcome.desired,
         waiting: outcome.waiting,
@@ -60,8 +97,8 @@ fn status(outcome: &Outcome, before: &[Condition], now: Timestamp) -> PreheatSta
     }
 }
 
-fn failed_node(failure: &stoker_core::rollup::FailedNode) -> FailedNode {
-    FailedNode { node: failure.node.to_string(), reason: failure.reason.to_string(), message: failure.message.clone() }
+fn failed_node(failure: &stoker_core::rollup::FailedNode) -> NodeFailure {
+    NodeFailure { node: failure.node.to_string(), reason: failure.reason.to_string(), message: failure.message.clone() }
 }
 
 fn secret_problem(trouble: &SecretTrouble) -> SecretProblem {
@@ -83,8 +120,16 @@ pub fn phase(stage: Stage) -> &'static str {
     }
 }
 
-const NO_NODES: &str = "no node matches spec.nodes";
-const COMPARE_NODES: &str = "compare it with `kubectl get nodes --show-labels`";
+/// That no node is one of a job's, and with what a person compares what the job asks for.
+pub(crate) fn no_nodes(object: &DynamicObject) -> [&'static str; 2] {
+    match object.data.pointer("/spec/nodes/podSelector") {
+        None | Some(Value::Null) => ["no node matches spec.nodes", "compare it with `kubectl get nodes --show-labels`"],
+        Some(_) => [
+            "no pod of this namespace that is on a node matches spec.nodes.podSelector",
+            "compare it with `kubectl get pods -o wide --show-labels`",
+        ],
+    }
+}
 
 /// Why a job has no nodes, in a word.
 pub(crate) fn without_nodes(outcome: &Outcome) -> Reason {
@@ -100,34 +145,58 @@ pub(crate) fn unseen(outcome: &Outcome) -> Option<String> {
     ))
 }
 
+/// Where the images of a job come with logins.
+pub(crate) const SHARED: &str = "images that come with pullSecrets can be run by every pod on these nodes, unless their kubelets have \
+     imagePullCredentialsVerificationPolicy: AlwaysVerify (see docs/security.md)";
+
+/// Where one node's word is what all nodes of a job pull.
+pub(crate) fn alone(image: &str) -> String {
+    format!("only one node has asked the registry for the digest of {image}, and no other has confirmed it")
+}
+
+/// How much of what an API server said is repeated in a status.
+const LONGEST_WORDS: usize = 400;
+
 /// What should be known although nothing has failed.
 fn warnings(outcome: &Outcome, private: bool) -> Vec<String> {
-    let alone = outcome.alone.iter().map(|image| {
-        format!("the digest of {image} is the word of one node alone, because no other could ask the registry")
-    });
-    let shared = private.then(|| {
-        "images that come with pullSecrets can be run by every pod on these nodes, unless their kubelets have \
-         imagePullCredentialsVerificationPolicy: AlwaysVerify (see docs/security.md)"
-            .to_string()
-    });
-    alone.chain(shared).collect()
+    let alone = outcome.alone.iter().map(|image| alone(image));
+    let shared = private.then(|| SHARED.to_string());
+    alone.chain(refused(outcome)).chain(shared).collect()
+}
+
+/// A sentence for each image whose order the API server does not take.
+pub(crate) fn refused(outcome: &Outcome) -> impl Iterator<Item = String> + '_ {
+    outcome.refused.iter().map(|RefusedOrder { image, node, nodes, why }| {
+        let others = match nodes {
+            1 => String::new(),
+            _ => format!(" and {}", human::count(u32::try_from(nodes - 1).unwrap_or(u32::MAX), "other node")),
+        };
+        let why = text::message(why);
+        let why: String = why.chars().take(LONGEST_WORDS).collect();
+        format!("the API server refuses the order of {image} for node {node}{others}, and it is tried again: {why}")
+    })
 }
 
 /// The whole outcome in a sentence.
-fn message(outcome: &Outcome) -> String {
+fn message(outcome: &Outcome, object: &DynamicObject) -> String {
     let Outcome { desired, succeeded, failed, pulling, waiting, .. } = outcome;
     if let Some(unseen) = unseen(outcome).filter(|_| *desired == 0) {
         return unseen;
     }
+    let [none, compare] = no_nodes(object);
     let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
     match outcome.stage {
         Stage::Failed if outcome.lacks_nodes => {
+            format!("{none}, and the job's deadline has passed; {compare}, then edit the Preheat or make it anew")
+        }
+        _ if *desired == 0 => format!("{none}; {compare}"),
+        Stage::Suspended => "suspended; set spec.suspend to false to go on".into(),
+        Stage::Succeeded if *failed > 0 => {
             format!(
-                "{NO_NODES}, and the job's deadline has passed; {COMPARE_NODES}, then edit the Preheat or make it anew"
+                "{succeeded} of {desired} nodes have all images; {failed} failed, which spec.pace.failureTolerance allows; {}",
+                first.unwrap_or_else(|| "see failedNodes".into())
             )
         }
-        _ if *desired == 0 => format!("{NO_NODES}; {COMPARE_NODES}"),
-        Stage::Suspended => "suspended; set spec.suspend to false to go on".into(),
         Stage::Succeeded => format!("all images are on all {desired} nodes"),
         Stage::Failed => {
             format!("{failed} of {desired} nodes failed; {}", first.unwrap_or_else(|| "see failedNodes".into()))
@@ -141,15 +210,15 @@ fn message(outcome: &Outcome) -> String {
     }
 }
 
-fn conditions(outcome: &Outcome, message: &str, before: &[Condition], now: Timestamp) -> Vec<Condition> {
-    let good = outcome.failed == 0 && matches!(outcome.stage, Stage::Succeeded | Stage::Synced);
-    let all =
-        [("Ready", good), ("Complete", outcome.stage == Stage::Succeeded), ("Stalled", outcome.stage == Stage::Failed)];
-    let reason = match outcome.lacks_nodes {
-        true => Reason::NoNodes.as_str(),
-        false => phase(outcome.stage),
-    };
-    let conditions = all.map(|(kind, holds)| {
+/// The conditions that are ours, with the one reason and message of all, and those of others.
+fn conditions(
+    ours: [(&str, bool); 3],
+    (reason, message): (&str, &str),
+    generation: i64,
+    before: &[Condition],
+    now: Timestamp,
+) -> Vec<Condition> {
+    let conditions = ours.map(|(kind, holds)| {
         let status = if holds { "True" } else { "False" };
         let since = before.iter().find(|condition| condition.kind == kind && condition.status == status);
         Condition {
@@ -158,10 +227,10 @@ fn conditions(outcome: &Outcome, message: &str, before: &[Condition], now: Times
             reason: reason.into(),
             message: message.into(),
             last_transition_time: since.map_or(now, |condition| condition.last_transition_time),
-            observed_generation: outcome.generation,
+            observed_generation: generation,
         }
     });
-    let others = before.iter().filter(|condition| !all.iter().any(|(kind, _)| condition.kind == *kind)).cloned();
+    let others = before.iter().filter(|condition| !ours.iter().any(|(kind, _)| condition.kind == *kind)).cloned();
     conditions.into_iter().chain(others).collect()
 }
 
@@ -224,6 +293,7 @@ fn wire_order(order: &Order) -> Value {
         timeout: Span(pull.timeout),
         retries: pull.retries,
         bandwidth: pull.bandwidth.map(Amount),
+        priority: Some(pull.priority).filter(|priority| *priority != 0),
         sandbox: WireSandbox { labels: pairs(&pull.sandbox.labels), annotations: pairs(&pull.sandbox.annotations) },
         progress: Span(*progress),
         jobs: jobs.iter().map(ToString::to_string).collect(),
@@ -235,7 +305,7 @@ fn wire_order(order: &Order) -> Value {
 }
 
 fn pairs(map: &BTreeMap<String, String>) -> Vec<String> {
-    map.iter().map(|(key, value)| format!("{key}={value}")).collect()
+    map.iter().map(|(key, value)| format!("{}={value}", key.replace('%', "%25").replace('=', "%3D"))).collect()
 }
 
 /// What an agent says in one write: reports that changed (`None` takes one away), and of itself what is given.
@@ -279,6 +349,7 @@ fn wire_report(report: &Report) -> Value {
         },
         digest: report.digest.clone(),
         pin: report.pin.as_ref().map(wire_pin),
+        present: report.present.then_some(true),
         bytes: bytes(report.bytes),
         attempt: report.attempt,
         reason: report.reason.map(|reason| reason.to_string()),
@@ -317,7 +388,13 @@ mod tests {
         world.apply(Event::Job(Box::new(super::super::to_core::job(&object).unwrap())));
         for n in 0..nodes {
             let name = format!("n{n}").into();
-            world.apply(Event::Node(Node { name, labels: BTreeMap::new(), ready: true, ready_changed: None }));
+            world.apply(Event::Node(Node {
+                name,
+                labels: BTreeMap::new(),
+                ready: true,
+                ready_changed: None,
+                foreign: false,
+            }));
         }
         let mut outcome = world.plan(Timestamp::UNIX_EPOCH).outcomes.remove(0);
         outcome.alone = if alone { vec!["r.example/web:1".into()] } else { Vec::new() };
@@ -328,10 +405,20 @@ mod tests {
         super::super::to_core::summary(&object).warnings
     }
 
+    /// Else the controller would take each order that it reads for another one than it wrote, and write it again for ever.
+    #[test]
+    fn what_a_runtime_is_told_is_read_as_it_was_written() {
+        let map: BTreeMap<String, String> = [("a=b", "c=d"), ("a%3Db", ""), ("%25", "%"), ("plain", "x")]
+            .map(|(key, value)| (key.to_string(), value.to_string()))
+            .into();
+        assert_eq!(super::super::to_core::pairs(&pairs(&map)), map);
+    }
+
     #[test]
     fn what_should_be_known_is_in_the_status() {
         assert_eq!(warned(2, json!([]), false), Vec::<String>::new());
-        assert!(warned(2, json!([]), true)[0].contains("r.example/web:1 is the word of one node alone"));
+        let alone = "only one node has asked the registry for the digest of r.example/web:1";
+        assert!(warned(2, json!([]), true)[0].contains(alone));
         assert!(warned(2, json!([{ "name": "regcred" }]), false)[0].contains("AlwaysVerify"));
     }
 

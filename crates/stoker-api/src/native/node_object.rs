@@ -19,7 +19,7 @@ use crate::any_object::is_read_of;
 
 /// A NodePreheat, as far as anybody looks at it.
 #[derive(Clone, Debug, Deserialize)]
-#[serde(from = "Text")]
+#[serde(from = "NodePreheatText")]
 pub struct NodeObject {
     /// Name, uid, resourceVersion and generation; nothing else.
     pub metadata: ObjectMeta,
@@ -47,7 +47,7 @@ pub struct NodeObject {
 
 impl Default for NodeObject {
     fn default() -> Self {
-        Text::default().into()
+        NodePreheatText::default().into()
     }
 }
 
@@ -55,18 +55,18 @@ is_read_of!(NodeObject, NodePreheat);
 
 /// What is taken from the text.
 #[derive(Default, Deserialize)]
-struct Text {
+struct NodePreheatText {
     #[serde(default)]
-    metadata: Meta,
+    metadata: NodePreheatMeta,
     #[serde(default)]
     spec: Spec,
     #[serde(default)]
-    status: Status,
+    status: NodePreheatReports,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Meta {
+struct NodePreheatMeta {
     name: Option<String>,
     uid: Option<String>,
     resource_version: Option<String>,
@@ -85,15 +85,15 @@ struct Spec {
 }
 
 #[derive(Default, Deserialize)]
-struct Status {
+struct NodePreheatReports {
     agent: Option<Value>,
     #[serde(default)]
     reports: Entries<WireReport>,
 }
 
-impl From<Text> for NodeObject {
-    fn from(Text { metadata, spec, status }: Text) -> Self {
-        let Meta { name, uid, resource_version, generation } = metadata;
+impl From<NodePreheatText> for NodeObject {
+    fn from(NodePreheatText { metadata, spec, status }: NodePreheatText) -> Self {
+        let NodePreheatMeta { name, uid, resource_version, generation } = metadata;
         let mut broken = Vec::new();
         let mut problem = |what: &str, problem: String| {
             broken.push(format!("NodePreheat {} {what}: {problem}", name.as_deref().unwrap_or_default()));

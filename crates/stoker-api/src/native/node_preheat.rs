@@ -8,6 +8,7 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stoker_core::human;
+use stoker_core::model::Sandbox;
 
 use super::preheat::PullPolicy;
 use crate::amount::Amount;
@@ -108,13 +109,17 @@ pub struct WireOrder {
     /// The most bytes a second that may be received for it.
     #[serde(default)]
     pub bandwidth: Option<Amount>,
+    /// Among the images that the same namespaces want, those of higher priority are pulled first.
+    #[serde(default)]
+    pub priority: Option<i32>,
     /// What a runtime that pulls by itself is told about the pod.
     #[serde(default)]
     pub sandbox: WireSandbox,
     /// The time between two reports of mere progress.
     pub progress: Span,
     /// The jobs that it serves, as Kind.group/namespace/name, with #part where an object means several jobs.
-    #[schemars(length(max = 4096), inner(length(max = 1024)))]
+    // More than fit into the room that core has for all orders of a node.
+    #[schemars(length(max = 16_384), inner(length(max = 1024)))]
     pub jobs: Vec<String>,
     /// When it was last asked for; the report repeats it.
     #[schemars(with = "String", extend("format" = "date-time"))]
@@ -147,11 +152,11 @@ pub enum WireAsk {
 pub struct WireSandbox {
     /// Its labels.
     #[serde(default)]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = Sandbox::MOST))]
     pub labels: Vec<String>,
     /// Its annotations.
     #[serde(default)]
-    #[schemars(length(max = 1024))]
+    #[schemars(length(max = Sandbox::MOST))]
     pub annotations: Vec<String>,
 }
 
@@ -257,6 +262,9 @@ pub struct WireReport {
     /// The registry's answer, where this node asked it.
     #[serde(default)]
     pub pin: Option<WirePin>,
+    /// Of an order under the policy Always: the node has some image of this name, which is enough for jobs that want any.
+    #[serde(default)]
+    pub present: Option<bool>,
     /// Byte counts.
     #[serde(default)]
     pub bytes: WireBytes,

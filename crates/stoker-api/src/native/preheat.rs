@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::status::PreheatStatus;
 use crate::amount::Amount;
 use crate::labels::LabelSelector;
+use crate::share::Share;
 use crate::span::Span;
 
 /// Images that shall be on nodes before they are needed.
@@ -127,16 +128,28 @@ pub struct PaceSpec {
     /// The most bytes a second that a node receives for it, such as 20Mi. A limit of the node itself comes before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Amount>,
+    /// How many nodes may fail, as a number or as a percentage of the nodes. When more have, no other node begins, and the Preheat
+    /// fails; when no more have, it succeeds. If not given, every node is tried, and one that fails makes the Preheat fail.
+    #[serde(default, rename = "failureTolerance", skip_serializing_if = "Option::is_none")]
+    pub failure_tolerance: Option<Share>,
+    /// Which images a node pulls first, of those that this namespace wants there: those of higher priority.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub priority: i32,
 }
 
 impl Default for PaceSpec {
     fn default() -> Self {
-        Self { parallelism: ten(), bandwidth: None }
+        Self { parallelism: ten(), bandwidth: None, failure_tolerance: None, priority: 0 }
     }
 }
 
 fn ten() -> i32 {
     10
+}
+
+fn is_zero(number: &i32) -> bool {
+    *number == 0
 }
 
 /// How a node pulls an image.

@@ -49,7 +49,7 @@ pub struct PreheatStatus {
     /// The first failed nodes, at most 20.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
-    pub failed_nodes: Vec<FailedNode>,
+    pub failed_nodes: Vec<NodeFailure>,
     /// How many nodes wait for what.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waiting_for: Vec<WaitingFor>,
@@ -101,7 +101,7 @@ pub struct Condition {
 
 /// A node that gave up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FailedNode {
+pub struct NodeFailure {
     /// Which node.
     pub node: String,
     /// Why, in a word.

@@ -17,6 +17,7 @@ use super::{
     WirePhase, WirePin, WireReport,
 };
 use crate::dialect::{NotReadable, Summary, created, job_kinds, part, status_or_why};
+use crate::share::Share;
 use crate::view::{Answer, Derived, Reader, Root, Unready};
 use crate::{image, labels, pods};
 
@@ -33,15 +34,16 @@ pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
     let mut job = job(object)?;
     let nodes = part::<PreheatSpec>(object, "spec")?.nodes;
     if let Some(selector) = nodes.pod_selector.filter(|_| job.ended.is_none()) {
+        if let Some(problem) = labels::problem(&selector) {
+            return Err(NotReadable::new(object, "spec.nodes.podSelector", &problem).into());
+        }
         match pods::nodes(reader, &root.namespace, &selector) {
             Answer::Known(nodes) => {
-                job.names = Some(match job.names {
-                    Some(names) => nodes.intersection(&names).cloned().collect(),
-                    None => nodes,
-                });
+                let both = |node: &String| job.names.as_ref().is_none_or(|names| names.contains_key(node.as_str()));
+                job.names = Some(Job::named(nodes.into_iter().filter(both)));
             }
             Answer::Unlisted => return Err(Unready::Unlisted),
-            Answer::Refused => (job.names, job.unseen) = (Some(BTreeSet::new()), Some(pods::PODS.name)),
+            Answer::Unseen => (job.names, job.unseen) = (Some(Default::default()), Some(pods::PODS.name)),
         }
     }
     Ok(vec![job])
@@ -66,17 +68,22 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             let secrets = image.pull_secrets.iter().map(|secret| SecretId::new(namespace, &secret.name));
             (image.image.as_str(), secrets.collect())
         })),
-        names: spec.nodes.names.map(|names| names.into_iter().collect()),
+        names: spec.nodes.names.map(Job::named),
         selector: spec.nodes.selector.as_ref().map(labels::to_core).unwrap_or_default(),
+        foreign_nodes: false,
         parallelism: u32::try_from(spec.pace.parallelism).unwrap_or(0),
         percent: false,
+        tolerance: spec.pace.failure_tolerance.map(Share::tolerance),
         unseen: None,
         pull: Pull {
             policy: policy(spec.pull.policy),
             timeout: spec.pull.timeout.0,
             retries: u32::try_from(spec.pull.retries).unwrap_or(0),
             bandwidth: spec.pace.bandwidth.map(|bandwidth| bandwidth.0),
-            sandbox: sandbox(spec.pull.sandbox),
+            priority: spec.pace.priority,
+            sandbox: sandbox(object, "spec.pull.sandbox", spec.pull.sandbox)?,
+            source: Default::default(),
+            upstream_copies: None,
         },
         completion: match completion.mode {
             CompletionMode::Once => Completion::Once {
@@ -115,7 +122,7 @@ pub fn summary(object: &DynamicObject) -> Summary {
     }
 }
 
-fn failed_node(failed: &super::FailedNode) -> FailedNode {
+fn failed_node(failed: &super::NodeFailure) -> FailedNode {
     let reason = failed.reason.parse().unwrap_or(Reason::Unknown);
     FailedNode { node: failed.node.as_str().into(), reason, message: text::message(&failed.message) }
 }
@@ -143,7 +150,10 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
         timeout: wire.timeout.0,
         retries: wire.retries,
         bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
+        priority: wire.priority.unwrap_or_default(),
         sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
+        source: Default::default(),
+        upstream_copies: None,
     };
     let logins: Vec<LoginId> = wire.logins.iter().map(|name| LoginId::new(name)).collect();
     let mut needs: BTreeSet<String> = wire.needs.into_iter().collect();
@@ -174,12 +184,30 @@ fn job_ids(texts: &[String]) -> Result<BTreeSet<JobId>, String> {
     ids.collect()
 }
 
-pub(crate) fn sandbox(spec: SandboxSpec) -> Sandbox {
-    Sandbox { labels: spec.labels, annotations: spec.annotations }
+/// What a runtime is told, as this field of an object says. It goes to every node that pulls, once for each image, so it is bounded here:
+/// other projects' schemas do not bound it.
+pub(crate) fn sandbox(object: &DynamicObject, field: &str, spec: SandboxSpec) -> Result<Sandbox, NotReadable> {
+    let most = Sandbox::MOST_OF_A_JOB;
+    for (part, count) in [("labels", spec.labels.len()), ("annotations", spec.annotations.len())] {
+        if count > most {
+            let problem = format!("{field}.{part} has {count} entries, and a node is told at most {most}; remove some");
+            return Err(NotReadable::saying(object, problem));
+        }
+    }
+    let pairs = spec.labels.iter().chain(&spec.annotations);
+    let bytes: usize = pairs.map(|(key, value)| key.len() + value.len()).sum();
+    if bytes > Sandbox::MOST_BYTES {
+        let most = Sandbox::MOST_BYTES;
+        let problem = format!("{field} has {bytes} bytes, and a node is told at most {most}; remove some of it");
+        return Err(NotReadable::saying(object, problem));
+    }
+    Ok(Sandbox { labels: spec.labels, annotations: spec.annotations })
 }
 
-fn pairs(texts: &[String]) -> BTreeMap<String, String> {
-    texts.iter().filter_map(|text| text.split_once('=')).map(|(key, value)| (key.into(), value.into())).collect()
+/// The inverse of what an order is written with: no key has an equals sign there.
+pub(super) fn pairs(texts: &[String]) -> BTreeMap<String, String> {
+    let pairs = texts.iter().filter_map(|text| text.split_once('='));
+    pairs.map(|(key, value)| (key.replace("%3D", "=").replace("%25", "%"), value.into())).collect()
 }
 
 /// A report of a NodePreheat.
@@ -198,7 +226,10 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
             .pin
             .map(|wire| model::Pin { alone: false, ..pin(wire) })
             .filter(|pin| stoker_core::reference::is_digest(&pin.digest)),
+        present: wire.present == Some(true),
         bytes: bytes(wire.bytes),
+        from: None,
+        bad: Vec::new(),
         attempt: wire.attempt,
         // A newer agent may have reasons that this version does not know.
         reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),

@@ -75,7 +75,7 @@ impl Foreign {
             for sign in signs {
                 let query = Query::all(sign.kind());
                 let deaf = matches!(rows.heard(&query), Heard::Deaf { .. });
-                for (name, row) in rows.of(&query) {
+                for (name, row) in rows.of(&query).filter(|(name, _)| sign.is_in(&name.0)) {
                     match row {
                         Row::Lease(row) => {
                             let id = (sign.kind().name, name.clone());
@@ -84,7 +84,7 @@ impl Foreign {
                             leases.insert(id, lease);
                         }
                         Row::Webhook(kinds) => seen.extend(said_of_webhook(dialect, sign, kinds, name)),
-                        Row::Whole(_) | Row::Pod(_) => {}
+                        _ => {}
                     }
                 }
             }
@@ -103,7 +103,7 @@ impl Foreign {
 
 /// Whether an API server has objects of this dialect, as far as that is known.
 fn is_served(dialect: &Dialect, rows: &Rows) -> bool {
-    let mut heard = dialect.kinds.iter().map(|kind| rows.heard(&Query::all(&kind.kind)));
+    let mut heard = dialect.kinds.iter().chain(dialect.nodes).map(|kind| rows.heard(&Query::all(&kind.kind)));
     heard.any(|heard| matches!(heard, Heard::Listed | Heard::Deaf { .. }))
 }
 
@@ -129,7 +129,7 @@ fn said_of_webhook(
     kinds: &BTreeSet<&'static str>,
     (_, name): &ObjectName,
 ) -> Option<String> {
-    let named = dialect.kinds.iter().filter(|kind| kinds.contains(kind.kind.name));
+    let named = dialect.kinds.iter().chain(dialect.nodes).filter(|kind| kinds.contains(kind.kind.name));
     let named: Vec<String> = named.map(|kind| kind.kind.newest().plural).collect();
     (!named.is_empty()).then(|| format!("the {} {name} names {}", sign.kind().name, named.join(" and ")))
 }

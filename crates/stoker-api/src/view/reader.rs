@@ -1,12 +1,14 @@
 //! What a dialect reads of other objects. Every access is noted: whoever has read something is asked again when that changes, and
 //! what somebody has asked for is watched.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube_core::dynamic::DynamicObject;
 
 use super::Root;
+use super::cover::{self, Cover};
 use super::rows::{Heard, Kind, ObjectName, Query, Row, Rows};
+use crate::dialect::kruise::{NODE_IMAGES, NodeImageRow};
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,10 +28,10 @@ pub(super) enum Read {
 pub enum Answer<T> {
     /// This.
     Known(T),
-    /// It was never listed: nobody knows yet.
+    /// It is being listed for the first time: nobody knows yet.
     Unlisted,
-    /// The API server has no such kind, or does not let us see it.
-    Refused,
+    /// It was never listed, and cannot be: the API server has no such kind, does not let us see it, or fails.
+    Unseen,
 }
 
 impl<T> Answer<T> {
@@ -37,20 +39,58 @@ impl<T> Answer<T> {
         match self {
             Answer::Known(value) => Answer::Known(change(value)),
             Answer::Unlisted => Answer::Unlisted,
-            Answer::Refused => Answer::Refused,
+            Answer::Unseen => Answer::Unseen,
         }
     }
 }
 
+/// Why writes have failed, by kind and name of their objects.
+pub(super) type FailedWrites = BTreeMap<(String, String), String>;
+
 /// Reads rows, and notes what it has read.
 pub struct Reader<'a> {
     rows: &'a Rows,
+    cover: &'a Cover,
     noted: BTreeSet<Read>,
+    failed: FailedWrites,
+    problem: Option<&'a str>,
+    half: bool,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(rows: &'a Rows) -> Self {
-        Self { rows, noted: BTreeSet::new() }
+    pub(super) fn new(rows: &'a Rows, cover: &'a Cover) -> Self {
+        Self { rows, cover, noted: BTreeSet::new(), failed: FailedWrites::new(), problem: None, half: false }
+    }
+
+    /// The same after these writes of the root have failed.
+    pub(super) fn after(self, failed: FailedWrites) -> Self {
+        Self { failed, ..self }
+    }
+
+    /// The same for a root whose object cannot be read, where it is so.
+    pub(super) fn about(self, problem: Option<&'a str>) -> Self {
+        Self { problem, ..self }
+    }
+
+    /// The same where the original controller of the dialect goes on with the jobs.
+    pub(super) fn in_half(self, half: bool) -> Self {
+        Self { half, ..self }
+    }
+
+    /// Whether the original controller of the dialect goes on with the jobs, and has handed over only what its agents did.
+    pub fn is_half(&self) -> bool {
+        self.half
+    }
+
+    /// Why the object of the root cannot be read, where that is so.
+    pub fn problem(&self) -> Option<&'a str> {
+        self.problem
+    }
+
+    /// Why the last write of this object by the root has failed, where it has.
+    pub fn failed(&self, kind: &Kind, name: &str) -> Option<&str> {
+        let id = (kind.newest().kind, name.to_owned());
+        self.failed.get(&id).map(String::as_str)
     }
 
     /// What was read.
@@ -77,17 +117,57 @@ impl<'a> Reader<'a> {
         row?.object()
     }
 
+    /// The same where it matters whether nobody knows of it or it is not there.
+    pub fn find(&mut self, kind: &'static Kind, name: ObjectName) -> Answer<Option<&'a DynamicObject>> {
+        self.noted.insert(Read::Heard(kind));
+        let there = self.one(kind, name);
+        self.answer(&Query::all(kind)).map(|()| there)
+    }
+
+    /// The NodeImage of a node. Not noted: the root of that node is asked again when it changes.
+    pub fn node_image(&self, node: &str) -> Option<&'a NodeImageRow> {
+        let name = (String::new(), node.to_owned());
+        match self.rows.get(&Query::all(&NODE_IMAGES.kind), &name)? {
+            Row::NodeImage(row) => Some(row),
+            _ => None,
+        }
+    }
+
+    /// The NodeImages that name a group, by node. Not noted: a group that a changed one names, or has named, is asked again.
+    pub fn naming(&self, group: &str) -> impl Iterator<Item = (&'a str, &'a NodeImageRow)> {
+        let nodes = self.rows.naming(group);
+        nodes.filter_map(|node| Some((node, self.node_image(node)?)))
+    }
+
+    /// The object of this name, of a kind that is watched whole. Not noted: thousands of nodes look at one job. Whoever looks is asked again
+    /// when that is gone or has ended, see [`super::View::settle`].
+    pub fn peek(&self, kind: &'static Kind, name: &ObjectName) -> Option<&'a DynamicObject> {
+        self.rows.get(&Query::all(kind), name)?.object()
+    }
+
+    /// Whether everything of a kind that is watched whole is known, and changes are heard.
+    pub fn is_listed(&self, kind: &'static Kind) -> bool {
+        self.rows.heard(&Query::all(kind)) == Heard::Listed
+    }
+
+    /// Whether everything of a kind that is watched whole was listed, and is ours to see.
+    pub fn was_listed(&self, kind: &'static Kind) -> bool {
+        matches!(self.answer(&Query::all(kind)), Answer::Known(()))
+    }
+
     /// The rows of a query.
     pub fn select(&mut self, query: Query) -> Answer<impl Iterator<Item = (&'a ObjectName, &'a Row)>> {
+        let serving = self.cover.serving(&query);
         self.noted.insert(Read::Query(query.clone()));
-        self.answer(&query).map(|()| self.rows.of(&query))
+        let Some(selector) = cover::selector(&query) else { return Answer::Unseen };
+        self.answer(&serving).map(|()| self.rows.selected(&query, &serving, selector))
     }
 
     fn answer(&self, query: &Query) -> Answer<()> {
         match self.rows.heard(query) {
             Heard::Listed | Heard::Deaf { listed: true } => Answer::Known(()),
-            Heard::Unlisted | Heard::Deaf { listed: false } => Answer::Unlisted,
-            Heard::Refused => Answer::Refused,
+            Heard::Unlisted => Answer::Unlisted,
+            Heard::Refused | Heard::Deaf { listed: false } => Answer::Unseen,
         }
     }
 }

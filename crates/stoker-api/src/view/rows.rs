@@ -6,7 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
+use stoker_core::select::Selector;
 
+use crate::dialect::kruise::{Interned, NodeImageRow, RevisionRow};
 use crate::sign::LeaseRow;
 
 /// Namespace (empty for a cluster-scoped kind) and name of an object.
@@ -70,7 +72,7 @@ impl std::fmt::Debug for Kind {
     }
 }
 
-/// A list that is watched: all objects of a kind, or those of a namespace that labels select. The API server selects.
+/// A list that somebody reads: all objects of a kind, or those of a namespace that labels select.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Query {
     /// The kind.
@@ -99,6 +101,12 @@ pub enum Row {
     Lease(LeaseRow),
     /// The kinds of dialects that a webhook configuration names.
     Webhook(BTreeSet<&'static str>),
+    /// What is looked at of a ReplicaSet or a ControllerRevision.
+    Revision(Box<RevisionRow>),
+    /// What is looked at of a NodeImage.
+    NodeImage(Box<NodeImageRow>),
+    /// Nothing: the object is of no interest, as if it were not there.
+    Nothing,
 }
 
 impl Row {
@@ -115,8 +123,41 @@ impl Row {
     pub fn object(&self) -> Option<&DynamicObject> {
         match self {
             Row::Whole(object) => Some(object),
-            Row::Pod(_) | Row::Lease(_) | Row::Webhook(_) => None,
+            Row::Pod(_) | Row::Lease(_) | Row::Webhook(_) | Row::Revision(_) | Row::NodeImage(_) | Row::Nothing => None,
         }
+    }
+}
+
+/// Labels of an object, one in a line. There may be many objects: one text takes a third of the memory of a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Labels(Box<str>);
+
+impl Labels {
+    fn of(labels: Option<&BTreeMap<String, String>>) -> Self {
+        let lines = labels.into_iter().flatten().map(|(key, value)| format!("{key}={value}\n"));
+        Self(lines.collect::<String>().into())
+    }
+
+    /// Whether they are selected.
+    pub(super) fn are(&self, selector: &Selector) -> bool {
+        selector.holds_for(|key| self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')))
+    }
+}
+
+/// A row, and the labels of its object where the API server has not selected it by them and somebody may.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Kept {
+    pub(super) row: Row,
+    pub(super) labels: Option<Labels>,
+}
+
+impl Kept {
+    /// What is kept of an object of a query; nothing where it is of no interest.
+    pub(super) fn of(query: &Query, object: DynamicObject) -> Option<Self> {
+        let labels = query.labels.is_empty().then(|| Labels::of(object.metadata.labels.as_ref()));
+        let row = (query.kind.keep)(object);
+        let is_selected = matches!(row, Row::Pod(_) | Row::Revision(_));
+        (row != Row::Nothing).then(|| Self { row, labels: labels.filter(|_| is_selected) })
     }
 }
 
@@ -140,7 +181,7 @@ pub enum Heard {
 /// The answer to one query.
 #[derive(Clone, Debug, Default)]
 struct Table {
-    rows: BTreeMap<ObjectName, Row>,
+    rows: BTreeMap<ObjectName, Kept>,
     heard: Heard,
 }
 
@@ -150,17 +191,66 @@ pub(super) struct Rows {
     tables: BTreeMap<Query, Table>,
     /// By the uid of the object that controls them: those that are kept whole.
     owned: BTreeMap<String, BTreeSet<(Query, ObjectName)>>,
+    /// What many rows have in common.
+    interned: Interned,
+    /// By group: the nodes whose objects name it.
+    naming: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Rows {
+    /// The nodes whose objects name a group.
+    pub(super) fn naming(&self, group: &str) -> impl Iterator<Item = &str> {
+        self.naming.get(group).into_iter().flatten().map(String::as_str)
+    }
+
+    /// All groups that objects of nodes name.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &str> {
+        self.naming.keys().map(String::as_str)
+    }
+
+    /// The object of a node names a group from now on, or does not any more.
+    pub(super) fn name_group(&mut self, group: &str, node: &str, names: bool) {
+        if names {
+            self.naming.entry(group.to_owned()).or_default().insert(node.to_owned());
+        } else if let Some(nodes) = self.naming.get_mut(group) {
+            nodes.remove(node);
+            if nodes.is_empty() {
+                self.naming.remove(group);
+            }
+        }
+    }
+
     /// One row of a query.
     pub(super) fn get(&self, query: &Query, name: &ObjectName) -> Option<&Row> {
-        self.tables.get(query)?.rows.get(name)
+        Some(&self.tables.get(query)?.rows.get(name)?.row)
+    }
+
+    /// The labels of an object of a query, where they are kept.
+    pub(super) fn labels(&self, query: &Query, name: &ObjectName) -> Option<&Labels> {
+        self.tables.get(query)?.rows.get(name)?.labels.as_ref()
     }
 
     /// All rows of a query, by name.
     pub(super) fn of<'a>(&'a self, query: &Query) -> impl Iterator<Item = (&'a ObjectName, &'a Row)> + use<'a> {
-        self.tables.get(query).into_iter().flat_map(|table| &table.rows)
+        self.tables.get(query).into_iter().flat_map(|table| &table.rows).map(|(name, kept)| (name, &kept.row))
+    }
+
+    /// The rows of a query by name, from the table of the one that serves it.
+    pub(super) fn selected<'a>(
+        &'a self,
+        query: &Query,
+        serving: &Query,
+        selector: Selector,
+    ) -> impl Iterator<Item = (&'a ObjectName, &'a Row)> + use<'a> {
+        let namespace = query.namespace.clone().unwrap_or_default();
+        let is_all = query.namespace.is_none() || query == serving && !query.labels.is_empty();
+        let table = self.tables.get(serving).into_iter();
+        let rows = table.flat_map(move |table| table.rows.range((namespace.clone(), String::new())..));
+        let namespace = query.namespace.clone();
+        let rows = rows.take_while(move |(name, _)| namespace.as_ref().is_none_or(|namespace| name.0 == *namespace));
+        let rows =
+            rows.filter(move |(_, kept)| is_all || kept.labels.as_ref().is_some_and(|labels| labels.are(&selector)));
+        rows.map(|(name, kept)| (name, &kept.row))
     }
 
     /// How far a query is known.
@@ -176,11 +266,15 @@ impl Rows {
 
     /// Puts a row in place or takes one away. Returns the uids of those who control what it was and is; none where nothing has
     /// changed.
-    pub(super) fn set(&mut self, query: &Query, name: &ObjectName, row: Option<Row>) -> Option<Vec<String>> {
+    pub(super) fn set(&mut self, query: &Query, name: &ObjectName, mut row: Option<Kept>) -> Option<Vec<String>> {
+        if let Some(Kept { row: Row::NodeImage(row), .. }) = &mut row {
+            self.interned.intern(row);
+        }
         let table = self.tables.entry(query.clone()).or_default();
         if table.rows.get(name) == row.as_ref() {
             return None;
         }
+        let owner = |kept: &Kept| owner(&kept.row);
         let (before, now) = (table.rows.get(name).and_then(owner), row.as_ref().and_then(owner));
         match row {
             Some(row) => table.rows.insert(name.clone(), row),
@@ -213,9 +307,18 @@ impl Rows {
     }
 }
 
+/// What controls an object. An API server lets an object have one such owner.
+pub fn controller_of(object: &DynamicObject) -> Option<&OwnerReference> {
+    object.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
+}
+
+/// Whether this very object controls the other one, and not one of the same name. A reference to an object of another namespace is none.
+pub fn controls(object: &DynamicObject, other: &DynamicObject) -> bool {
+    let is_owner = |owner: &OwnerReference| object.metadata.uid.as_deref() == Some(owner.uid.as_str());
+    object.metadata.namespace == other.metadata.namespace && controller_of(other).is_some_and(is_owner)
+}
+
 /// The uid of the object that controls this one.
 fn owner(row: &Row) -> Option<String> {
-    let owners = row.object()?.metadata.owner_references.as_deref().unwrap_or_default();
-    let controls = |owner: &&OwnerReference| owner.controller == Some(true);
-    owners.iter().find(controls).map(|owner| owner.uid.clone())
+    controller_of(row.object()?).map(|owner| owner.uid.clone())
 }

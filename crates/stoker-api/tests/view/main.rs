@@ -3,7 +3,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cover;
 mod laws;
 mod lists;
+mod node_images;
 mod objects;
+mod rollouts;
 mod telling;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use stoker_testbed::paper::PaperId;
 
+const PARALLELISM: &str = "apps.kruise.io/image-predownload-parallelism";
 const NAMESPACES: [&str; 2] = ["a", "b"];
 const IMAGES: [&str; 3] = ["reg.test/web:1", "reg.test/db:1", "reg.test/cache:7"];
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
@@ -26,7 +27,9 @@ pub(crate) struct Thing {
 
 /// A random one.
 pub(crate) fn thing() -> impl Strategy<Value = Thing> {
-    let name = (prop_oneof![2 => Just(0), 3 => Just(1), 2 => Just(2), 3 => Just(3)], 0..2usize, 0..2usize, 0..2u8);
+    let kind =
+        prop_oneof![2 => Just(0), 3 => Just(1), 2 => Just(2), 3 => Just(3), 2 => Just(4), 3 => Just(5), 4 => Just(6)];
+    let name = (kind, 0..2usize, 0..2usize, 0..2u8);
     let said = (any::<u16>(), 0..6u8, prop::bool::weighted(0.1), prop::bool::weighted(0.3));
     (name, said).prop_map(|((kind, namespace, name, uid), (content, status, going, owned))| Thing {
         kind,
@@ -40,12 +43,24 @@ pub(crate) fn thing() -> impl Strategy<Value = Thing> {
     })
 }
 
-const KINDS: [(&str, &str); 4] = [
+const KINDS: [(&str, &str); 7] = [
     ("Preheat", "stoker.dev/v1alpha1"),
     ("ImagePullJob", "apps.kruise.io/v1beta1"),
     ("ImageListPullJob", "apps.kruise.io/v1beta1"),
     ("Pod", "v1"),
+    ("StatefulSet", "apps/v1"),
+    ("ControllerRevision", "apps/v1"),
+    ("NodeImage", "apps.kruise.io/v1beta1"),
 ];
+
+/// NodeImages have these names; of the last there is no Node.
+const NODE_IMAGES: [&str; 4] = ["n1", "n2", "n3", "edge"];
+
+/// A StatefulSet as the controller of something.
+fn stateful_set(namespace: &str, name: usize) -> Value {
+    let id = PaperId::new("StatefulSet", namespace, &format!("x{name}"));
+    json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": id.name, "uid": id.to_string(), "controller": true })
+}
 
 impl std::fmt::Debug for Thing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -55,6 +70,9 @@ impl std::fmt::Debug for Thing {
 
 impl Thing {
     fn id(&self) -> PaperId {
+        if KINDS[self.kind].0 == "NodeImage" {
+            return PaperId::new("NodeImage", "", NODE_IMAGES[self.namespace * 2 + self.name]);
+        }
         PaperId::new(KINDS[self.kind].0, NAMESPACES[self.namespace], &self.name())
     }
 
@@ -77,6 +95,12 @@ impl Thing {
             "name": id.name, "namespace": id.namespace, "uid": uid, "generation": 1 + self.bits(12, 1),
             "creationTimestamp": "2026-01-01T00:00:00Z", "labels": { "app": app },
         });
+        if kind == "NodeImage" {
+            metadata.as_object_mut().unwrap().remove("namespace");
+            if self.is_fake() {
+                metadata["labels"]["apps.kruise.io/fake-nodeimage"] = json!("");
+            }
+        }
         if self.going {
             metadata["deletionTimestamp"] = json!("2026-01-01T00:00:30Z");
             let finalizer = ["apps.kruise.io/deletion-protection", "x/y"][self.bits(13, 1)];
@@ -88,8 +112,29 @@ impl Thing {
             metadata["ownerReferences"] = json!([{
                 "apiVersion": api_version, "kind": "ImageListPullJob", "name": list.name, "uid": uid, "controller": true,
             }]);
+            if self.bits(9, 1) == 1 {
+                metadata["ownerReferences"] = json!([stateful_set(&id.namespace, self.bits(11, 1))]);
+                metadata["annotations"] = json!({ "stoker.dev/pre-download": "x1" });
+            }
+        }
+        match kind {
+            // Most ask for pre-download.
+            "StatefulSet" => {
+                metadata["uid"] = json!(id.to_string());
+                let parallelism = ["1", "2", "many"].get(self.bits(3, 2)).map(|nodes| json!({ PARALLELISM: nodes }));
+                metadata["annotations"] = json!(parallelism);
+            }
+            "ControllerRevision" => {
+                metadata["labels"] = json!({ "app": "web" });
+                metadata["ownerReferences"] = json!([stateful_set(&id.namespace, self.bits(11, 1))]);
+            }
+            _ => {}
         }
         let mut object = json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": self.spec() });
+        if kind == "ControllerRevision" {
+            object["data"] = json!({ "spec": object["spec"].take() });
+            object["revision"] = json!(self.name);
+        }
         if let Some(status) = self.status() {
             object["status"] = status;
         }
@@ -114,9 +159,18 @@ impl Thing {
     fn spec(&self) -> Value {
         let number = self.bits(6, 2);
         match KINDS[self.kind].0 {
+            "NodeImage" => crate::node_images::spec(self.content, self.is_fake()),
             "Pod" => {
                 let node = ["", "n1", "n2", "n3"][number];
                 json!({ "nodeName": node })
+            }
+            "StatefulSet" | "ControllerRevision" => {
+                // The newest revision is x1, and most StatefulSets have its image.
+                let is_newest = if KINDS[self.kind].0 == "StatefulSet" { self.bits(1, 2) > 0 } else { self.name == 1 };
+                let containers = json!([{ "name": "main", "image": IMAGES[usize::from(is_newest)] }]);
+                let template =
+                    json!({ "metadata": { "labels": { "app": "web" } }, "spec": { "containers": containers } });
+                json!({ "replicas": 3, "selector": { "matchLabels": { "app": "web" } }, "template": template })
             }
             // Written past the schema.
             _ if self.bits(8, 4) == 15 => json!({ "parallelism": 1, "completion": 5, "completionPolicy": 5 }),
@@ -142,10 +196,22 @@ impl Thing {
         }
     }
 
+    /// Whether it is a NodeImage that somebody made who plays the agent.
+    fn is_fake(&self) -> bool {
+        (self.id().name == "edge" && self.bits(3, 1) == 0) || self.bits(3, 3) == 7
+    }
+
     fn status(&self) -> Option<Value> {
         let (kind, start) = (KINDS[self.kind].0, "2026-01-01T00:00:01Z");
         let end = "2026-01-01T00:00:05Z";
         match (kind, self.status) {
+            ("StatefulSet", status) => {
+                let current = if status == 0 { "x1" } else { "x0" };
+                Some(json!({ "observedGeneration": 2 - u64::from(status == 1), "replicas": 3, "readyReplicas": 3,
+                    "updatedReplicas": 1, "currentRevision": current, "updateRevision": "x1" }))
+            }
+            ("ControllerRevision", _) => None,
+            ("NodeImage", status) => crate::node_images::status(status),
             ("Pod", status) => Some(json!({ "phase": if status == 0 { "Succeeded" } else { "Running" } })),
             (_, 0) => {
                 Some(json!({ "startTime": start, "desired": 1, "succeeded": self.bits(9, 1), "active": 0, "failed": 0,

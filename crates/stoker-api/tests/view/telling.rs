@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use proptest::prelude::*;
+use stoker_api::dialect::kruise::ROLLOUTS;
 use stoker_api::view::{Heard, ObjectName, Query, Root};
-use stoker_api::{DIALECTS, View, Write};
-use stoker_core::{Event, World};
+use stoker_api::{DIALECTS, HandOver, View, Write};
+use stoker_core::{Event, Plan, World};
 use stoker_testbed::paper::{Paper, PaperId};
 
 use crate::objects::{NODES, Thing, thing};
@@ -65,7 +66,8 @@ pub(crate) fn fleet() -> World {
     let mut world = World::new();
     for name in NODES {
         let (labels, ready_changed) = (BTreeMap::new(), None);
-        world.apply(Event::Node(stoker_core::Node { name: name.into(), labels, ready: true, ready_changed }));
+        let node = stoker_core::Node { name: name.into(), labels, ready: true, ready_changed, foreign: false };
+        world.apply(Event::Node(node));
         world.apply(Event::Orders(name.into(), BTreeMap::new()));
     }
     world
@@ -79,11 +81,26 @@ pub(crate) struct Teller {
     /// What each watch has said is there.
     said: BTreeMap<Query, BTreeSet<ObjectName>>,
     pub(crate) left_alone: bool,
+    half: bool,
 }
 
 impl Teller {
-    pub(crate) fn new(paper: Paper) -> Self {
-        Self { paper, view: View::without_signs(), world: fleet(), said: BTreeMap::new(), left_alone: false }
+    pub(crate) fn new(paper: Paper, half: bool) -> Self {
+        let mut view = View::without_signs();
+        match half {
+            true => view.hand_over(&[("kruise", HandOver::Half)].into()),
+            false => view.serve(&[ROLLOUTS].into()),
+        }
+        Self { paper, view, world: fleet(), said: BTreeMap::new(), left_alone: false, half }
+    }
+
+    /// Plans, and has the nodes looked at that the plan names.
+    pub(crate) fn plan(&mut self) -> Plan {
+        let plan = self.world.plan(now());
+        plan.nodes.iter().for_each(|node| self.view.touch_node(node, self.world.has_node(node)));
+        // A node that is gone is looked at there.
+        self.settle();
+        plan
     }
 
     pub(crate) fn step(&mut self, step: &Step) {
@@ -145,7 +162,9 @@ impl Teller {
         self.view.settle(&mut self.world);
         // Who watches more than the table of dialects says would need rights that nobody gave it.
         for query in self.view.wanted() {
-            let kinds = DIALECTS.iter().flat_map(|dialect| dialect.kinds).map(|kind| &kind.kind);
+            let kinds =
+                DIALECTS.iter().flat_map(|dialect| dialect.kinds.iter().chain(dialect.workloads).chain(dialect.nodes));
+            let kinds = kinds.map(|kind| &kind.kind);
             let mut known = kinds.chain(DIALECTS.iter().flat_map(|dialect| dialect.asks.iter().copied()));
             assert!(known.any(|kind| *kind == *query.kind), "{query:?} is in no table");
         }
@@ -202,7 +221,11 @@ impl Teller {
 
     /// One that is told the same by fewer words: only what is there now.
     pub(crate) fn fresh(&self, seed: usize) -> Self {
-        let mut fresh = Self::new(self.paper.clone());
+        let mut fresh = Self::new(self.paper.clone(), self.half);
+        // What nodes were ordered to do is in objects of theirs.
+        for name in NODES {
+            fresh.world.apply(Event::Orders(name.into(), self.world.orders(name).unwrap_or_default()));
+        }
         if self.left_alone {
             fresh.step(&Step::LeaveAlone { alive: true });
         }
@@ -213,13 +236,16 @@ impl Teller {
         fresh
     }
 
-    /// Performs writes, and says what was refused. What is told of an event twice has the same name, and is refused.
+    /// Performs writes, and returns those that have changed something. An event that is told twice has the same name and is refused; one
+    /// root may write in vain to what another one deletes.
     pub(crate) fn perform(&mut self, writes: &[Write]) -> Vec<Write> {
         let done = writes.iter().filter(|write| {
             let before = self.paper.version();
             let answer = self.paper.perform(write, now());
             let known = matches!(write, Write::Create(target, _) if target.resource.kind == "Event");
-            assert!(answer.is_ok() || known, "{write:?}: {answer:?}");
+            // What another root has deleted meanwhile is gone, and nothing more.
+            let gone = answer.as_ref().is_err_and(|status| status.code == 404);
+            assert!(answer.is_ok() || known || gone, "{write:?}: {answer:?}");
             self.paper.version() != before
         });
         done.cloned().collect()

@@ -1,16 +1,22 @@
 //! Agents: each reads its NodePreheat when it likes, works on what it has read, and writes its reports when it likes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde_json::json;
 use stoker_api::native::NodeObject;
 use stoker_api::native::from_core::{self, Saying};
+use stoker_core::model::after;
 use stoker_core::{Ask, Bytes, Key, Order, Phase, Pin, Policy, Reason, Report};
 use stoker_testbed::paper::{Paper, PaperId};
 
+use super::users::IMAGES;
 use super::wire;
+
+/// How far ahead of the clock a lie is.
+const LATER: Duration = Duration::from_secs(40);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Work {
@@ -21,19 +27,24 @@ pub(super) enum Work {
     Fail,
     /// It cannot answer what it is asked.
     Unable,
+    /// It says that it has failed at what it will be asked some day.
+    Lie,
+    /// It has other things to do first, and says so.
+    Queue,
 }
 
 impl Work {
     pub(super) fn any() -> impl Strategy<Value = Self> {
         prop_oneof![
-            2 => Just(Work::Begin), 8 => Just(Work::Succeed), 3 => Just(Work::Fail), 1 => Just(Work::Unable)
+            2 => Just(Work::Begin), 8 => Just(Work::Succeed), 3 => Just(Work::Fail), 1 => Just(Work::Unable), 1 => Just(Work::Lie),
+            1 => Just(Work::Queue)
         ]
     }
 }
 
 /// An agent, as far as it remembers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Agent {
+pub(super) struct PaperAgent {
     orders: BTreeMap<Key, Order>,
     reports: BTreeMap<Key, Report>,
 }
@@ -55,7 +66,7 @@ pub(super) fn register(paper: &mut Paper, node: &str, now: Timestamp) {
     paper.patch(&id(node), &agent, true).unwrap();
 }
 
-impl Agent {
+impl PaperAgent {
     /// Reads the orders. What is ordered no more is not worked on any more; what came of it is kept.
     pub(super) fn read(&mut self, paper: &Paper, node: &str) {
         let Some(object) = paper.get(&id(node)) else { return };
@@ -63,20 +74,44 @@ impl Agent {
         self.reports.retain(|key, report| report.ended() || self.orders.contains_key(key));
     }
 
+    /// The orders that it has not done.
+    fn open(&self) -> Vec<Key> {
+        let open = self.orders.iter().filter(|(key, order)| {
+            !order.hold && self.reports.get(key).is_none_or(|report| !report.ended() || report.asked != order.asked)
+        });
+        open.map(|(key, _)| *key).collect()
+    }
+
     /// Goes on with one of its orders; says with which.
     pub(super) fn work(&mut self, which: usize, work: Work, now: Timestamp) -> Option<String> {
-        let open = self.orders.iter().filter(|(key, order)| {
-            !order.hold && self.reports.get(key).is_none_or(|report| !report.ended() || report.asked < order.asked)
-        });
-        let open: Vec<Key> = open.map(|(key, _)| *key).collect();
-        let key = *open.get(which % open.len().max(1))?;
+        let open = self.open();
+        self.go_on(*open.get(which % open.len().max(1))?, work, now)
+    }
+
+    /// Goes on with all of its orders, with each as its age in seconds says.
+    pub(super) fn work_by_age(&mut self, now: Timestamp, work: impl Fn(&Order, i64) -> Option<Work>) {
+        for key in self.open() {
+            let order = self.orders.get(&key);
+            if let Some(work) = order.and_then(|order| work(order, now.as_second() - order.asked.as_second())) {
+                self.go_on(key, work, now);
+            }
+        }
+    }
+
+    fn go_on(&mut self, key: Key, work: Work, now: Timestamp) -> Option<String> {
         let order = self.orders.get(&key)?.clone();
         let earlier = self.reports.get(&key).filter(|report| report.asked == order.asked).cloned();
         let mut report = earlier.unwrap_or_else(|| begun(&order, now));
         (report.updated, report.jobs) = (now, order.jobs.clone());
+        report.attempt = report.attempt.max(1);
         let content = order.terms.pull.policy == Policy::IfNotPresent;
         match (work, &order.ask) {
             (Work::Begin, _) => report.bytes.done = 50,
+            (Work::Queue, _) => report.attempt = 0,
+            (Work::Lie, _) => {
+                fail(&mut report, Reason::NotFound, now);
+                report.asked = after(now, LATER);
+            }
             (Work::Succeed, Ask::Look) => report.phase = Phase::Succeeded,
             (_, Ask::Look) => fail(&mut report, Reason::Unresolved, now),
             (Work::Succeed, Ask::Resolve) if content && now.as_second() % 2 == 0 => report.phase = Phase::Succeeded,
@@ -97,6 +132,8 @@ impl Agent {
         if report.ended() {
             report.finished = Some(now);
         }
+        // Every node has some image of this name; who wants another one is told that.
+        report.present = !content && order.image == IMAGES[0] && report.phase != Phase::Succeeded;
         let text = format!("{} {:?}: {:?}, attempt {}", order.image, order.ask, report.phase, report.attempt);
         self.reports.insert(key, report);
         Some(text)
@@ -124,7 +161,10 @@ fn begun(order: &Order, now: Timestamp) -> Report {
         phase: Phase::Pulling,
         digest: None,
         pin: None,
+        present: false,
         bytes: Bytes { total: 100, ..Bytes::default() },
+        from: None,
+        bad: Vec::new(),
         attempt: 1,
         reason: None,
         message: String::new(),

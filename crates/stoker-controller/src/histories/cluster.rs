@@ -6,16 +6,18 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::Timestamp;
 use serde_json::json;
+use stoker_api::HandOver;
 use stoker_core::World;
 use stoker_testbed::paper::{Paper, PaperId};
 use tokio::sync::{Notify, mpsc, watch};
 
-use super::agents::{self, Agent};
+use super::agents::{self, PaperAgent};
 use super::ears::{Ear, Feed};
 use super::happenings::{Fate, Happening};
 use super::laws::{self, Laws};
+use super::manager::{Manager, Managing};
 use super::rude::Marks;
-use super::users::{KINDS, NAMES, NAMESPACE};
+use super::users::{KINDS, NAMESPACES, place};
 use super::wire;
 use crate::hearing::Hearing;
 use crate::leading::Leading;
@@ -24,7 +26,9 @@ use crate::moment::Moments;
 use crate::owed::Owed;
 use crate::run::Shell;
 use crate::secrets::Secrets;
-use crate::writer::{self, Answer, Done, Id, Numbered, Refusal};
+use crate::watch::Fact;
+use crate::watches::Input;
+use crate::writer::{Done, Id, Numbered};
 
 pub(super) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
 const PODS: usize = 4;
@@ -36,15 +40,19 @@ pub(super) struct Cluster {
     pub(super) shell: Shell,
     clock: Arc<AtomicI64>,
     pub(super) ears: BTreeMap<Feed, Ear>,
-    moments: Moments,
+    pub(super) moments: Moments,
     writes: mpsc::UnboundedReceiver<Numbered>,
     /// Writes that were not sent, by object.
-    waiting: BTreeMap<Id, VecDeque<Numbered>>,
+    pub(super) waiting: BTreeMap<Id, VecDeque<Numbered>>,
+    /// The number of the last write that was handed out.
+    pub(super) last_write: u64,
     /// Answers that are on their way, one an object at most.
-    late: BTreeMap<Id, Done>,
-    pub(super) agents: BTreeMap<&'static str, Agent>,
+    pub(super) late: BTreeMap<Id, Done>,
+    pub(super) agents: BTreeMap<&'static str, PaperAgent>,
     pub(super) marks: Marks,
     pub(super) laws: Laws,
+    /// Kruise's manager, which keeps ImagePullJobs and the specs of NodeImages in half a hand-over.
+    pub(super) manager: Option<Manager>,
     /// How often a controller began to lead.
     terms: i64,
     /// When it plans again even if nothing happens.
@@ -53,23 +61,27 @@ pub(super) struct Cluster {
     pub(super) log: Vec<String>,
 }
 
-/// A controller that knows nothing.
-fn controller(clock: &Arc<AtomicI64>, terms: i64) -> (Shell, mpsc::UnboundedReceiver<Numbered>) {
+/// A controller that knows nothing, in half a hand-over or not.
+fn controller(clock: &Arc<AtomicI64>, terms: i64, half: bool) -> (Shell, mpsc::UnboundedReceiver<Numbered>) {
     let time = clock.clone();
     let clock: stoker_core::Clock =
         Arc::new(move || Timestamp::from_millisecond(time.load(Ordering::Relaxed)).unwrap_or_default());
     let (writes, written) = mpsc::unbounded_channel();
-    let secrets = Secrets::new(watch::Sender::new(BTreeSet::new()), mpsc::unbounded_channel().0);
+    let secrets = Secrets::new(watch::Sender::new(Arc::default()), mpsc::unbounded_channel().0);
     let metrics = LeaderMetrics::new(&Metrics::new());
-    let hearing = Hearing::new(clock, World::new(), metrics, terms);
+    let mut hearing = Hearing::new(clock, World::new(), metrics, terms);
+    if half {
+        hearing.view.hand_over(&[("kruise", HandOver::Half)].into());
+    }
     let leading = Leading::new(secrets, Arc::new(Notify::new()), Owed::default(), writes);
     (Shell { hearing, leading }, written)
 }
 
 impl Cluster {
-    pub(super) fn new() -> Self {
+    /// One in which everything is ours, or in which Kruise's manager goes on (`half`).
+    pub(super) fn new(half: bool) -> Self {
         let clock = Arc::new(AtomicI64::new(BEGIN * 1000));
-        let (shell, writes) = controller(&clock, 1);
+        let (shell, writes) = controller(&clock, 1, half);
         let mut cluster = Self {
             paper: Paper::default(),
             shell,
@@ -78,16 +90,19 @@ impl Cluster {
             moments: Moments::default(),
             writes,
             waiting: BTreeMap::new(),
+            last_write: 0,
             late: BTreeMap::new(),
             agents: BTreeMap::new(),
             marks: Marks::default(),
             laws: Laws::default(),
+            manager: half.then(Manager::default),
             terms: 1,
             wake: None,
             log: Vec::new(),
         };
         (0..NODES.len()).for_each(|node| cluster.node(node, true, true));
         (0..PODS).for_each(|pod| cluster.pod(pod, pod, pod % 2 == 0, false));
+        cluster.manage(Managing::Round);
         cluster.follow();
         cluster.hear_open(true);
         cluster
@@ -101,7 +116,7 @@ impl Cluster {
         self.clock.fetch_add(seconds * 1000, Ordering::Relaxed);
     }
 
-    fn say(&mut self, text: String) {
+    pub(super) fn say(&mut self, text: String) {
         let second = self.now().as_second() - BEGIN;
         self.log.push(format!("{second:>6} s  {text}"));
     }
@@ -115,9 +130,9 @@ impl Cluster {
         let now = self.now();
         match happening {
             Happening::Wish { kind, name, wish } => {
-                let (kind, name) = (kind % KINDS.len(), NAMES[name % NAMES.len()]);
-                let object = wish.object(kind, name);
-                let id = PaperId::new(KINDS[kind].0, NAMESPACE, name);
+                let (kind, (namespace, name)) = (kind % KINDS.len(), place(*name));
+                let object = wish.object(kind, namespace, name);
+                let id = PaperId::new(KINDS[kind].0, namespace, name);
                 match self.paper.get(&id).is_some() {
                     true => {
                         let spec =
@@ -130,7 +145,8 @@ impl Cluster {
                 }
             }
             Happening::Delete { kind, name } => {
-                let id = PaperId::new(KINDS[kind % KINDS.len()].0, NAMESPACE, NAMES[name % NAMES.len()]);
+                let (namespace, name) = place(*name);
+                let id = PaperId::new(KINDS[kind % KINDS.len()].0, namespace, name);
                 let _ = self.paper.delete(&id, None, now);
             }
             Happening::Node { node, ready, pool } => self.node(*node, *ready, *pool),
@@ -166,6 +182,10 @@ impl Cluster {
             Happening::Pass { seconds } => {
                 self.pass(*seconds);
                 self.laws.passed(*seconds);
+                if *seconds < 0 {
+                    // No moment comes twice.
+                    self.clock.fetch_sub(10, Ordering::Relaxed);
+                }
             }
             Happening::Hear { ear, times } => {
                 for _ in 0..*times {
@@ -174,20 +194,20 @@ impl Cluster {
             }
             Happening::Deafen { ear, lists } => {
                 let inputs = self.ear(*ear).deafen(*lists);
-                inputs.into_iter().for_each(|input| self.shell.hear(input));
+                inputs.into_iter().for_each(|input| self.tell(input));
             }
             Happening::Refuse { ear } => {
                 let feeds: Vec<Feed> = self.ears.keys().filter(|feed| feed.may_be_refused()).cloned().collect();
                 let feed = &feeds[ear % feeds.len()];
                 let inputs = self.ears.get_mut(feed).map(Ear::refuse).unwrap_or_default();
-                inputs.into_iter().for_each(|input| self.shell.hear(input));
+                inputs.into_iter().for_each(|input| self.tell(input));
             }
             Happening::Turn => self.turn()?,
             Happening::Deliver { write, fate } => self.deliver(*write, *fate)?,
             Happening::Answer { answer } => {
                 let ids: Vec<Id> = self.late.keys().cloned().collect();
                 if let Some(done) = ids.get(answer % ids.len().max(1)).and_then(|id| self.late.remove(id)) {
-                    self.shell.acknowledge(done);
+                    self.acknowledge(done);
                 }
             }
             Happening::Flow { writes } => {
@@ -211,6 +231,8 @@ impl Cluster {
                 }
             }
             Happening::Restart { arrive } => self.restart(*arrive)?,
+            Happening::Manage { managing } => self.manage(*managing),
+            Happening::Make { fake, tag, making } => self.make(*fake, *tag, *making),
         }
         self.check()
     }
@@ -258,24 +280,33 @@ impl Cluster {
         let count = self.ears.len();
         let Some(ear) = self.ears.values_mut().nth(which % count) else { return };
         for input in ear.hear(&self.paper, &self.moments) {
-            self.shell.hear(input);
+            self.tell(input);
         }
+    }
+
+    /// The controller hears it.
+    fn tell(&mut self, input: Input) {
+        if let Input::Row(_, Fact::There(object, _)) = &input {
+            self.laws.told(object, self.last_write);
+        }
+        self.shell.hear(input);
     }
 
     /// Everything that watches have to say, and all late answers.
     pub(super) fn hear_all(&mut self) {
-        std::mem::take(&mut self.late).into_values().for_each(|done| self.shell.acknowledge(done));
+        std::mem::take(&mut self.late).into_values().for_each(|done| self.acknowledge(done));
         self.hear_open(true);
     }
 
     /// Everything that watches have to say that are not interrupted, or all of them.
-    fn hear_open(&mut self, all: bool) {
-        let Self { ears, paper, moments, shell, .. } = self;
+    pub(super) fn hear_open(&mut self, all: bool) {
+        let mut ears = std::mem::take(&mut self.ears);
         for ear in ears.values_mut() {
-            while (all || ear.is_open()) && !ear.is_up_to_date(paper) {
-                ear.hear(paper, moments).into_iter().for_each(|input| shell.hear(input));
+            while (all || ear.is_open()) && !ear.is_up_to_date(&self.paper) {
+                ear.hear(&self.paper, &self.moments).into_iter().for_each(|input| self.tell(input));
             }
         }
+        self.ears = ears;
     }
 
     /// Watches what is wanted, and nothing else.
@@ -311,88 +342,9 @@ impl Cluster {
             self.queue(write);
         }
         while self.shell.leading.owes() {
-            if let Some(write) = self.shell.leading.next_owed(&self.shell.hearing) {
+            if let Some(write) = self.shell.leading.next_owed(&mut self.shell.hearing) {
                 self.queue(write);
             }
-        }
-        Ok(())
-    }
-
-    fn queue(&mut self, write: Numbered) {
-        writer::push(self.waiting.entry(writer::id(write.1.target())).or_default(), write);
-    }
-
-    /// Whether nothing is to be written.
-    pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.late.is_empty()
-    }
-
-    /// Sends one of the writes that may be sent.
-    pub(super) fn deliver(&mut self, which: usize, fate: Fate) -> Result<(), String> {
-        let ids: Vec<Id> = self.waiting.keys().filter(|id| !self.late.contains_key(*id)).cloned().collect();
-        let Some(id) = ids.get(which % ids.len().max(1)) else { return Ok(()) };
-        let Some(waiting) = self.waiting.get_mut(id) else { return Ok(()) };
-        let Some((number, write)) = waiting.pop_front() else { return Ok(()) };
-        if waiting.is_empty() {
-            self.waiting.remove(id);
-        }
-        let target = write.target().clone();
-        self.say(format!("{fate:?}: {}", shown(&write)));
-        let answer = match fate {
-            Fate::Lost => None,
-            _ => self.perform(&write)?,
-        };
-        let answer = answer.filter(|_| !matches!(fate, Fate::Unanswered));
-        match answer {
-            None if target.resource.kind == "NodePreheat" => {
-                // Before what came later, and merged with it, as the writer does.
-                let newer = self.waiting.remove(id).unwrap_or_default();
-                [(number, write)].into_iter().chain(newer).for_each(|write| self.queue(write));
-            }
-            answer => {
-                let answer = answer.unwrap_or(Answer::Failed);
-                let done = Done { target, number, answer, at: self.moments.now() };
-                match fate {
-                    Fate::Late => {
-                        self.late.insert(id.clone(), done);
-                    }
-                    _ => self.shell.acknowledge(done),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What the writer makes of a write and its answer; none where it is to be tried again.
-    fn perform(&mut self, write: &stoker_api::Write) -> Result<Option<Answer>, String> {
-        let (now, target) = (self.now(), write.target());
-        self.laws.before(write, &self.paper, now);
-        let answer = match self.paper.perform(write, now) {
-            Ok(Some(object)) if target.resource.kind == "NodePreheat" => {
-                Some(Answer::Node(Box::new(wire::read(&object))))
-            }
-            Ok(Some(object)) => Some(Answer::Object(Box::new(object))),
-            Ok(None) => Some(Answer::Gone),
-            Err(status) => {
-                let there = self.paper.get(&PaperId::of(target)).map(wire::uid);
-                match writer::refusal(&status, write) {
-                    Refusal::Gone => Some(Answer::Gone),
-                    Refusal::Failed => None,
-                    Refusal::GoneUnless(uid) => {
-                        let is_there = there.is_some_and(|there| uid.is_none_or(|uid| uid == there));
-                        (!is_there).then_some(Answer::Gone)
-                    }
-                }
-            }
-        };
-        self.laws.written(write, &self.paper, now)?;
-        Ok(answer)
-    }
-
-    pub(super) fn deliver_all(&mut self) -> Result<(), String> {
-        std::mem::take(&mut self.late).into_values().for_each(|done| self.shell.acknowledge(done));
-        while !self.waiting.is_empty() {
-            self.deliver(0, Fate::Done)?;
         }
         Ok(())
     }
@@ -400,13 +352,15 @@ impl Cluster {
     /// The controller ends, and another one begins. Of the writes that were on their way some arrive.
     pub(super) fn restart(&mut self, arrive: usize) -> Result<(), String> {
         for (_, mut waiting) in std::mem::take(&mut self.waiting).into_iter().take(arrive) {
-            if let Some((_, write)) = waiting.pop_front() {
-                self.perform(&write)?;
+            if let Some((number, write)) = waiting.pop_front() {
+                self.perform(number, &write)?;
             }
         }
         self.late.clear();
+        self.laws.forget_told();
+        self.last_write = 0;
         self.terms += 1;
-        let (shell, writes) = controller(&self.clock, self.terms);
+        let (shell, writes) = controller(&self.clock, self.terms, self.manager.is_some());
         (self.shell, self.writes) = (shell, writes);
         self.ears.clear();
         self.follow();
@@ -415,26 +369,13 @@ impl Cluster {
 }
 
 fn pod_id(pod: usize) -> PaperId {
-    PaperId::new("Pod", NAMESPACE, &format!("pod{}", pod % PODS))
+    PaperId::new("Pod", NAMESPACES[pod / 2 % NAMESPACES.len()], &format!("pod{}", pod % PODS))
 }
 
 /// The merge patch that makes the second value of the first.
-fn replace(from: &serde_json::Value, to: &serde_json::Value) -> serde_json::Value {
+pub(super) fn replace(from: &serde_json::Value, to: &serde_json::Value) -> serde_json::Value {
     let (Some(old), Some(new)) = (from.as_object(), to.as_object()) else { return to.clone() };
     let gone = old.keys().filter(|key| !new.contains_key(*key)).map(|key| (key.clone(), serde_json::Value::Null));
     let set = new.iter().map(|(key, value)| (key.clone(), replace(old.get(key).unwrap_or(&json!(null)), value)));
     serde_json::Value::Object(gone.chain(set).collect())
-}
-
-/// A write in a line.
-fn shown(write: &stoker_api::Write) -> String {
-    use stoker_api::Write::*;
-    let target = PaperId::of(write.target());
-    match write {
-        Create(_, event) if target.kind == "Event" => format!("event {} {}", event["reason"], event["message"]),
-        Create(_, object) => format!("create {target} {}", object["spec"]),
-        Patch(_, patch) | Guarded(_, patch) => format!("patch {target} {patch}"),
-        Status(_, patch) => format!("status of {target} {patch}"),
-        Delete(_, uid) => format!("delete {target} {uid:?}"),
-    }
 }

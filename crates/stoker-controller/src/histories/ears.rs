@@ -162,7 +162,7 @@ impl Ear {
     pub(super) fn refuse(&mut self) -> Vec<Input> {
         self.state = State::Refused;
         let gone = std::mem::take(&mut self.known).into_iter().map(Fact::Gone);
-        let facts: Vec<Fact<DynamicObject>> = gone.chain([Fact::Refused]).collect();
+        let facts: Vec<Fact<DynamicObject>> = [Fact::Refused].into_iter().chain(gone).collect();
         facts.into_iter().map(|fact| self.feed.input(fact)).collect()
     }
 }

@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::agents::Work;
+use super::makers::Making;
+use super::manager::Managing;
 use super::rude::Rudeness;
 use super::users::Wish;
 
@@ -60,7 +62,7 @@ pub(super) enum Happening {
         node: usize,
         times: usize,
     },
-    /// The clock goes on, or is set back a little.
+    /// The clock goes on, or is set back.
     Pass {
         seconds: i64,
     },
@@ -103,6 +105,16 @@ pub(super) enum Happening {
     Restart {
         arrive: usize,
     },
+    /// Kruise's manager does something, where it goes on.
+    Manage {
+        managing: Managing,
+    },
+    /// Somebody plays the agent of a NodeImage without a Node.
+    Make {
+        fake: usize,
+        tag: usize,
+        making: Making,
+    },
 }
 
 /// What becomes of a write.
@@ -120,12 +132,14 @@ pub(super) enum Fate {
 
 pub(super) fn happening() -> impl Strategy<Value = Happening> {
     let any_number = || 0..64usize;
-    let seconds = prop_oneof![8 => 0..5i64, 2 => -3..0i64, 1 => Just(45), 1 => Just(301), 1 => Just(700)];
+    let seconds = prop_oneof![
+        16 => 0..5i64, 4 => -3..0i64, 1 => Just(-50), 1 => Just(-3_600), 2 => Just(45), 2 => Just(301), 2 => Just(700)
+    ];
     let fate =
         prop_oneof![12 => Just(Fate::Done), 3 => Just(Fate::Late), 1 => Just(Fate::Unanswered), 1 => Just(Fate::Lost)];
     prop_oneof![
-        5 => (0..3usize, 0..2usize, Wish::any()).prop_map(|(kind, name, wish)| Happening::Wish { kind, name, wish }),
-        1 => (0..3usize, 0..2usize).prop_map(|(kind, name)| Happening::Delete { kind, name }),
+        5 => (0..3usize, 0..4usize, Wish::any()).prop_map(|(kind, name, wish)| Happening::Wish { kind, name, wish }),
+        1 => (0..3usize, 0..4usize).prop_map(|(kind, name)| Happening::Delete { kind, name }),
         2 => (any_number(), prop::bool::weighted(0.7), prop::bool::weighted(0.8))
             .prop_map(|(node, ready, pool)| Happening::Node { node, ready, pool }),
         1 => any_number().prop_map(|node| Happening::NodeGone { node }),
@@ -148,5 +162,7 @@ pub(super) fn happening() -> impl Strategy<Value = Happening> {
         20 => (0..12usize).prop_map(|writes| Happening::Flow { writes }),
         16 => (any_number(), Work::any()).prop_map(|(node, work)| Happening::Bustle { node, work }),
         1 => (0..3usize).prop_map(|arrive| Happening::Restart { arrive }),
+        5 => Managing::any().prop_map(|managing| Happening::Manage { managing }),
+        4 => (any_number(), any_number(), Making::any()).prop_map(|(fake, tag, making)| Happening::Make { fake, tag, making }),
     ]
 }

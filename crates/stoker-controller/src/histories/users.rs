@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-pub(super) const NAMESPACE: &str = "shop";
+pub(super) const NAMESPACES: [&str; 2] = ["shop", "bank"];
 pub(super) const KINDS: [(&str, &str); 3] = [
     ("Preheat", "stoker.dev/v1alpha1"),
     ("ImagePullJob", "apps.kruise.io/v1beta1"),
@@ -11,6 +11,11 @@ pub(super) const KINDS: [(&str, &str); 3] = [
 ];
 pub(super) const IMAGES: [&str; 3] = ["reg.test/web:1", "reg.test/db:1", "reg.test/cache:7"];
 pub(super) const NAMES: [&str; 2] = ["one", "two"];
+
+/// The namespace and the name of an object with this number: names are the same in all namespaces.
+pub(super) fn place(number: usize) -> (&'static str, &'static str) {
+    (NAMESPACES[number / NAMES.len() % NAMESPACES.len()], NAMES[number % NAMES.len()])
+}
 
 /// What an object says.
 #[derive(Clone, Debug)]
@@ -20,6 +25,7 @@ pub(super) struct Wish {
     parallelism: u8,
     completion: u8,
     retries: u8,
+    timeout: u16,
     always: bool,
     suspend: bool,
 }
@@ -27,17 +33,33 @@ pub(super) struct Wish {
 impl Wish {
     pub(super) fn any() -> impl Strategy<Value = Self> {
         let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.15));
-        (1..8u8, 0..6u8, 0..5u8, 0..6u8, 0..3u8, flags).prop_map(
-            |(images, nodes, parallelism, completion, retries, (always, suspend))| Self {
+        let terms = (0..3u8, prop::sample::select(vec![60, 600, 3_600]));
+        (1..8u8, 0..6u8, 0..5u8, 0..6u8, terms, flags).prop_map(
+            |(images, nodes, parallelism, completion, (retries, timeout), (always, suspend))| Self {
                 images,
                 nodes,
                 parallelism,
                 completion,
                 retries,
+                timeout,
                 always,
                 suspend,
             },
         )
+    }
+
+    /// One image on all nodes, once.
+    pub(super) fn plain() -> Self {
+        Self {
+            images: 1,
+            nodes: 5,
+            parallelism: 2,
+            completion: 5,
+            retries: 0,
+            timeout: 600,
+            always: false,
+            suspend: false,
+        }
     }
 
     /// One that ends by itself when every node can be asked.
@@ -59,9 +81,9 @@ impl Wish {
             .collect()
     }
 
-    pub(super) fn object(&self, kind: usize, name: &str) -> Value {
+    pub(super) fn object(&self, kind: usize, namespace: &str, name: &str) -> Value {
         let (kind, api_version) = KINDS[kind % KINDS.len()];
-        let metadata = json!({ "name": name, "namespace": NAMESPACE });
+        let metadata = json!({ "name": name, "namespace": namespace });
         let spec = if kind == "Preheat" { self.preheat() } else { self.kruise(kind) };
         json!({ "apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec })
     }
@@ -84,14 +106,15 @@ impl Wish {
         let policy = if self.always { "Always" } else { "IfNotPresent" };
         json!({
             "images": images, "nodes": nodes, "pace": { "parallelism": self.parallelism.min(3) }, "completion": completion,
-            "pull": { "retries": self.retries, "policy": policy }, "suspend": self.suspend,
+            "pull": { "retries": self.retries, "timeout": format!("{}s", self.timeout), "policy": policy },
+            "suspend": self.suspend,
         })
     }
 
     fn kruise(&self, kind: &str) -> Value {
         let completion = match self.completion {
             0 => json!({ "type": "Never" }),
-            1 if kind == "ImagePullJob" => json!({ "ttlSecondsAfterFinished": 60 }),
+            1 => json!({ "ttlSecondsAfterFinished": 60 }),
             2 => json!({ "activeDeadlineSeconds": 600 }),
             _ => json!({}),
         };
@@ -100,7 +123,8 @@ impl Wish {
             number => json!(number),
         };
         let mut spec = json!({
-            "parallelism": parallelism, "completionPolicy": completion, "pullPolicy": { "backoffLimit": self.retries },
+            "parallelism": parallelism, "completionPolicy": completion,
+            "pullPolicy": { "backoffLimit": self.retries, "timeoutSeconds": self.timeout },
         });
         match self.nodes {
             0 => spec["selector"] = json!({ "names": ["n1", "n3", "n9"] }),

@@ -23,6 +23,8 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         completed: None,
         eta: None,
         secrets: Vec::new(),
+        private: false,
+        refused: Vec::new(),
         overdue: false,
         lacks_nodes: false,
         unseen: None,

@@ -26,7 +26,7 @@ const AT_ONCE_OF_A_NAMESPACE: usize = 4;
 /// What is read, and when.
 pub(super) struct Rota {
     wanted: BTreeSet<SecretId>,
-    lanes: BTreeMap<String, Lane>,
+    lanes: BTreeMap<String, RotaLane>,
     /// The namespace that was last served.
     last: String,
     running: usize,
@@ -36,7 +36,7 @@ pub(super) struct Rota {
 
 /// The Secrets of a namespace.
 #[derive(Default)]
-struct Lane {
+struct RotaLane {
     /// Those that a job waits for.
     urgent: BTreeSet<SecretId>,
     repeats: BTreeSet<(Instant, SecretId)>,
@@ -45,7 +45,7 @@ struct Lane {
     running: usize,
 }
 
-impl Lane {
+impl RotaLane {
     /// Sets when a Secret is read again.
     fn schedule(&mut self, id: &SecretId, pause: Duration, at: Option<Instant>) {
         if let Some((_, Some(before))) = self.known.insert(id.clone(), (pause, at)) {

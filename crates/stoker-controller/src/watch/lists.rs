@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use kube::runtime::watcher::Error;
+use stoker_api::served_kinds;
 use tokio::time::Instant;
 
-use crate::problem::{Problem, Said};
+use crate::problem::{LastProblem, Problem};
 
 /// A foreign kind that could be seen and is refused for this long is not ours to see any more.
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
@@ -20,15 +21,20 @@ pub(super) struct Lists {
     worked: bool,
     /// Since when they are refused.
     refused: Option<Instant>,
-    said: Said,
+    /// The last one failed, and not because there is no such kind.
+    failing: bool,
+    said: LastProblem,
 }
 
 impl Lists {
     pub(super) fn new(kind: &'static str, may_be_refused: bool) -> Self {
-        Self { kind, may_be_refused, worked: false, refused: None, said: Said::default() }
+        Self { kind, may_be_refused, worked: false, refused: None, failing: false, said: LastProblem::default() }
     }
 
     pub(super) fn worked(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            tracing::info!(kind = self.kind, "{} objects can be listed again", self.kind);
+        }
         (self.worked, self.refused) = (true, None);
         self.said.forget();
     }
@@ -42,17 +48,20 @@ impl Lists {
         let for_good = self.refused.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
         let nothing = self.may_be_refused && (code == Some(404) || code == Some(403) && (!self.worked || for_good));
         self.worked &= !nothing;
+        let failed = matches!(problem, Error::InitialListFailed(_));
+        self.failing = failed && !nothing;
         let text = match code {
-            _ if nothing => "objects of this kind are not served here, or may not be seen, and count as none",
+            _ if nothing => "objects of this kind are not served here, or may not be seen, and count as none".into(),
             Some(403) => {
-                "what depends on this kind waits until it may be listed; `stoker install` prints the roles that allow it"
+                "what depends on this kind waits until it may be listed; `stoker install` prints the roles that allow it".into()
             }
             Some(404) => {
-                "what depends on this kind waits until it is served; `stoker install` prints the definitions of our kinds"
+                "what depends on this kind waits until it is served; `stoker install` prints the definitions of our kinds".into()
             }
-            _ => "watch interrupted, trying again",
+            _ if failed => frozen(kind),
+            _ => "watch interrupted, trying again".into(),
         };
-        let text = format!("{text}: {}", Problem::Watch(problem));
+        let text: String = format!("{text}: {}", Problem::Watch(problem));
         match (self.said.is_new(&text), nothing) {
             (true, false) => tracing::warn!(kind, "{text}"),
             (true, true) => tracing::info!(kind, "{text}"),
@@ -74,6 +83,15 @@ impl Lists {
             false => tracing::debug!(kind, "{text}"),
         }
     }
+}
+
+/// What it means that a kind cannot be listed although it is there.
+fn frozen(kind: &str) -> String {
+    let then = match served_kinds().any(|served| served.kind.name == kind) {
+        true => "so what was ordered for them stays as it is, and nothing new is",
+        false => "so what depends on them waits",
+    };
+    format!("{kind} objects cannot be listed, {then}; trying again")
 }
 
 /// What a list was refused with; that of a watch alone is another matter.
@@ -107,6 +125,16 @@ mod tests {
         for (code, nothing) in [(403, true), (404, true), (500, false), (429, false)] {
             assert_eq!(foreign().failed(&refused(code)), nothing, "{code}");
         }
+    }
+
+    #[test]
+    fn a_kind_of_jobs_that_cannot_be_listed_keeps_its_orders_and_the_log_says_so() {
+        let words =
+            "objects cannot be listed, so what was ordered for them stays as it is, and nothing new is; trying again";
+        for kind in ["Preheat", "ImagePullJob", "ImageListPullJob"] {
+            assert_eq!(frozen(kind), format!("{kind} {words}"));
+        }
+        assert_eq!(frozen("Node"), "Node objects cannot be listed, so what depends on them waits; trying again");
     }
 
     #[tokio::test(start_paused = true)]

@@ -61,6 +61,7 @@ pub(crate) fn settings(client: &Client, clock: &Clock, identity: &str) -> Settin
         identity: identity.into(),
         trust_one_witness: false,
         handed_over: Default::default(),
+        serve: Default::default(),
         metrics: Metrics::new(),
     }
 }

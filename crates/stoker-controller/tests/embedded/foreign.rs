@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, Namespace};
+use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::Client;
-use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
@@ -154,6 +155,10 @@ async fn handed_over_as_a_whole_the_lease_is_no_sign_and_webhooks_are() {
     let handed_over = [("kruise", HandOver::Whole)].into();
     let running = run(Settings { handed_over, ..bed::settings(&client, &clock, "only") }, &cancel);
     ordered(&client, "n1", 2).await;
+    // The Event about the start follows the status write that it is about, so it may come after the orders.
+    while written(&client).await.1 == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     add_webhooks(&client).await;
     ordered(&client, "n1", 1).await;
     let before = written(&client).await;
@@ -204,4 +209,34 @@ async fn while_signs_cannot_be_listed_orders_stay_and_nothing_is_written() {
     }
     let desired: Value = jobs(&client).get("base").await.unwrap().data["status"]["desired"].clone();
     assert_eq!(desired, 1);
+}
+
+/// Whoever may edit a namespace can make a Lease in it. Only the one in Stoker's own namespace says what the controller leaves alone.
+#[tokio::test]
+async fn a_lease_of_a_stranger_says_nothing_of_what_is_left_alone() {
+    let client = cluster(&clock()).await;
+    let make = async |namespace: &str, seen: &str| {
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let object = json!({ "metadata": { "name": namespace } });
+        let _ = namespaces.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await;
+        let annotations = json!({ "stoker.dev/left-alone": json!({ "kruise": seen }).to_string() });
+        let lease = json!({ "metadata": { "name": "stoker-controller", "annotations": annotations } });
+        let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
+        leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
+    };
+    make("shop", "a stranger says so").await;
+    assert!(snapshot::left_alone(&client).await.is_empty());
+    make(stoker_api::NAMESPACE, "the usual place").await;
+    assert_eq!(snapshot::left_alone(&client).await["kruise"], "the usual place");
+
+    make("platform", "where Stoker is installed").await;
+    let name = "stoker-controller";
+    let binding = json!({
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+        "subjects": [{ "kind": "ServiceAccount", "name": name, "namespace": "platform" }],
+    });
+    let bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
+    bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    assert_eq!(snapshot::left_alone(&client).await["kruise"], "where Stoker is installed");
 }

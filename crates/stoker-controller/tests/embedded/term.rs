@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Method;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
+use kube::api::Api;
 use kube::client::Body;
+use kube::runtime::wait::await_condition;
 use stoker_controller::{Limits, Settings};
-use tokio::sync::watch;
+use stoker_core::Clock;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -230,4 +234,44 @@ async fn a_leader_lives_through_eight_seconds_that_are_answered_at_their_end() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_lives_through_eight_seconds_that_are_never_answered() {
     a_leader_leads_on_after(Silence::Lost).await;
+}
+
+/// A plan takes as long as it likes: here until the Lease was renewed twice meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plan_that_takes_long_keeps_no_renewal_waiting() {
+    let clock = clock();
+    let client = api(&clock);
+    node(&client, "n1").await;
+    let (renews, renewed) = std::sync::mpsc::channel();
+    let counted = over(&client, move |request| {
+        if is_lease(request) && request.method() == Method::PUT {
+            renews.send(()).ok();
+        }
+        Way::Free
+    });
+    // Whoever leads asks this clock for the time of its plan, and waits there.
+    let (ends, ended) = oneshot::channel();
+    let (stuck, ends) = (Mutex::new(renewed), Mutex::new(Some(ends)));
+    let time = clock.clone();
+    let slow: Clock = Arc::new(move || {
+        if std::thread::current().name() == Some("leader")
+            && let Some(ends) = ends.lock().unwrap().take()
+        {
+            let renewed = stuck.lock().unwrap();
+            renewed.try_iter().count();
+            let twice = (0..2).all(|_| renewed.recv_timeout(Duration::from_secs(30)).is_ok());
+            ends.send(twice).unwrap();
+        }
+        time()
+    });
+    let cancel = CancellationToken::new();
+    let run = bed::run(bed::settings(&counted, &slow, "only"), &cancel);
+    let leases: Api<Lease> = Api::namespaced(client.clone(), stoker_api::NAMESPACE);
+    await_condition(leases, "stoker-controller", |lease: Option<&Lease>| lease.is_some()).await.unwrap();
+    preheat(&client, "one").await;
+    assert!(ended.await.unwrap(), "nobody renewed the Lease during the plan");
+    assert_eq!(ordered(&client, "n1", 1).await, 1, "it leads on");
+    cancel.cancel();
+    run.await.unwrap();
+    assert_eq!(bed::holder(&client).await, None, "one that stops gives the Lease back");
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bed::{self, Line, Way, api, clock, does_its_orders, node, ordered, over_line, preheat};
 
 const NODE_PREHEATS: &str = "/apis/stoker.dev/v1alpha1/nodepreheats";
+const NODE_IMAGES: &str = "/apis/apps.kruise.io/v1beta1/nodeimages";
 
 /// How often each path was listed, and how often it was watched.
 #[derive(Clone, Default)]
@@ -113,7 +114,7 @@ impl Led {
 async fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
     let led = Led::start().await;
     let (lists, watches) = (led.asked.lists(), led.asked.of(true));
-    assert_eq!(lists.len(), 8, "{lists:?}");
+    assert_eq!(lists.len(), 9, "{lists:?}");
     for cut in 0..10 {
         led.line.cut();
         preheat(&led.client, &format!("job-{cut}")).await;
@@ -191,7 +192,7 @@ async fn a_version_that_is_too_old_and_a_server_that_was_away_are_listed_anew() 
 
 /// A NodePreheat is large, and all of a page are in memory at one time; requests for small objects would only be more.
 #[tokio::test(start_paused = true)]
-async fn only_node_preheats_are_listed_by_few() {
+async fn only_objects_of_nodes_are_listed_by_few() {
     let clock = clock();
     let client = api(&clock);
     let limits = Arc::new(Mutex::new(BTreeMap::new()));
@@ -213,6 +214,7 @@ async fn only_node_preheats_are_listed_by_few() {
     let mut limits = std::mem::take(&mut *limits.lock().unwrap());
     limits.retain(|path, _| !path.contains("/leases"));
     assert_eq!(limits.remove(NODE_PREHEATS).as_deref(), Some("20"));
+    assert_eq!(limits.remove(NODE_IMAGES).as_deref(), Some("20"));
     assert_eq!(limits.len(), 6, "{limits:?}");
     assert!(limits.values().all(|limit| limit == "500"), "{limits:?}");
     cancel.cancel();

@@ -23,6 +23,11 @@ impl JobId {
         Self(format!("{}#{part}", self.object()).into())
     }
 
+    /// The whole of it, as it is written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// The kind of the object that the job was read from.
     pub fn kind(&self) -> &str {
         self.segment(0).split('.').next().unwrap_or_default()
@@ -197,11 +202,14 @@ mod tests {
         let part = JobId::new(("", "Node"), "", "n1").with_part("shop/web:1#x");
         assert_eq!((part.group(), part.kind(), part.namespace(), part.name()), ("", "Node", "", "n1"));
         assert_eq!(part.part(), Some("shop/web:1#x"));
+        let group = JobId::new(("apps.kruise.io", "NodeImage"), "", "group").with_part("reg.io:5000/shop/web:1");
+        assert_eq!(group.as_str(), "NodeImage.apps.kruise.io//group#reg.io:5000/shop/web:1");
+        assert_eq!((group.namespace(), group.name(), group.part()), ("", "group", Some("reg.io:5000/shop/web:1")));
         let kinds =
             [KindName::new(("stoker.dev", "Preheat")), KindName::new(("", "Node")), KindName::new(("dev", "Preheat"))];
         assert_eq!(kinds.each_ref().map(|kind| kind.has(&id)), [true, false, false]);
         assert_eq!(kinds.each_ref().map(|kind| kind.has(&part)), [false, true, false]);
-        for id in [&id, &part, &id.with_part("1").with_part("2")] {
+        for id in [&id, &part, &group, &id.with_part("1").with_part("2")] {
             assert_eq!(id.to_string().parse::<JobId>().unwrap(), *id);
         }
         assert_eq!(id.with_part("1").with_part("2").part(), Some("2"), "a part has no parts");

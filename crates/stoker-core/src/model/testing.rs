@@ -19,7 +19,10 @@ fn pull() -> Pull {
         timeout: Duration::from_secs(600),
         retries: 2,
         bandwidth: None,
+        priority: 0,
         sandbox: Default::default(),
+        source: Default::default(),
+        upstream_copies: None,
     }
 }
 
@@ -36,10 +39,12 @@ pub(crate) fn job(name: &str, names: Option<&[&str]>) -> Job {
             reference: "r.test/i:1".parse().map_err(|_| String::new()),
             secrets: Vec::new(),
         }],
-        names: names.map(|names| names.iter().map(|name| name.to_string()).collect()),
+        names: names.map(|names| Job::named(names.iter().copied())),
         selector: Selector::default(),
+        foreign_nodes: false,
         parallelism: 10,
         percent: false,
+        tolerance: None,
         unseen: None,
         pull: pull(),
         completion: Completion::Once { deadline: None, ttl: None },

@@ -35,6 +35,8 @@ pub(super) struct Contender<'a> {
     pub(super) lacks: u64,
     /// Whether it waits because it gave its place away.
     pub(super) yielded: bool,
+    /// Among the orders of the same namespaces those of higher priority come first.
+    pub(super) priority: i32,
 }
 
 impl<'a> Contender<'a> {
@@ -42,7 +44,8 @@ impl<'a> Contender<'a> {
         // Jobs are sorted by kind first.
         let namespaces: BTreeSet<&str> = order.jobs.iter().map(|job| job.namespace()).collect();
         let namespaces = namespaces.into_iter().collect();
-        Self { key, namespaces, since, stalls: false, wants_space: false, lacks: 0, yielded: false }
+        let priority = order.terms.pull.priority;
+        Self { key, namespaces, since, stalls: false, wants_space: false, lacks: 0, yielded: false, priority }
     }
 }
 
@@ -93,6 +96,7 @@ pub(super) fn turns<'a>(
     let space = disk::space(&pulling, &waiting, turn, now);
     pulling.retain(|contender| !space.yields.contains(&contender.key));
     let kept_back: Vec<Contender<'a>> = waiting.extract_if(.., |contender| space.keeps_back(contender)).collect();
+    by_priority(&mut waiting);
     let mut taken = Places::default();
     pulling.iter().for_each(|contender| taken.take(contender));
     // First come, first served, among those whose namespace has the fewest places.
@@ -115,6 +119,30 @@ pub(super) fn turns<'a>(
     turns.wake = (!waiting.is_empty() || space.wanted).then(|| after(now, LOOK));
     turns.waits = (pulling.len()..).zip(waiting).map(|(before, contender)| (contender.key, before)).collect();
     turns
+}
+
+/// Gives the orders of each namespace the times at which they wait in the order of their priorities. The times themselves stay, so
+/// that no priority moves an order of one namespace before one of another.
+fn by_priority(waiting: &mut [Contender<'_>]) {
+    if waiting.windows(2).all(|two| matches!(two, [one, other] if one.priority == other.priority)) {
+        return;
+    }
+    let mut queues: BTreeMap<Vec<&str>, Vec<usize>> = BTreeMap::new();
+    for (at, contender) in waiting.iter().enumerate() {
+        queues.entry(contender.namespaces.clone()).or_default().push(at);
+    }
+    for queue in queues.into_values() {
+        let of = |at: usize| waiting.get(at).map(|contender| (contender.priority, contender.since, contender.key));
+        let mut times: Vec<Timestamp> = queue.iter().filter_map(|at| Some(of(*at)?.1)).collect();
+        times.sort_unstable();
+        let mut first: Vec<usize> = queue;
+        first.sort_by_key(|at| of(*at).map(|(priority, since, key)| (std::cmp::Reverse(priority), since, key)));
+        for (at, time) in first.into_iter().zip(times) {
+            if let Some(contender) = waiting.get_mut(at) {
+                contender.since = time;
+            }
+        }
+    }
 }
 
 /// Which of those that pull gives its place to this one: one that stalls; or, where the namespace of the other has no place,
@@ -179,6 +207,29 @@ mod tests {
         let alone = table(&[], &[(2, "a", 2), (1, "a", 1), (3, "a", 3), (4, "a", 4)]);
         assert_eq!(alone.starts, keys(&[1, 2, 3]), "places that nobody else wants");
         assert_eq!(table(&[], &[]), TurnChanges::default());
+    }
+
+    #[test]
+    fn priority_counts_among_the_orders_of_a_namespace_and_moves_none_before_those_of_others() {
+        let orders = orders();
+        let waits = |&(n, namespace, since, priority): &(u32, &'static str, i64, i32)| Contender {
+            priority,
+            ..Contender::new(key(n), &orders[namespace], at(since))
+        };
+        let starts = |waiting: &[(u32, &'static str, i64, i32)], places: usize| {
+            turns(Vec::new(), waiting.iter().map(waits).collect(), places, TURN, at(100)).starts
+        };
+        let own = [(1, "a", 1, 0), (2, "a", 2, -1), (3, "a", 3, 5), (4, "a", 4, 5)];
+        assert_eq!(starts(&own, 4), keys(&[3, 4, 1, 2]));
+        let two = [(1, "a", 1, 0), (2, "b", 2, 0), (3, "a", 3, 9), (4, "b", 4, 0)];
+        assert_eq!(starts(&two, 2), keys(&[3, 2]), "in the place of the other one of its namespace");
+        let late = [(1, "b", 1, 0), (2, "b", 2, 0), (3, "a", 3, 9)];
+        assert_eq!(starts(&late, 1), keys(&[1]), "it came later than those of another namespace");
+        assert_eq!(
+            starts(&[(1, "a", 1, 0), (2, "a+b", 2, 9)], 1),
+            keys(&[1]),
+            "what two namespaces want is no matter of one"
+        );
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::held::{HeldOrder, Kinds};
+use super::refresh::Digests;
+use super::relay::{Complaint, complaint};
 use super::seat::{self, ImageStanding, JudgedBy, MayAsk, earliest};
 use super::{NodeSlot, Stale, World};
 use crate::model::{Ask, Job, JobId, Key, Phase, Pin, Report, after};
@@ -31,6 +33,10 @@ pub(super) struct Demand {
     had: BTreeMap<Timestamp, i64>,
     /// How many nodes are looking whether they have it.
     looking: i64,
+    /// Nodes with an order that finds nobody to read from, or that is too slow for those who read from it.
+    complaining: BTreeSet<usize>,
+    /// Nodes that go upstream and do not get on.
+    failing: BTreeSet<usize>,
     /// What its orders share.
     pub(super) kinds: Kinds,
 }
@@ -148,28 +154,40 @@ impl Demand {
             && self.refused.is_empty()
             && self.had.is_empty()
             && self.looking == 0
+            && self.complaining.is_empty()
+            && self.failing.is_empty()
     }
+
+    /// The nodes whose source somebody else must mend.
+    pub(super) fn complaining(&self) -> impl Iterator<Item = usize> + '_ {
+        self.complaining.iter().chain(&self.failing).copied()
+    }
+}
+
+/// Puts into a set what belongs there, and takes out what does not. Returns whether the set has anything.
+fn keep<T: Ord>(set: &mut BTreeSet<T>, value: T, belongs: bool) -> bool {
+    match belongs {
+        true => set.insert(value),
+        false => set.remove(&value),
+    };
+    !set.is_empty()
 }
 
 /// Until when the node of an order without final answer is believed to be at work: counted from the ask, from the last
 /// time that anything was heard of the node, or from what its report says. The last is the agent's clock: one that is
-/// ahead of ours proves nothing.
+/// ahead of ours proves nothing. Who plays the agent of a foreign node need not repeat itself: once it has begun it is at work.
 pub(super) fn silent_from(order: &HeldOrder, report: Option<&Report>, slot: &NodeSlot, now: Timestamp) -> Timestamp {
+    if slot.is_foreign() && report.is_some_and(|report| report.asked == order.asked) {
+        return Timestamp::MAX;
+    }
     let said = report.map(|report| report.updated).filter(|said| *said <= now);
     let last = [said, slot.heard].into_iter().flatten().fold(order.asked, Timestamp::max);
     after(last, SILENCE)
 }
 
-/// Which ask a report counts for. An agent that names a later ask than its order makes gains nothing by that: its report counts
-/// for the order's ask, as if the agent had repeated that one. An honest agent does so after the API server lost orders that the agent
-/// has carried out.
-pub(super) fn counts_for(order: Option<&HeldOrder>, report: &Report) -> Timestamp {
-    order.map_or(report.asked, |order| report.asked.min(order.asked))
-}
-
 /// Whether the newest ask of this order has its final answer.
 pub(super) fn answered(order: &HeldOrder, report: Option<&Report>) -> bool {
-    report.is_some_and(|report| report.ended() && report.asked >= order.asked)
+    report.is_some_and(|report| report.ended() && report.asked == order.asked)
 }
 
 /// Whether the node of this order learns the digest from the registry.
@@ -180,7 +198,7 @@ fn asks_registry(order: &HeldOrder) -> bool {
 /// What the registry told this node, where it was told to ask: a node has no say in what it was not asked. The answer to an ask
 /// before this one counts for jobs that began before that, until the new one comes.
 fn answer<'a>(order: &HeldOrder, report: Option<&'a Report>) -> Option<&'a Pin> {
-    let said = report.filter(|report| asks_registry(order) && report.asked <= order.asked)?;
+    let said = report.filter(|_| asks_registry(order))?;
     said.pin.as_ref().filter(|pin| pin.asked == said.asked)
 }
 
@@ -206,7 +224,7 @@ fn failed(order: &HeldOrder, report: Option<&Report>) -> Option<(Timestamp, bool
 /// Whether a node that asks the registry takes too long: its attempt failed and it rests, it stalls, it is not ready, or it
 /// has not said anything for a while. It goes on, but others need not wait for it.
 fn is_slow(order: &HeldOrder, report: Option<&Report>, slot: &NodeSlot, now: Timestamp) -> bool {
-    let troubled = report.is_some_and(|report| report.asked >= order.asked && report.reason.is_some());
+    let troubled = report.is_some_and(|report| report.asked == order.asked && report.reason.is_some());
     let ready = slot.node.as_ref().is_some_and(|node| node.ready);
     troubled || !ready || after(order.asked, SLOW_ANSWER) <= now
 }
@@ -232,6 +250,7 @@ struct Contribution {
     refused: Option<Timestamp>,
     had: Option<(Timestamp, bool)>,
     looking: bool,
+    complaint: Option<Complaint>,
 }
 
 impl Contribution {
@@ -248,9 +267,9 @@ impl Contribution {
         [pull, question]
     }
 
-    /// A report without its order says nothing: nobody asked for it, or nobody wants to know any more.
+    /// A report without its order says nothing: nobody asked for it, or nobody wants to know any more. Nor does a foreign node.
     fn of(slot: &NodeSlot, key: Key) -> Self {
-        let Some(order) = slot.orders.get(&key) else { return Self::default() };
+        let Some(order) = slot.orders.get(&key).filter(|_| !slot.is_foreign()) else { return Self::default() };
         let report = slot.report(key);
         let failed = failed(order, report);
         Self {
@@ -261,6 +280,7 @@ impl Contribution {
             refused: failed.filter(|(_, refused)| *refused).map(|(asked, _)| asked),
             had: had(order, report),
             looking: order.ask == Ask::Look && !answered(order, report),
+            complaint: complaint(order, report),
         }
     }
 }
@@ -287,7 +307,7 @@ pub(super) struct Askers {
 /// After this many nodes that cannot resolve no more are asked while one of them pulls.
 const ENOUGH_REFUSALS: usize = 3;
 
-/// After this many nodes that could not learn the digest the word of one that could is enough.
+/// After this many nodes of a job that could not learn the digest the word of one that could is enough.
 const ENOUGH_FAILURES: usize = 3;
 
 impl World {
@@ -295,10 +315,19 @@ impl World {
     pub(super) fn change_entry(&mut self, at: usize, image: Key, change: impl FnOnce(&mut NodeSlot)) {
         let Some(slot) = self.slots.get_mut(at) else { return };
         let before = Contribution::both(slot, image);
+        let order = slot.orders.get(&image).filter(|_| !slot.orders.contains_key(&image.question())).cloned();
         change(slot);
         let now = Contribution::both(slot, image);
+        // Thousands of jobs may want one image. Where one of them joins the order of others, nothing changes for those.
+        let joined = order.and_then(|order| order.joined(slot.orders.get(&image)?));
         let demand = self.demand.entry(image).or_default();
         let asking = now.iter().any(|now| now.asking);
+        let complaint = now.iter().find_map(|now| now.complaint);
+        let fails = complaint == Some(Complaint::SeedFails);
+        let complains = keep(&mut demand.complaining, at, complaint.is_some() && !fails);
+        let failing = keep(&mut demand.failing, at, fails);
+        keep(&mut self.complaining, image, complains);
+        keep(&mut self.failing, image, failing);
         // Whether a digest is known decides for every node that could not learn it.
         let mut all = false;
         for (before, now) in before.into_iter().zip(now).filter(|(before, now)| before != now) {
@@ -316,11 +345,12 @@ impl World {
             demand.count_had(now.had, 1);
             demand.looking += i64::from(now.looking) - i64::from(before.looking);
         }
-        match asking {
-            true => demand.asking.insert(at),
-            false => demand.asking.remove(&at),
+        keep(&mut demand.asking, at, asking);
+        let touched: Vec<&JobId> = match &joined {
+            Some(joined) => joined.iter().filter(|id| demand.jobs.contains(*id)).collect(),
+            None => demand.jobs.iter().collect(),
         };
-        for id in &demand.jobs {
+        for id in touched {
             if let Some(state) = self.jobs.get_mut(id) {
                 match &mut state.stale {
                     stale if all => *stale = Stale::All,
@@ -335,6 +365,7 @@ impl World {
         if demand.is_empty() {
             self.demand.remove(&image);
         }
+        self.refresh_chains(at, image);
     }
 
     pub(super) fn forget_demand(&mut self, key: Key, id: &JobId) {
@@ -351,44 +382,71 @@ impl World {
         if self.one_witness { 1 } else { WITNESSES }
     }
 
-    /// The digest that nodes of the job may be told to pull: what two of them heard from the registry, so that no single node
+    /// The digest that nodes of the job may be told to pull that count from `since`: what two of them heard from the registry, so that no single node
     /// decides for others; or what one heard where no other can be asked, marked as such.
-    pub(super) fn pin(&self, job: &Job, image: usize, now: Timestamp) -> Option<Pin> {
+    pub(super) fn pin(&self, job: &Job, image: usize, since: Timestamp, now: Timestamp) -> Option<Pin> {
         let reference = job.images.get(image)?.reference.as_ref().ok()?;
-        let (demand, since) = (self.demand.get(&reference.key())?, job.since(now));
+        let demand = self.demand.get(&reference.key())?;
         demand.agreed(since, self.enough()).or_else(|| {
             let alone = demand.uncontested(since)?;
-            let failed = count_since(&demand.failed, since) >= ENOUGH_FAILURES;
             let nobody_else = || {
                 let asking = self.askers(reference.key(), since, now).quick;
-                asking == 0 && !self.may_be_asked(job, image, reference.key(), now)
+                asking == 0 && !self.may_be_asked(job, image, reference.key(), since, now)
             };
-            (failed || nobody_else()).then_some(alone)
+            (self.enough_failed(job, demand, reference.key(), since) || nobody_else()).then_some(alone)
         })
+    }
+
+    /// Whether enough nodes of the job could not learn the digest. Only nodes count that a job of the same namespace has had asked: otherwise
+    /// a stranger's job could fail on a few nodes of its own choice, and then one node would decide for all of this job's.
+    fn enough_failed(&self, job: &Job, demand: &Demand, image: Key, since: Timestamp) -> bool {
+        let could_not = |slot: &NodeSlot, key: Key| {
+            let order = slot.orders.get(&key)?;
+            let own = order.jobs.iter().any(|id| id.namespace() == job.id.namespace());
+            failed(order, slot.report(key)).filter(|(asked, refused)| own && !refused && *asked >= since)
+        };
+        let counts = |slot: &NodeSlot| {
+            let selected = slot.node.as_ref().is_some_and(|node| selects(job, node));
+            selected && [image, image.question()].into_iter().any(|key| could_not(slot, key).is_some())
+        };
+        // Where too few have failed for anybody, no node need be looked at.
+        count_since(&demand.failed, since) >= ENOUGH_FAILURES
+            && self.candidates(job).filter(|(_, slot)| counts(slot)).take(ENOUGH_FAILURES).count() == ENOUGH_FAILURES
     }
 
     /// The digest of an image to tell people.
     pub(super) fn digest_to_tell(&self, job: &Job, reference: &Reference, now: Timestamp) -> Option<Pin> {
-        self.demand.get(&reference.key())?.told(job.since(now), self.enough())
+        self.demand.get(&reference.key())?.told(job.began(now), self.enough())
     }
 
     /// Whether nodes have said different things, and no other can be asked: then each of them goes by what it hears itself.
-    pub(super) fn is_contested(&self, job: &Job, image: usize, key: Key, askers: &Askers, now: Timestamp) -> bool {
-        let answered =
-            self.demand.get(&key).is_some_and(|demand| demand.answers_since(job.since(now)).next().is_some());
-        answered && askers.quick_questions == 0 && !self.may_be_asked(job, image, key, now)
+    pub(super) fn is_contested(
+        &self,
+        job: &Job,
+        (image, key): (usize, Key),
+        askers: &Askers,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> bool {
+        let answered = self.demand.get(&key).is_some_and(|demand| demand.answers_since(since).next().is_some());
+        answered && askers.quick_questions == 0 && !self.may_be_asked(job, image, key, since, now)
     }
 
-    /// Whether another node of the job could be asked now.
-    fn may_be_asked(&self, job: &Job, image: usize, key: Key, now: Timestamp) -> bool {
-        let unknown = vec![false; job.images.len()];
-        let known = JudgedBy { digests: &unknown, secrets: &self.secrets, now };
+    /// Whether another node of the job could be asked now, for those that count from `since`.
+    fn may_be_asked(&self, job: &Job, image: usize, key: Key, since: Timestamp, now: Timestamp) -> bool {
+        let unknown = Digests::default();
         let may_ask = |slot: &NodeSlot| {
-            let here = slot.agent && slot.node.as_ref().is_some_and(|node| node.ready && selects(job, node));
-            here && seat::able(slot, key, job.since(now), now) != MayAsk::Nothing
-                && seat::entry(job, image, slot, known).0 == ImageStanding::Open
+            let here = slot.may_be_asked() && slot.node.as_ref().is_some_and(|node| selects(job, node));
+            let known = || JudgedBy::on(slot, job, &unknown, &self.secrets, now);
+            here && seat::able(slot, key, since, now) != MayAsk::Nothing
+                && seat::entry(job, image, slot, known()).0 == ImageStanding::Open
         };
-        self.candidates(job).any(|(_, slot)| may_ask(slot))
+        // Nobody knows when there is room for the question, or an agent that can open the logins for it.
+        let some_day = |at: usize| {
+            let too_old = self.secret_wait(job, image, at, now).is_some_and(|wait| wait.reason == Reason::AgentTooOld);
+            too_old || self.is_full(job, at, key).is_some()
+        };
+        self.candidates(job).any(|(at, slot)| may_ask(slot) && !some_day(at))
     }
 
     /// Who asks the registry for this image, and how many more may, for a job that counts from `start`: as many as must agree,

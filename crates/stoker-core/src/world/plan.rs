@@ -5,34 +5,43 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::demand::{Askers, answered};
+use super::asking::{Resolution, Resolutions};
+use super::demand::answered;
 use super::orders::Changes;
+use super::refresh::Digests;
+use super::relay::sources_first;
 use super::room::Full;
 use super::seat::{self, ImageStanding, JudgedBy, MayAsk, Seat, SeatStanding, Wait};
 use super::seats::JobSeats;
-use super::view::UNKNOWN_NODE;
-use super::{JobState, Stale, World};
-use crate::model::{Ask, Bytes, Job, JobId, Key, NodeName, Order, Phase, Policy, Unreachable, after};
+use super::told::Standings;
+use super::view::{NOT_TRIED, UNKNOWN_NODE};
+use super::{JobState, NodeSlot, Stale, World};
+use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Phase, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
-use crate::reference::Reference;
 use crate::rollup::{NodeCount, Outcome, Tally};
+
+/// How often one plan looks at a job once more, at most.
+const MOST_REPEATS: usize = 4;
 
 /// Every effect of a plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Orders to write, one entry a node. The World assumes them from now on.
+    /// Orders to write, one entry a node: by name, but those first that others read from. The World assumes them from now on.
     pub orders: Vec<OrderWrite>,
     /// Jobs whose outcome is another than the one last said.
     pub outcomes: Vec<Outcome>,
     /// Ended jobs whose time to live is over.
     pub expired: Vec<JobId>,
+    /// Where [`World::tell_nodes`] asks for them: nodes that came or went since the last plan, or whose orders or reports are others since then, or
+    /// on which a job stands somewhere else. A mere sign of life is none of that.
+    pub nodes: BTreeSet<NodeName>,
     /// When to plan again even if nothing happens.
     pub wake: Option<Timestamp>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do.
+    /// Whether there is nothing to do. That nodes are to be looked at is nothing that the World wants done.
     pub fn is_empty(&self) -> bool {
         self.orders.is_empty() && self.outcomes.is_empty() && self.expired.is_empty()
     }
@@ -47,17 +56,18 @@ pub struct OrderWrite {
     pub changes: BTreeMap<Key, Option<Order>>,
 }
 
-/// Whether the digest of an image is known, as one job sees it.
-enum Resolution {
-    Known,
-    /// Nodes ask, or have to.
-    Open {
-        askers: Askers,
-        /// Whether one more node may look meanwhile whether it has the image.
-        look: bool,
-        /// Whether nodes that have answered go by their own word, because they disagree and no other can be asked.
-        contested: bool,
-    },
+/// A node that something may be handed out to, with what is known about the images of the job there.
+#[derive(Clone, Copy)]
+struct OpenNode<'a> {
+    /// Its slot.
+    at: usize,
+    /// From when on its answers count.
+    since: Timestamp,
+    /// Whether it is a foreign one: it need not know a digest.
+    foreign: bool,
+    resolutions: &'a [Resolution],
+    digests: &'a [bool],
+    now: Timestamp,
 }
 
 impl World {
@@ -78,12 +88,16 @@ impl World {
         let mut changes = Changes::new();
         let mut outcomes = BTreeMap::new();
         let mut expired = Vec::new();
+        let mut repeats: BTreeMap<JobId, usize> = BTreeMap::new();
+        self.forget_far_orders(now);
         self.start_jobs(now);
         self.choose_logins();
         // What is taken back first is free for others in the same plan.
         while let Some(at) = self.dirty_slots.pop_first() {
             self.tidy(at, now, &mut changes);
         }
+        // Who is at work and gets nothing comes before those who have not begun.
+        self.repair(now, &mut changes);
         self.refresh_all(now);
         loop {
             if let Some(id) = self.dirty_jobs.pop_first() {
@@ -98,20 +112,31 @@ impl World {
                     outcomes.insert(id.clone(), outcome);
                     // Its own orders touched it, but it has taken them into account.
                     self.dirty_jobs.remove(&id);
+                    // Unless they have settled what a tag means, or that nobody else can be asked: nodes that waited for that, and
+                    // that come before those in the same plan, may go.
+                    let repeats = repeats.entry(id.clone()).or_default();
+                    if *repeats < MOST_REPEATS && state.seats.iter().any(|(_, seat)| seat.is_pending()) {
+                        *repeats += 1;
+                        state.stale = Stale::All;
+                        self.dirty_jobs.insert(id.clone());
+                    }
                 }
                 self.jobs.insert(id, state);
-            } else if !self.sweep(&mut changes) {
+            } else if !self.repair(now, &mut changes) && !self.sweep(&mut changes) {
                 break;
             }
         }
+        let repairs = self.repairs_lapse(now);
+        self.chains.clear();
         self.taken_back.clear();
         let news = outcomes.into_iter().filter_map(|(id, outcome)| self.news(&id, outcome, interval, now));
         let outcomes = news.collect();
         // Time decides nothing about a job that stands still: a time that is over would be over for ever.
-        let moving = self.jobs.values().filter(|state| !self.stands_still(&state.job));
-        let wakes = moving.flat_map(|state| [state.wake, state.says(interval)]);
-        let wake = wakes.flatten().min();
-        Plan { orders: self.order_writes(changes), outcomes, expired, wake }
+        let wakes = self.jobs.values().map(|state| (state, state.wake.into_iter().chain(state.says(interval)).min()));
+        let moving = wakes.filter(|(state, wake)| wake.is_some() && !self.stands_still(&state.job));
+        let wake = moving.filter_map(|(_, wake)| wake).chain(repairs).min();
+        let nodes = self.told_nodes.as_mut().map(std::mem::take).unwrap_or_default();
+        Plan { orders: self.order_writes(changes), outcomes, expired, nodes, wake }
     }
 
     fn order_writes(&self, changes: Changes) -> Vec<OrderWrite> {
@@ -121,6 +146,7 @@ impl World {
         });
         let mut writes: Vec<OrderWrite> = named.collect();
         writes.sort_by(|a, b| a.node.cmp(&b.node));
+        sources_first(&mut writes);
         writes
     }
 
@@ -137,8 +163,10 @@ impl World {
             let bytes = std::mem::replace(&mut said.bytes, outcome.bytes);
             let only_bytes = *said == outcome;
             said.bytes = bytes;
-            if only_bytes && now < after(*at, interval) {
-                state.holds_back = true;
+            // Nobody reads how many bytes a standing job has brought.
+            let standing = state.job.is_standing();
+            if only_bytes && (standing || now < after(*at, interval)) {
+                state.holds_back = !standing;
                 return None;
             }
         }
@@ -147,59 +175,92 @@ impl World {
         Some(Outcome { eta, ..outcome })
     }
 
-    /// How many nodes may pull at one time, for all jobs together: each of them writes reports.
+    /// How many nodes may pull at one time, for all jobs together: each of them writes reports. Standing jobs run for ever, and most of their nodes
+    /// are done: they would slow the reports of all others down for ever.
     fn pullers(&self) -> usize {
-        let running = self.jobs.values().filter(|state| state.job.runs());
+        let running = self.jobs.values().filter(|state| state.job.runs() && !state.job.is_standing());
         let allowed = running.map(|state| state.job.places(self.by_name.len()));
         allowed.fold(0, usize::saturating_add).min(self.by_name.len())
     }
 
     fn plan_job(&mut self, state: &mut JobState, now: Timestamp, changes: &mut Changes) -> Outcome {
+        let before = state.before.take().or_else(|| self.told_nodes.is_some().then(|| Standings::of(&state.seats)));
         self.refresh(state, now);
-        let taken = self.hand_out_seats(state, now, changes);
+        let (taken, handed_out) = self.hand_out_seats(state, now, changes);
+        if let Some(before) = before {
+            self.tell_seats(&before, &state.seats);
+        }
+        let given_up = self.has_too_many_failures(state) && !state.seats.iter().any(|(_, seat)| seat.is_at_work());
+        if std::mem::replace(&mut state.given_up, given_up) != given_up {
+            state.seats.iter().for_each(|(at, _)| self.tell_node(*at));
+        }
         let mut tally = Tally::default();
         for (at, seat) in state.seats.iter() {
             if let Some(slot) = self.slots.get(*at) {
-                self.count(&mut tally, &state.job, slot, seat, now);
+                self.count(&mut tally, state, slot, seat, now);
             }
         }
         for name in self.unknown_names(&state.job) {
             let count = match state.job.overdue(now) {
                 true => NodeCount::Failed(Reason::DeadlineExceeded),
+                false if state.given_up => NodeCount::Failed(Reason::FailureTolerance),
                 false => NodeCount::Waiting(Reason::NodeUnknown),
             };
-            tally.add(&name.into(), count, Bytes::default(), || UNKNOWN_NODE.into());
+            let message = || if state.job.overdue(now) { UNKNOWN_NODE } else { NOT_TRIED }.into();
+            tally.add(name, count, Bytes::default(), message);
         }
         let digests = self.digests(&state.job, now);
         let mut outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
         outcome.secrets = self.secret_troubles(&state.job);
+        outcome.refused = self.refused_orders(&state.job);
         let lapses = state.seats.iter().filter_map(|(_, seat)| seat.lapse).min();
         let deadline = state.job.deadline().filter(|deadline| *deadline > now);
-        let lacks_digests = self.digests_known(&state.job, now).contains(&false);
-        let together = Some(awaits_digests_until(&state.job, now)).filter(|until| lacks_digests && *until > now);
+        let fresh = handed_out.then(|| self.digests_known(&state.job, now));
+        let digests = fresh.as_ref().unwrap_or(&state.digests);
+        let together = digests.lacking().map(awaits_digests_until).filter(|until| *until > now).min();
         let secrets = self.secrets_awaited(&state.job, now);
-        let times = [lapses, taken, deadline, state.job.round_ends(now), secrets, together];
+        let sources = self.sources_lapse(&state.job, &state.seats, now);
+        let times = [lapses, taken, deadline, state.job.round_ends(now), secrets, together, digests.later, sources];
         state.wake = times.into_iter().flatten().min();
         outcome
     }
 
     /// Asks for the digests that are missing, hands out as many open seats as the pace allows, by name, and says of the others
-    /// why they wait. Returns when a node that others wait for would be given up.
-    fn hand_out_seats(&mut self, state: &mut JobState, now: Timestamp, changes: &mut Changes) -> Option<Timestamp> {
-        let JobState { job, seats, .. } = state;
-        self.ask_for_digests(job, seats, now, changes);
+    /// why they wait. Returns when a node that others wait for would be given up, and whether anything was handed out.
+    fn hand_out_seats(
+        &mut self,
+        state: &mut JobState,
+        now: Timestamp,
+        changes: &mut Changes,
+    ) -> (Option<Timestamp>, bool) {
+        if self.has_too_many_failures(state) {
+            for position in state.seats.positions(Seat::may_be_handed_out) {
+                if let Some((_, seat)) = state.seats.get_mut(position) {
+                    seat.standing = SeatStanding::Open(Wait::of_all(Reason::FailureTolerance));
+                }
+            }
+            return (None, false);
+        }
+        let JobState { job, seats, digests, .. } = state;
+        let mut handed_out = self.ask_for_digests(job, seats, digests, now, changes);
+        let fresh = handed_out.then(|| self.digests_known(job, now));
+        let digests = fresh.as_ref().unwrap_or(digests);
         let leaving = |at: &usize| self.leaving.get(at).is_some_and(|jobs| jobs.contains(&job.id));
         let leaving: BTreeSet<usize> = self.leaving.keys().copied().filter(leaving).collect();
-        let active = seats.iter().filter(|(_, seat)| seat.standing == SeatStanding::Active).map(|(at, _)| *at);
+        let active = seats.iter().filter(|(_, seat)| seat.holds_place()).map(|(at, _)| *at);
         let has_place: BTreeSet<usize> = active.chain(leaving).collect();
         let mut free = pace::free(job, seats.len(), has_place.len());
-        let own = seats.len().min(job.places(seats.len()));
-        let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
-        let digests = self.digests_known(job, now);
-        let mut resolutions = self.resolutions(job, now);
+        let mut resolutions = Resolutions::default();
         // A node at work may have got another image to pull, for which it needs no place more.
-        let at_work = |seat: &Seat| matches!(seat.standing, SeatStanding::Active | SeatStanding::Late);
-        let mut open = seats.positions(|seat| at_work(seat) || seat.may_be_handed_out());
+        let mut open = seats.positions(|seat| seat.is_at_work() || seat.may_be_handed_out());
+        let own = if job.is_standing() { open.len() } else { seats.len() }.min(job.places(seats.len()));
+        let pulling = self.pullers().saturating_add(own).min(self.by_name.len());
+        if free > 0 {
+            let since = digests.only_since().unwrap_or_else(|| job.began(now));
+            let first = self.resolutions(job, &mut resolutions, since, now).first().and_then(Resolution::digest);
+            self.prepare_job(job, first.map(|digest| (0, Some(digest))).into_iter(), now);
+            self.sort_by_speed(job, first, seats, &mut open);
+        }
         // Those that were held go on first: they have a part of it.
         let held: BTreeSet<usize> = self.holding.iter().copied().filter(|at| self.holds(job, *at)).collect();
         if !held.is_empty() {
@@ -211,8 +272,13 @@ impl World {
             // One that is at work, or about to drop another pull of this job, has its place.
             let placed = has_place.contains(&at);
             let room = if placed && job.parallelism > 0 { free.max(1) } else { free };
-            let ready = match self.obstacle(job, at, room, &resolutions, &digests, now) {
-                None => self.ready_images(job, at, &resolutions, &digests, now),
+            let node = self.open_node(job, at, &mut resolutions, digests, now);
+            if room > 0 || node.digests.contains(&false) {
+                let resolutions = node.resolutions.iter().enumerate();
+                self.prepare_job(job, resolutions.map(|(image, resolution)| (image, resolution.digest())), now);
+            }
+            let ready = match self.obstacle(job, node, room) {
+                None => self.ready_images(job, node),
                 Some(_) => Vec::new(),
             };
             if ready.is_empty() {
@@ -222,10 +288,11 @@ impl World {
             for image in ready {
                 self.order_image(job, image, at, now, pulling, changes);
             }
-            resolutions = self.resolutions(job, now);
-            self.look_again(job, seats, position, &digests, now);
+            handed_out = true;
+            resolutions.0.clear();
+            self.look_again(job, seats, position, digests, now);
             // A pull that it has joined may be one that holds no place any more.
-            let holds = seats.get(position).is_some_and(|(_, seat)| seat.standing == SeatStanding::Active);
+            let holds = seats.get(position).is_some_and(|(_, seat)| seat.holds_place());
             if !placed && holds {
                 free -= 1;
             }
@@ -235,23 +302,29 @@ impl World {
             let Some((at, seat)) = seats.get_mut(position).filter(|(_, seat)| seat.may_be_handed_out()) else {
                 continue;
             };
-            if let Some(wait) = self.obstacle(job, *at, free, &resolutions, &digests, now) {
+            let node = self.open_node(job, *at, &mut resolutions, digests, now);
+            if let Some(wait) = self.obstacle(job, node, free) {
                 seat.standing = SeatStanding::Open(wait);
             }
         }
-        let given_up = resolutions.iter().filter_map(|resolution| match resolution {
-            Resolution::Open { askers, .. } => askers.until,
-            Resolution::Known => None,
+        let open = seats.iter().filter(|(_, seat)| seat.is_at_work() || seat.may_be_handed_out());
+        let sinces: BTreeSet<Timestamp> = open.map(|(at, _)| self.since(job, *at, now)).collect();
+        let given_up = sinces.into_iter().filter_map(|since| {
+            let resolutions = self.resolutions(job, &mut resolutions, since, now).iter();
+            let until = resolutions.filter_map(|resolution| match resolution {
+                Resolution::Open { askers, .. } => askers.until,
+                Resolution::Known(_) => None,
+            });
+            until.min()
         });
-        given_up.min()
+        (given_up.min(), handed_out)
     }
 
-    fn look_again(&self, job: &Job, seats: &mut JobSeats, position: usize, digests: &[bool], now: Timestamp) {
-        let Some((at, seat)) = seats.get_mut(position) else { return };
-        let known = JudgedBy { digests, secrets: &self.secrets, now };
-        if let Some(now) = self.slots.get(*at).and_then(|slot| seat::seat(job, slot, known)) {
-            *seat = now;
-        }
+    /// Whether more nodes of the job have failed than it tolerates.
+    fn has_too_many_failures(&self, state: &JobState) -> bool {
+        let failed = || state.seats.iter().filter(|(_, seat)| matches!(seat.standing, SeatStanding::Failed(_))).count();
+        let nodes = || state.seats.len() + self.unknown_names(&state.job).count();
+        state.job.tolerance.is_some() && state.job.runs() && state.job.gives_up(failed(), nodes())
     }
 
     /// Whether the node holds a part of a pull of this job.
@@ -261,46 +334,10 @@ impl World {
         job.keys().any(held)
     }
 
-    /// Has nodes ask the registry for the digests that the job lacks. That fetches nothing, so it takes no place of the job's
-    /// parallelism; but a job that is paused does not ask.
-    fn ask_for_digests(&mut self, job: &Job, seats: &mut JobSeats, now: Timestamp, changes: &mut Changes) {
-        let digests = self.digests_known(job, now);
-        if job.parallelism == 0 || digests.iter().all(|known| *known) {
-            return;
-        }
-        let since = job.since(now);
-        for image in (0..digests.len()).filter(|image| digests.get(*image) == Some(&false)) {
-            let Some(Ok(reference)) = job.images.get(image).map(|image| image.reference.clone()) else { continue };
-            for position in seats.positions(|seat| seat.may_be_handed_out()) {
-                let Some(&(at, _)) = seats.get(position) else { continue };
-                let Some(slot) = self.slots.get(at) else { continue };
-                let known = JudgedBy { digests: &digests, secrets: &self.secrets, now };
-                let (Resolution::Open { askers, look, .. }, true) = (
-                    self.resolution(job, image, &reference, now),
-                    seat::entry(job, image, slot, known).0 == ImageStanding::Open
-                        && self.secret_wait(job, image, at, now).is_none()
-                        && self.has_no_room(job, image, at).is_none(),
-                ) else {
-                    continue;
-                };
-                let able = seat::able(slot, reference.key(), since, now) == MayAsk::Resolve;
-                let ask = match (able, askers.more > 0) {
-                    (true, true) => Ask::Resolve,
-                    (true, false) if look && seat::may_look(slot, reference.key(), since) => Ask::Look,
-                    (_, false) if !look => break,
-                    _ => continue,
-                };
-                let order = self.ask(job, &reference, at, ask, now);
-                changes.entry(at).or_default().insert(reference.key().question(), Some(order));
-                self.look_again(job, seats, position, &digests, now);
-            }
-        }
-    }
-
     /// The names in a job that no node has, where they are waited for.
-    pub(super) fn unknown_names<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = &'a str> + 'a {
-        let waited_for = job.names.iter().filter(|_| job.unreachable == Unreachable::Wait).flatten();
-        waited_for.map(String::as_str).filter(|name| !self.has_node(name))
+    pub(super) fn unknown_names<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = &'a NodeName> + 'a {
+        let names = job.names.iter().filter(|_| job.unreachable == Unreachable::Wait);
+        names.flat_map(|names| names.keys()).filter(|name| !self.has_node(name))
     }
 
     /// Whether there is a node of this name.
@@ -308,43 +345,29 @@ impl World {
         self.by_name.get(name).and_then(|&at| self.slots.get(at)).is_some_and(|slot| slot.node.is_some())
     }
 
-    fn resolutions(&self, job: &Job, now: Timestamp) -> Vec<Resolution> {
-        let images = job.images.iter().enumerate().map(|(image, written)| match &written.reference {
-            Ok(reference) => self.resolution(job, image, reference, now),
-            Err(_) => Resolution::Known,
-        });
-        images.collect()
-    }
-
-    fn resolution(&self, job: &Job, image: usize, reference: &Reference, now: Timestamp) -> Resolution {
-        if reference.digest().is_some() || self.pin(job, image, now).is_some() {
-            return Resolution::Known;
-        }
-        let since = job.since(now);
-        let demand = self.demand.get(&reference.key());
-        let content = job.pull.policy == Policy::IfNotPresent;
-        let askers = self.askers(reference.key(), since, now);
-        let contested = self.is_contested(job, image, reference.key(), &askers, now);
-        Resolution::Open { askers, look: content && demand.is_some_and(|demand| demand.may_look(since)), contested }
-    }
-
-    /// What keeps an open node from being handed out now.
-    fn obstacle(
+    fn open_node<'a>(
         &self,
         job: &Job,
         at: usize,
-        free: usize,
-        resolutions: &[Resolution],
-        digests: &[bool],
+        resolutions: &'a mut Resolutions,
+        digests: &'a Digests,
         now: Timestamp,
-    ) -> Option<Wait> {
-        if job.parallelism == 0 || free == 0 && digests.iter().all(|known| *known) {
+    ) -> OpenNode<'a> {
+        let since = self.since(job, at, now);
+        let foreign = self.slots.get(at).is_some_and(NodeSlot::is_foreign);
+        let resolutions = self.resolutions(job, resolutions, since, now);
+        OpenNode { at, since, foreign, resolutions, digests: digests.of(since), now }
+    }
+
+    /// What keeps an open node from being handed out now.
+    fn obstacle(&self, job: &Job, node: OpenNode<'_>, free: usize) -> Option<Wait> {
+        if job.parallelism == 0 || free == 0 && node.digests.iter().all(|known| *known) {
             return Some(Wait::of_all(Reason::Parallelism));
         }
-        let waits: Vec<Option<Wait>> = self.image_waits(job, at, resolutions, digests, now).collect();
+        let waits: Vec<Option<Wait>> = self.image_waits(job, node).collect();
         let first = waits.iter().flatten().next().copied();
         // What is ready goes without the rest when that takes too long.
-        let together = now < awaits_digests_until(job, now);
+        let together = node.now < awaits_digests_until(node.since);
         match first {
             Some(wait) if together || waits.iter().all(Option::is_some) => Some(wait),
             _ => (free == 0).then_some(Wait::of_all(Reason::Parallelism)),
@@ -352,21 +375,20 @@ impl World {
     }
 
     /// Of each image that a node lacks and does not pull what it waits for; `None` for one that may be handed out.
-    fn image_waits<'a>(
-        &'a self,
-        job: &'a Job,
-        at: usize,
-        resolutions: &'a [Resolution],
-        digests: &'a [bool],
-        now: Timestamp,
-    ) -> impl Iterator<Item = Option<Wait>> + 'a {
-        let open = self.open_images(job, at, digests, now).into_iter();
-        open.map(move |(image, entry)| match (entry, self.has_no_room(job, image, at), resolutions.get(image)) {
+    fn image_waits<'a>(&'a self, job: &'a Job, node: OpenNode<'a>) -> impl Iterator<Item = Option<Wait>> + 'a {
+        let OpenNode { at, now, .. } = node;
+        let open = self.open_images(job, node).into_iter();
+        let digest = |image: usize| node.resolutions.get(image).and_then(Resolution::digest);
+        let other_wait = move |image: usize| {
+            let secret = self.secret_wait(job, image, at, now);
+            secret.or_else(|| self.source_wait(job, image, at, digest(image), now))
+        };
+        open.map(move |(image, entry)| match (entry, self.has_no_room(job, image, at), node.resolutions.get(image)) {
             (ImageStanding::Asking, ..) => Some(Wait { reason: Reason::Unresolved, image }),
             (_, Some(_), _) => Some(Wait { reason: Reason::TooManyOrders, image }),
-            (_, _, Some(Resolution::Open { askers, contested, .. })) => {
-                match askers.more_pulls > 0 && self.must_pull(job, image, at, *contested, now) {
-                    true => self.secret_wait(job, image, at, now),
+            (_, _, Some(Resolution::Open { askers, contested, .. })) if !node.foreign => {
+                match askers.more_pulls > 0 && self.must_pull(job, image, node, *contested) {
+                    true => other_wait(image),
                     // What it needs to ask comes before who asks.
                     false if askers.count == 0 => {
                         self.secret_wait(job, image, at, now).or(Some(Wait { reason: Reason::Unresolved, image }))
@@ -374,45 +396,39 @@ impl World {
                     false => Some(Wait { reason: Reason::Unresolved, image }),
                 }
             }
-            _ => self.secret_wait(job, image, at, now),
+            _ => other_wait(image),
         })
     }
 
     /// Whether the node's object has no room for this image, for the order or for the question about it.
-    fn has_no_room(&self, job: &Job, image: usize, at: usize) -> Option<Full> {
+    pub(super) fn has_no_room(&self, job: &Job, image: usize, at: usize) -> Option<Full> {
         let key = job.images.get(image)?.reference.as_ref().ok()?.key();
         self.is_full(job, at, key)
     }
 
     /// The images that a node may pull now.
-    fn ready_images(
-        &self,
-        job: &Job,
-        at: usize,
-        resolutions: &[Resolution],
-        digests: &[bool],
-        now: Timestamp,
-    ) -> Vec<usize> {
-        let open = self.open_images(job, at, digests, now).into_iter().map(|(image, _)| image);
-        let waits = self.image_waits(job, at, resolutions, digests, now);
+    fn ready_images(&self, job: &Job, node: OpenNode<'_>) -> Vec<usize> {
+        let open = self.open_images(job, node).into_iter().map(|(image, _)| image);
+        let waits = self.image_waits(job, node);
         open.zip(waits).filter(|(_, wait)| wait.is_none()).map(|(image, _)| image).collect()
     }
 
     /// Whether this node goes by what it hears itself: only its runtime can find out what the tag means, by pulling it, or nodes
     /// disagree.
-    fn must_pull(&self, job: &Job, image: usize, at: usize, contested: bool, now: Timestamp) -> bool {
+    fn must_pull(&self, job: &Job, image: usize, node: OpenNode<'_>, contested: bool) -> bool {
         let reference = job.images.get(image).and_then(|image| image.reference.as_ref().ok());
-        let (Some(reference), Some(slot)) = (reference, self.slots.get(at)) else { return false };
-        match seat::able(slot, reference.key(), job.since(now), now) {
+        let (Some(reference), Some(slot)) = (reference, self.slots.get(node.at)) else { return false };
+        match seat::able(slot, reference.key(), node.since, node.now) {
             MayAsk::Pull => true,
-            MayAsk::Nothing => contested && self.has_resolved(at, reference.key().question()),
+            MayAsk::Nothing => contested && self.has_resolved(node.at, reference.key().question()),
             MayAsk::Resolve => false,
         }
     }
 
     /// The images that a node lacks and does not pull.
-    fn open_images(&self, job: &Job, at: usize, digests: &[bool], now: Timestamp) -> Vec<(usize, ImageStanding)> {
-        let known = JudgedBy { digests, secrets: &self.secrets, now };
+    fn open_images(&self, job: &Job, node: OpenNode<'_>) -> Vec<(usize, ImageStanding)> {
+        let OpenNode { at, since, digests, now, .. } = node;
+        let known = JudgedBy { digests, secrets: &self.secrets, since, now };
         let Some(slot) = self.slots.get(at) else { return Vec::new() };
         let entries = (0..job.images.len()).map(|image| (image, seat::entry(job, image, slot, known).0));
         entries.filter(|(_, entry)| matches!(entry, ImageStanding::Open | ImageStanding::Asking)).collect()
@@ -428,12 +444,17 @@ impl World {
         changes: &mut Changes,
     ) {
         let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else { return };
-        if let Some(order) = self.hand_out(job, image, at, now, pulling) {
+        if let Some((order, instead_of)) = self.hand_out(job, image, at, now, pulling) {
+            if let Some(seed) = instead_of {
+                self.demote_seed(seed, reference.key(), now, changes);
+            }
             let pinned = order.pin().is_some();
             changes.entry(at).or_default().insert(reference.key(), Some(order));
             // The digest is carried by the order from now on: the node's object need not keep the question, too.
             let question = reference.key().question();
-            if pinned && self.has_resolved(at, question) && !self.keeps(at, question) {
+            let present = self.slots.get(at).and_then(|slot| slot.report(question)).is_some_and(|said| said.present);
+            // Unless it says that the image is there, which some job may go by.
+            if pinned && self.has_resolved(at, question) && !present && !self.keeps(at, question) {
                 self.set_order(at, question, None);
                 changes.entry(at).or_default().insert(question, None);
             }
@@ -470,9 +491,9 @@ impl World {
     }
 }
 
-/// Until when the nodes of a job wait for the digests of all its images.
-fn awaits_digests_until(job: &Job, now: Timestamp) -> Timestamp {
-    after(job.since(now), pace::AWAIT_DIGESTS)
+/// Until when nodes that count from this time wait for the digests of all images of their job.
+fn awaits_digests_until(since: Timestamp) -> Timestamp {
+    after(since, pace::AWAIT_DIGESTS)
 }
 
 impl JobState {

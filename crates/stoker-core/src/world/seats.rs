@@ -65,6 +65,11 @@ impl JobSeats {
         }
     }
 
+    /// The seat of the node in this slot.
+    pub(super) fn seat(&self, slots: &[NodeSlot], at: usize) -> Option<&Seat> {
+        self.find(slots, at).ok().and_then(|position| self.0.get(position)).map(|(_, seat)| seat)
+    }
+
     /// Whether the node in this slot has a seat.
     pub(super) fn contains(&self, slots: &[NodeSlot], at: usize) -> bool {
         self.find(slots, at).is_ok()
@@ -80,15 +85,22 @@ impl JobSeats {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     use crate::model::testing::{at, job};
     use crate::model::{Job, JobId, Node};
-    use crate::world::{Event, World};
+    use crate::world::{Event, Stale, World};
 
     const FLEET: usize = 5_000;
 
     fn node(name: &str) -> Event {
-        Event::Node(Node { name: name.into(), labels: BTreeMap::new(), ready: true, ready_changed: None })
+        Event::Node(Node {
+            name: name.into(),
+            labels: BTreeMap::new(),
+            ready: true,
+            ready_changed: None,
+            foreign: false,
+        })
     }
 
     fn fleet() -> World {
@@ -133,6 +145,29 @@ mod tests {
         assert_eq!(told, ["n1"], "before a plan");
         world.plan(at(0));
         assert_eq!(seats(&world, &job.id).0, 0);
+    }
+
+    #[test]
+    fn a_change_of_names_touches_the_nodes_that_differ() {
+        let mut world = World::new();
+        let mut job = job("j", Some(&["n1", "n2", "n3", "n9"]));
+        ["n1", "n2", "n3", "n4"].into_iter().for_each(|name| world.apply(node(name)));
+        world.apply(Event::Job(Box::new(job.clone())));
+        world.plan(at(0));
+        let own = |name: &str, second: i64| (name.into(), at(second));
+        let from = Job::FROM_ITS_START;
+        job.names = Some(Arc::new([("n1".into(), from), own("n2", 5), own("n4", 5), ("n8".into(), from)].into()));
+        world.apply(Event::Job(Box::new(job.clone())));
+        let state = &world.jobs[&job.id];
+        let Stale::Some(stale) = &state.stale else { panic!("all seats are looked at again") };
+        let names: Vec<&str> = stale.iter().map(|at| &*world.slots[*at].name).collect();
+        assert_eq!(names, ["n2", "n3", "n4"]);
+        assert_eq!(world.dirty_slots.len(), 3);
+        world.plan(at(5));
+        let told: Vec<String> = world.nodes(&job.id, at(5)).iter().map(|view| view.node.to_string()).collect();
+        assert_eq!(told, ["n1", "n2", "n4", "n8"]);
+        world.apply(Event::Job(Box::new(Job { parallelism: 1, ..job.clone() })));
+        assert!(matches!(world.jobs[&job.id].stale, Stale::All), "something else has changed, too");
     }
 
     #[test]

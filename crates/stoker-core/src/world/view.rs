@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::refresh::Digests;
 use super::room::Full;
 use super::seat::{self, ImageStanding, JudgedBy, Seat, SeatFailure, SeatStanding, Wait};
 use super::{JobState, NodeSlot, World};
@@ -45,30 +46,38 @@ impl World {
         let slots = self.by_name.values().filter_map(|&at| self.slots.get(at));
         let mut views: Vec<NodeView<'a>> = match &job.unreadable {
             _ if job.ended.is_some() => slots.filter_map(|slot| self.last_seen(job, &slot.name, slot, now)).collect(),
-            Some(problem) => {
-                let wanted = |slot: &NodeSlot| slot.node.as_ref().is_some_and(|node| selects(job, node));
-                let wanted = slots.filter(|slot| wanted(slot));
-                let state = NodeState::Waiting(Waiting::StatusUnreadable { problem: problem.clone() });
-                wanted.map(|slot| view(job, slot, state.clone(), Bytes::default(), now)).collect()
-            }
+            Some(problem) => slots.filter_map(|slot| unreadable(job, problem, slot, now)).collect(),
             None => {
-                let placed = state.seats.iter().filter_map(|(at, seat)| Some((*at, self.slots.get(*at)?, seat)));
-                let view = |(at, slot, seat): (usize, &'a NodeSlot, &Seat)| {
-                    view(job, slot, self.state(state, at, slot, seat, now), seat.bytes, now)
-                };
-                placed.map(view).collect()
+                let placed = state.seats.iter().filter_map(|(at, seat)| self.seated(state, *at, seat, now));
+                placed.collect()
             }
         };
-        for name in self.unknown_names(job).filter(|_| job.ended.is_none()) {
-            let images = job.images.iter().map(|image| (image.written.as_str(), None)).collect();
-            let state = match job.overdue(now) {
-                true => NodeState::Failed(Reason::DeadlineExceeded, UNKNOWN_NODE.into()),
-                false => NodeState::Waiting(Waiting::NodeUnknown),
-            };
-            views.push(NodeView { node: name.into(), state, bytes: Bytes::default(), images });
-        }
+        let unknown = self.unknown_names(job).filter(|_| job.ended.is_none());
+        views.extend(unknown.map(|name| unknown_node(state, name, now)));
         views.sort_by(|a, b| a.node.cmp(&b.node));
         views
+    }
+
+    /// One node of a job: the same as [`World::nodes`] says of it.
+    pub fn seat_of<'a>(&'a self, id: &JobId, node: &str, now: Timestamp) -> Option<NodeView<'a>> {
+        let state = self.jobs.get(id)?;
+        let job = &state.job;
+        let at = self.by_name.get(node).copied();
+        let slot = at.and_then(|at| self.slots.get(at));
+        let placed = match (&job.unreadable, slot) {
+            (_, None) => None,
+            (_, Some(slot)) if job.ended.is_some() => return self.last_seen(job, &slot.name, slot, now),
+            (Some(problem), Some(slot)) => unreadable(job, problem, slot, now),
+            (None, Some(_)) => at.and_then(|at| self.seated(state, at, state.seats.seat(&self.slots, at)?, now)),
+        };
+        let unknown = || self.unknown_names(job).find(|name| &***name == node).filter(|_| job.ended.is_none());
+        placed.or_else(|| unknown().map(|name| unknown_node(state, name, now)))
+    }
+
+    /// A node as of the last plan.
+    fn seated<'a>(&'a self, state: &'a JobState, at: usize, seat: &Seat, now: Timestamp) -> Option<NodeView<'a>> {
+        let slot = self.slots.get(at)?;
+        Some(view(&state.job, slot, self.state(state, at, slot, seat, now), seat.bytes, now))
     }
 
     /// How an ended job went on a node, as far as the node's reports about it are kept.
@@ -79,9 +88,11 @@ impl World {
         slot: &'a NodeSlot,
         now: Timestamp,
     ) -> Option<NodeView<'a>> {
-        let since = job.since(now);
+        let since = job.since(name, now);
         let own = |key: Key| {
-            slot.report(key).filter(|report| report.asked >= since && report.ended() && report.jobs.contains(&job.id))
+            // Of whatever order it was: it names its jobs.
+            let report = slot.reports.get(&key).map(|report| &**report);
+            report.filter(|report| report.asked >= since && report.ended() && report.jobs.contains(&job.id))
         };
         let done = |report: &&Report| matches!(report.phase, Phase::Succeeded | Phase::Failed);
         let images = job.images.iter().map(|image| {
@@ -109,6 +120,7 @@ impl World {
     fn state(&self, state: &JobState, at: usize, slot: &NodeSlot, seat: &Seat, now: Timestamp) -> NodeState {
         let job = &state.job;
         match seat.standing {
+            SeatStanding::Open(_) if state.given_up => NodeState::Failed(Reason::FailureTolerance, NOT_TRIED.into()),
             SeatStanding::Succeeded => NodeState::Succeeded,
             SeatStanding::Active | SeatStanding::Late => NodeState::Pulling,
             SeatStanding::Failed(failure) => {
@@ -133,11 +145,15 @@ impl World {
         match wait.reason {
             Reason::Suspended => Waiting::Suspended { resume: job.words.resume },
             Reason::Parallelism => Waiting::Parallelism { limit: self.places(job) },
+            Reason::NoSource => {
+                let (copies, _) = job.pull.copies();
+                Waiting::NoSource { image: written(), copies: u32::try_from(copies).unwrap_or(u32::MAX) }
+            }
             Reason::NodeNotReady => Waiting::NodeNotReady,
             Reason::NoAgent => Waiting::NoAgent,
             Reason::AgentTooOld => Waiting::AgentTooOld,
             Reason::SecretUnread | Reason::SecretMissing | Reason::SecretForbidden => {
-                self.waiting_for_secret(job, image)
+                self.waiting_for_secret(job, image, at, now)
             }
             Reason::TooManyOrders => {
                 let namespace = key.and_then(|key| self.is_full(job, at, key)) == Some(Full::Namespace);
@@ -145,11 +161,11 @@ impl World {
                 Waiting::TooManyOrders { namespace, object: job.words.orders }
             }
             Reason::Unresolved => {
-                let known = JudgedBy { digests: &state.digests, secrets: &self.secrets, now };
+                let known = JudgedBy::on(slot, job, &state.digests, &self.secrets, now);
                 if seat::entry(job, image, slot, known).0 == ImageStanding::Asking {
                     return Waiting::Asking { image: written(), trouble: trouble(slot) };
                 }
-                let askers = key.map(|key| self.askers(key, job.since(now), now));
+                let askers = key.map(|key| self.askers(key, known.since, now));
                 let first = askers.as_ref().and_then(|askers| self.slots.get(askers.first?));
                 Waiting::Unresolved {
                     image: written(),
@@ -158,6 +174,7 @@ impl World {
                     trouble: first.map(trouble).unwrap_or_default(),
                 }
             }
+            Reason::FailureTolerance => Waiting::FailureTolerance,
             _ => Waiting::Pending,
         }
     }
@@ -184,13 +201,32 @@ fn last_doing(job: &Job, slot: &NodeSlot, now: Timestamp) -> String {
             format!("{} of {} had come", human::bytes(bytes.done), human::bytes(bytes.total))
         }
         _ if !slot.agent => "no Stoker agent runs on this node".into(),
-        Some(node) if !node.ready => "the node is not Ready".into(),
+        Some(_) if !slot.is_ready() => "the node is not Ready".into(),
         _ if reports().next().is_some() => "it had begun".into(),
+        _ if job.keys().any(|key| slot.is_ordered(&job.id, key)) => "its agent had not answered".into(),
         _ => {
             let nodes = if job.percent { "% of the nodes" } else { " nodes" };
             format!("its turn had not come ({}{nodes} at one time)", job.parallelism)
         }
     }
+}
+
+/// A node of a job whose status cannot be read.
+fn unreadable<'a>(job: &'a Job, problem: &str, slot: &'a NodeSlot, now: Timestamp) -> Option<NodeView<'a>> {
+    slot.node.as_ref().filter(|node| selects(job, node))?;
+    let state = NodeState::Waiting(Waiting::StatusUnreadable { problem: problem.into() });
+    Some(view(job, slot, state, Bytes::default(), now))
+}
+
+/// A name in a job that no node has.
+fn unknown_node<'a>(state: &'a JobState, name: &NodeName, now: Timestamp) -> NodeView<'a> {
+    let images = state.job.images.iter().map(|image| (image.written.as_str(), None)).collect();
+    let state = match state.job.overdue(now) {
+        true => NodeState::Failed(Reason::DeadlineExceeded, UNKNOWN_NODE.into()),
+        false if state.given_up => NodeState::Failed(Reason::FailureTolerance, NOT_TRIED.into()),
+        false => NodeState::Waiting(Waiting::NodeUnknown),
+    };
+    NodeView { node: name.clone(), state, bytes: Bytes::default(), images }
 }
 
 fn view<'a>(job: &'a Job, slot: &'a NodeSlot, state: NodeState, bytes: Bytes, now: Timestamp) -> NodeView<'a> {
@@ -201,6 +237,9 @@ fn images<'a>(job: &'a Job, slot: &'a NodeSlot, now: Timestamp) -> Vec<(&'a str,
     let images = job.images.iter().enumerate();
     images.map(|(image, written)| (written.written.as_str(), seat::report(job, image, slot, now))).collect()
 }
+
+/// What a person reads about a node that the job gave up without trying it.
+pub(super) const NOT_TRIED: &str = "not tried, because more nodes failed than the job tolerates";
 
 /// What a person reads about a name that the job gave up.
 pub(super) const UNKNOWN_NODE: &str = "no node of this name joined before the job's deadline";
@@ -214,7 +253,7 @@ impl World {
                 format!("the job's deadline passed before the node was done; last: {}", last_doing(job, slot, now))
             }
             Reason::NodeSilent => "the node has not responded for a long time".into(),
-            _ if seat::goes_on_for_others(job, failure.image, slot, now) => {
+            _ if self.goes_on_for_others(job, failure.image, slot, now) => {
                 let (timeout, attempts) = (job.pull.timeout.as_secs(), job.pull.retries.saturating_add(1));
                 let attempts = human::count(attempts, "attempt");
                 format!(
@@ -235,9 +274,20 @@ impl World {
         }
     }
 
+    fn goes_on_for_others(&self, job: &Job, image: usize, slot: &NodeSlot, now: Timestamp) -> bool {
+        let unknown = Digests::default();
+        let known = JudgedBy::on(slot, job, &unknown, &self.secrets, now);
+        seat::goes_on_for_others(job, image, slot, known)
+    }
+
     /// Adds a node of the job to its tally from its seat.
-    pub(super) fn count(&self, tally: &mut Tally, job: &Job, slot: &NodeSlot, seat: &Seat, now: Timestamp) {
+    pub(super) fn count(&self, tally: &mut Tally, state: &JobState, slot: &NodeSlot, seat: &Seat, now: Timestamp) {
+        let job = &state.job;
         let count = match seat.standing {
+            SeatStanding::Open(_) if state.given_up => {
+                let count = NodeCount::Failed(Reason::FailureTolerance);
+                return tally.add(&slot.name, count, seat.bytes, || NOT_TRIED.into());
+            }
             SeatStanding::Succeeded => NodeCount::Succeeded,
             SeatStanding::Active | SeatStanding::Late => NodeCount::Pulling,
             SeatStanding::Open(wait) => NodeCount::Waiting(wait.reason),

@@ -1,11 +1,12 @@
 //! Small builders of the facts that tests are about.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use stoker_core::Reference;
-use stoker_core::model::{Job, Node, Report};
+use stoker_core::model::{Job, NamedNodes, Node, Report};
 use stoker_core::reference::InvalidReference;
 use stoker_core::select::{Operator, Requirement, Selector};
 use stoker_core::{Bytes, Completion, Empty, Image, JobId, Key, KindName, Phase, Policy, Pull, Unreachable, Words};
@@ -86,15 +87,20 @@ pub(crate) fn job(name: &str, images: &[&str]) -> Job {
         images: images.iter().map(|written| image(written)).collect(),
         names: None,
         selector: Selector::default(),
+        foreign_nodes: false,
         parallelism: 10,
         percent: false,
+        tolerance: None,
         unseen: None,
         pull: Pull {
             policy: Policy::IfNotPresent,
             timeout: secs(600),
             retries: 3,
             bandwidth: None,
+            priority: 0,
             sandbox: Default::default(),
+            source: Default::default(),
+            upstream_copies: None,
         },
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,
@@ -106,8 +112,22 @@ pub(crate) fn job(name: &str, images: &[&str]) -> Job {
     }
 }
 
-pub(crate) fn names(names: &[&str]) -> Option<BTreeSet<String>> {
-    Some(names.iter().map(|name| name.to_string()).collect())
+pub(crate) fn names(names: &[&str]) -> Option<NamedNodes> {
+    Some(Job::named(names.iter().copied()))
+}
+
+/// These nodes, each counting from its own second.
+pub(crate) fn own_times(nodes: &[(&str, i64)]) -> Option<NamedNodes> {
+    Some(Arc::new(nodes.iter().map(|(name, second)| ((*name).into(), at(*second))).collect()))
+}
+
+/// A job that stands for entries of an image on these nodes, each made at its second.
+pub(crate) fn standing(name: &str, image: &str, nodes: &[(&str, i64)]) -> Job {
+    let mut job = job(name, &[image]);
+    job.id = JobId::new(("apps.test", "NodeImage"), "", name);
+    (job.created, job.completion, job.names) = (Timestamp::UNIX_EPOCH, Completion::Standing, own_times(nodes));
+    (job.unreachable, job.empty) = (Unreachable::GiveUp, Empty::Completes);
+    job
 }
 
 /// Takes the nodes with the label `pool` of this value.
@@ -119,7 +139,7 @@ pub(crate) fn pool(value: &str) -> Selector {
 /// A ready node of the pool `main`.
 pub(crate) fn node(name: &str) -> Node {
     let labels = BTreeMap::from([("pool".to_string(), "main".to_string())]);
-    Node { name: name.into(), labels, ready: true, ready_changed: None }
+    Node { name: name.into(), labels, ready: true, ready_changed: None, foreign: false }
 }
 
 /// The report of a pull that has just begun.
@@ -130,7 +150,10 @@ pub(crate) fn pulling(asked: Timestamp, now: Timestamp) -> Report {
         phase: Phase::Pulling,
         digest: None,
         pin: None,
+        present: false,
         bytes: Bytes::default(),
+        from: None,
+        bad: Vec::new(),
         attempt: 1,
         reason: None,
         message: String::new(),

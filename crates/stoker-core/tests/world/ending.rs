@@ -256,3 +256,23 @@ fn an_edit_of_an_ended_job_is_a_new_run() {
     assert_eq!(writes, ["n1 pulls db@sha256:d at sha256:d", "n1 pulls web@sha256:w at sha256:w"]);
     assert_eq!(scene.outcome("web").started, Some(at(60)));
 }
+
+/// Whoever may write the status of a job could write any start into it.
+#[test]
+fn a_start_in_the_far_future_counts_for_nothing() {
+    for start in ["2099-01-01T00:00:00Z", "9999-12-30T22:00:00.999999999Z"] {
+        let mut scene = Scene::of(&["n1"]);
+        let mut evil = job("evil", &[WEB]);
+        evil.started = Some(start.parse().unwrap());
+        evil.completion = Completion::Continuous { resync: secs(3600) };
+        scene.job(evil);
+        scene.plan();
+        scene.fails("n1", WEB, Reason::NotFound);
+        scene.plan();
+        let asked = scene.world.orders("n1").unwrap().into_values().map(|order| order.asked).max();
+        assert!(asked.is_some_and(|asked| asked <= scene.now), "{start}: {asked:?}");
+        scene.pass(60);
+        scene.job(job("web", &[WEB]));
+        assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"], "{start}");
+    }
+}

@@ -1,11 +1,13 @@
 //! Random histories: what may happen to a small cluster, and the jobs that are wished in it.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use proptest::prelude::*;
-use stoker_core::model::{Found, Job, LoginId, Offer, SecretId};
-use stoker_core::{Completion, Policy, Unreachable};
+use stoker_core::model::{Found, Job, LoginId, Offer, SecretId, Tolerance};
+use stoker_core::{Completion, Empty, PeerFacts, PeerKey, Policy, PullSource, Unreachable};
 
-use crate::build::{job, names, pool, secs};
+use crate::build::{at, job, names, pool, secs};
 
 pub(crate) const IMAGES: [&str; 3] = ["web:1", "db:1", "web@sha256:pinned"];
 pub(crate) const SECRETS: [&str; 6] = ["u", "v", "w", "x", "y", "z"];
@@ -43,6 +45,12 @@ pub(crate) enum Happening {
     Delete {
         job: usize,
     },
+    /// A node of a standing job counts from now on, or is one of its nodes no more.
+    Tag {
+        job: usize,
+        node: usize,
+        tag: bool,
+    },
     Node {
         node: usize,
         ready: bool,
@@ -73,6 +81,20 @@ pub(crate) enum Happening {
     Features {
         node: usize,
         sealed: bool,
+    },
+    /// A node has a peer group of its own, or none.
+    Group {
+        node: usize,
+        group: Option<&'static str>,
+    },
+    /// The agent of a node says where it serves, or that it does not.
+    Peer {
+        node: usize,
+        facts: Option<PeerFacts>,
+    },
+    /// All agents say so.
+    Peers {
+        facts: PeerFacts,
     },
     Pass {
         seconds: i64,
@@ -113,7 +135,12 @@ pub(crate) struct Wish {
     completion: u8,
     always: bool,
     timeout: u64,
+    retries: u32,
+    bandwidth: Option<u64>,
     give_up: bool,
+    foreign: bool,
+    /// How many nodes may go upstream: none, one, two; else no promise.
+    copies: u32,
 }
 
 /// What an agent does about an order that it has.
@@ -129,15 +156,42 @@ pub(crate) enum Work {
     Lie,
     /// It cannot answer what it is asked; what it can do, it fails at.
     Unable,
+    /// None of its peers can serve it.
+    Starve,
+    /// It is slower than its source.
+    Lag,
+    /// The first of its peers sends wrong bytes.
+    Accuse,
+    /// It reads from the last of its peers.
+    Move,
+    /// An attempt failed, and another one follows.
+    Rest,
+}
+
+fn facts() -> impl Strategy<Value = PeerFacts> {
+    let rate = || prop_oneof![1 => Just(None), 2 => (20..24u32).prop_map(|bits| Some(1u64 << bits))];
+    (any::<bool>(), rate(), rate(), 0..2u16).prop_map(|(keeps, rate, sent, port)| PeerFacts {
+        address: [10, 0, 0, 1].into(),
+        port: 7000 + port,
+        key: PeerKey::new("key"),
+        keeps,
+        rate,
+        sent,
+    })
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
     let secrets = prop_oneof![2 => Just(0), 3 => 0..64u8];
     let shape =
-        (any::<[bool; 3]>(), prop::array::uniform3(secrets), (0..4u32, prop::bool::weighted(0.3)), 0..4u8, 0..6u8);
-    let terms = (any::<bool>(), prop_oneof![Just(1), Just(60), Just(600)], prop::bool::weighted(0.2));
+        (any::<[bool; 3]>(), prop::array::uniform3(secrets), (0..4u32, prop::bool::weighted(0.3)), 0..6u8, 0..8u8);
+    let timeout = prop_oneof![Just(1), Just(60), Just(600)];
+    let bandwidth = prop_oneof![2 => Just(None), 1 => (1..4u64).prop_map(Some)];
+    let terms = (any::<bool>(), timeout, 0..4u32, bandwidth, prop::bool::weighted(0.2), any::<bool>(), 0..7u32);
     (shape, terms).prop_map(
-        |((images, secrets, (parallelism, percent), nodes, completion), (always, timeout, give_up))| Wish {
+        |(
+            (images, secrets, (parallelism, percent), nodes, completion),
+            (always, timeout, retries, bandwidth, give_up, foreign, copies),
+        )| Wish {
             images,
             secrets,
             parallelism,
@@ -146,7 +200,11 @@ fn wish() -> impl Strategy<Value = Wish> {
             completion,
             always,
             timeout,
+            retries,
+            bandwidth,
             give_up,
+            foreign,
+            copies,
         },
     )
 }
@@ -159,7 +217,12 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Work::Fail),
         2 => Just(Work::Refuse),
         4 => Just(Work::Lie),
-        1 => Just(Work::Unable)
+        1 => Just(Work::Unable),
+        2 => Just(Work::Starve),
+        1 => Just(Work::Lag),
+        1 => Just(Work::Accuse),
+        1 => Just(Work::Move),
+        1 => Just(Work::Rest),
     ];
     let content = prop_oneof![1 => Just(None), 6 => (0..8u8).prop_map(Some)];
     let seconds = prop_oneof![4 => 0..5i64, 1 => Just(120), 1 => Just(301), 1 => Just(601), 1 => Just(3_700)];
@@ -168,15 +231,21 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         2 => (0..3usize, wish()).prop_map(|(job, wish)| Happening::Edit { job, wish }),
         2 => (0..3usize, any::<bool>()).prop_map(|(job, suspend)| Happening::Suspend { job, suspend }),
         1 => (0..3usize).prop_map(|job| Happening::Delete { job }),
-        2 => (0..4usize, prop::bool::weighted(0.8), prop::bool::weighted(0.8))
+        4 => (0..3usize, 0..5usize, prop::bool::weighted(0.8))
+            .prop_map(|(job, node, tag)| Happening::Tag { job, node, tag }),
+        2 => (0..5usize, prop::bool::weighted(0.8), prop::bool::weighted(0.8))
             .prop_map(|(node, ready, main)| Happening::Node { node, ready, main }),
-        1 => (0..4usize).prop_map(|node| Happening::NodeGone { node }),
-        2 => (0..4usize).prop_map(|node| Happening::Agent { node }),
-        1 => (0..4usize).prop_map(|node| Happening::AgentGone { node }),
-        16 => (0..4usize, 0..3usize, work).prop_map(|(node, order, result)| Happening::Work { node, order, result }),
+        1 => (0..5usize).prop_map(|node| Happening::NodeGone { node }),
+        2 => (0..5usize).prop_map(|node| Happening::Agent { node }),
+        1 => (0..5usize).prop_map(|node| Happening::AgentGone { node }),
+        20 => (0..5usize, 0..3usize, work).prop_map(|(node, order, result)| Happening::Work { node, order, result }),
         6 => (0..6usize, content).prop_map(|(secret, content)| Happening::Secret { secret, content }),
         8 => Just(Happening::Read),
-        2 => (0..4usize, prop::bool::weighted(0.7)).prop_map(|(node, sealed)| Happening::Features { node, sealed }),
+        2 => (0..5usize, prop::bool::weighted(0.7)).prop_map(|(node, sealed)| Happening::Features { node, sealed }),
+        1 => (0..5usize, prop_oneof![Just(None), Just(Some("none")), Just(Some("other"))])
+            .prop_map(|(node, group)| Happening::Group { node, group }),
+        2 => (0..5usize, prop::option::weighted(0.8, facts())).prop_map(|(node, facts)| Happening::Peer { node, facts }),
+        3 => facts().prop_map(|facts| Happening::Peers { facts }),
         8 => seconds.prop_map(|seconds| Happening::Pass { seconds }),
         14 => Just(Happening::Plan),
         10 => Just(Happening::Deliver),
@@ -191,7 +260,7 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// A history that begins with four nodes that have agents, so that much can happen.
+/// A history that begins with four nodes that have agents and a foreign one, so that much can happen.
 pub(crate) fn history() -> impl Strategy<Value = Vec<Happening>> {
     prop::collection::vec(happening(), 10..90)
 }
@@ -213,14 +282,33 @@ impl Wish {
         match self.nodes {
             0 => job.names = names(&["n1", "n2", "n9"]),
             1 => job.selector = pool("main"),
+            // The objects that say which nodes it wants cannot be listed.
+            2 => (job.names, job.unseen) = (names(&[]), Some("Pod")),
             _ => {}
         }
         job.completion = match self.completion {
             0 => Completion::Continuous { resync: secs(3_600) },
             1 => Completion::Once { deadline: Some(secs(1_000)), ttl: Some(secs(60)) },
+            6.. => Completion::Standing,
             _ => Completion::Once { deadline: None, ttl: None },
         };
-        job.pull.timeout = secs(self.timeout);
+        if job.is_standing() {
+            // People have made entries for some nodes just now.
+            let nodes =
+                [&["n1", "n2"][..], &["n1", "n2", "n3", "n4"], &[], &["n2", "n9", "f1"], &["n3"], &["n1", "n4", "f1"]];
+            let nodes = nodes.get(usize::from(self.nodes)).into_iter().copied().flatten();
+            job.names = Some(Arc::new(nodes.map(|node| ((*node).into(), created)).collect()));
+            (job.created, job.empty) = (at(-1_000), Empty::Completes);
+        }
+        job.foreign_nodes = self.foreign;
+        let tolerance = self.completion.checked_sub(4).filter(|_| !job.is_standing()).map(u32::from);
+        job.tolerance = tolerance.map(|number| Tolerance { number, percent: false });
+        (job.pull.timeout, job.pull.retries, job.pull.bandwidth) = (secs(self.timeout), self.retries, self.bandwidth);
+        match self.copies {
+            0 => job.pull.source = PullSource::PeersOnly,
+            copies @ 1..=2 => job.pull.upstream_copies = Some(copies),
+            _ => {}
+        }
         if self.always {
             job.pull.policy = Policy::Always;
         }

@@ -3,17 +3,24 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
 
 mod build;
+mod crowds;
 mod digest;
 mod ending;
+mod foreign;
 mod frozen;
 mod history;
 mod laws;
 mod pacing;
 mod presence;
+mod relay;
 mod room;
+mod sandbox;
 mod scene;
 mod secrets;
 mod sharing;
 mod sim;
+mod standing;
 mod telling;
+mod tolerance;
+mod unseen;
 mod witness;

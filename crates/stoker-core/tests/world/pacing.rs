@@ -1,8 +1,9 @@
 //! How many nodes pull at one time: parallelism, pause, suspension, edits, deletion.
 
+use stoker_core::model::{Job, Policy};
 use stoker_core::{Event, Reason, Stage};
 
-use crate::build::{job, node, pool, secs};
+use crate::build::{id, job, names, node, of_namespace, pool, secs};
 use crate::scene::{NOTHING, Scene};
 
 /// An image that needs no resolving, so that only the pace decides.
@@ -255,4 +256,80 @@ fn a_node_that_only_says_that_it_pulls_keeps_no_other_waiting() {
     scene.succeeds("n3", WEB);
     scene.plan();
     assert_eq!(scene.outcome("web").stage, Stage::Succeeded, "it came after all");
+}
+
+/// A job of another namespace for the same image, which holds no node of it back.
+fn stranger(image: &str) -> Job {
+    let mut stranger = of_namespace("strangers", job("stranger", &[image]));
+    stranger.pull.retries = 100;
+    stranger
+}
+
+#[test]
+fn a_node_that_a_job_gave_up_on_its_own_terms_holds_no_place() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    scene.job(stranger(WEB));
+    let mut web = job("web", &[WEB]);
+    (web.parallelism, web.pull.retries) = (2, 1);
+    web.names = names(&["n1", "n2", "n3"]);
+    scene.job(web);
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls", "n3 waits: Parallelism"]);
+    scene.report("n1", WEB, |report| (report.attempt, report.reason) = (3, Some(Reason::RegistryError)));
+    assert_eq!(scene.plan(), ["n3 keeps web@sha256:w"], "web joins the pull of the stranger");
+    assert_eq!(scene.states("web"), ["n1 failed: RegistryError", "n2 pulls", "n3 pulls"]);
+    // The name of the job is all that says so to the next controller.
+    assert!(scene.order("n1", WEB).unwrap().jobs.contains(&id("web")), "it goes on for the stranger");
+}
+
+#[test]
+fn a_node_that_a_job_has_left_holds_no_place_although_others_pull_there() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(stranger(WEB));
+    let mut web = job("web", &[WEB]);
+    (web.parallelism, web.names) = (1, names(&["n1"]));
+    scene.job(web);
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 pulls"]);
+    scene.edit("web", |job| job.names = names(&["n2"]));
+    assert_eq!(scene.plan(), ["n2 keeps web@sha256:w"]);
+    assert!(scene.order("n1", WEB).unwrap().jobs.contains(&id("web")), "no write is needed on n1");
+    // Nothing is handed out to a node that comes back with its pull, and it takes no place from another.
+    scene.edit("web", |job| job.names = names(&["n1", "n2"]));
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls"]);
+}
+
+#[test]
+fn a_pull_that_nobody_needs_any_more_keeps_its_place_until_it_ends() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut web = job("web", &[WEB]);
+    (web.parallelism, web.pull.policy) = (1, Policy::Always);
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    scene.report("n1", WEB, |report| report.present = true);
+    assert_eq!(scene.plan(), NOTHING);
+    scene.edit("web", |job| job.pull.policy = Policy::IfNotPresent);
+    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"], "the agent goes on with its attempt");
+    assert_eq!(scene.states("web"), ["n1 done", "n2 waits: Parallelism"]);
+    scene.pass(300);
+    scene.progresses("n1", WEB);
+    assert_eq!(scene.plan(), NOTHING);
+    scene.succeeds("n1", WEB);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"]);
+}
+
+#[test]
+fn a_job_that_is_content_leaves_its_place_to_others_while_a_stranger_wants_the_newest() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    let mut newest = stranger(WEB);
+    (newest.pull.policy, newest.names) = (Policy::Always, names(&["n1"]));
+    scene.job(newest);
+    let mut web = job("web", &[WEB]);
+    web.parallelism = 1;
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    scene.report("n1", WEB, |report| report.present = true);
+    assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 done", "n2 pulls"]);
 }

@@ -1,8 +1,8 @@
 //! A node's object holds so much and no more, and no namespace fills it.
 
+use stoker_core::Stage;
 use stoker_core::model::{Job, Sandbox};
-use stoker_core::world::{ROOM, ROOM_OF_A_NAMESPACE};
-use stoker_core::{Order, Stage};
+use stoker_core::world::{ROOM, ROOM_OF_A_NAMESPACE, weight};
 
 use crate::build::{job, of_namespace};
 use crate::scene::{NOTHING, Scene};
@@ -17,14 +17,9 @@ fn fat(namespace: &str, name: &str, images: usize) -> Job {
     job
 }
 
-/// What the orders of a node take, as they are written.
+/// What the orders of a node take.
 fn taken(scene: &Scene, node: &str) -> usize {
-    let texts = |order: &Order| {
-        let sandbox: usize =
-            order.terms.pull.sandbox.annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
-        500 + order.image.len() + sandbox + order.jobs.iter().map(|job| job.to_string().len()).sum::<usize>()
-    };
-    scene.world.orders(node).unwrap().values().map(texts).sum()
+    scene.world.orders(node).unwrap().values().map(weight).sum()
 }
 
 #[test]
@@ -45,11 +40,36 @@ fn no_namespace_fills_a_node_and_none_is_kept_out_by_another() {
     assert!(taken(&scene, "n1") <= ROOM, "{}", taken(&scene, "n1"));
 }
 
+/// Their orders never end, and those who need a node come last.
+#[test]
+fn several_full_namespaces_leave_a_share_of_a_node_to_those_that_have_nothing() {
+    let mut scene = Scene::of(&["n1"]);
+    for n in 0..6 {
+        scene.job(fat(&format!("hostile-{n}"), &format!("a-{n}"), 300));
+    }
+    scene.plan();
+    assert_eq!(scene.plan(), NOTHING);
+    let hostile = taken(&scene, "n1");
+    assert!(hostile > ROOM / 8 * 6, "they have filled it: {hostile}");
+    for n in 0..8 {
+        let name = format!("web-{n}");
+        scene.job(of_namespace(&format!("shop-{n}"), job(&name, &[&format!("{name}@sha256:{n}")])));
+        assert_eq!(scene.plan(), [format!("n1 pulls {name}@sha256:{n} at sha256:{n}")]);
+    }
+    // And one whose images are asked for first.
+    scene.job(of_namespace("shop", job("tags", &["tags:1"])));
+    assert_eq!(scene.plan(), ["n1 asks for tags:1"]);
+    scene.resolves("n1", "tags:1", "sha256:t");
+    assert_eq!(scene.plan(), ["n1 pulls tags:1 at sha256:t"]);
+    assert!(taken(&scene, "n1") <= ROOM, "{}", taken(&scene, "n1"));
+    assert!(scene.order("n1", "a-5-0@sha256:0").is_some(), "each of the others has a share, too");
+}
+
 #[test]
 fn who_has_no_room_waits_for_it_and_says_so() {
     let mut scene = Scene::of(&["n1"]);
     scene.job(fat("default", "first", 100));
-    scene.job(fat("default", "second", 100));
+    scene.job(fat("default", "second", 150));
     scene.job(fat("default", "third", 20));
     scene.plan();
     assert_eq!(scene.states("third"), ["n1 waits: TooManyOrders"]);

@@ -77,10 +77,10 @@ impl Scene {
 
     /// Reads the Secrets that jobs name, as a controller does.
     pub(crate) fn read(&mut self) {
-        for (id, wanted) in self.world.wanted_secrets() {
-            let found = self.secrets.get(&id).cloned().unwrap_or(Found::Missing);
-            let found = wanted.images.into_keys().map(|key| (key, found.clone())).collect();
-            self.world.apply(Event::Secret(id, found, self.now));
+        for (id, wanted) in self.world.wanted_secrets().iter() {
+            let found = self.secrets.get(id).cloned().unwrap_or(Found::Missing);
+            let found = wanted.images.keys().map(|key| (*key, found.clone())).collect();
+            self.world.apply(Event::Secret(id.clone(), found, self.now));
         }
     }
 
@@ -90,7 +90,8 @@ impl Scene {
         self.put(job);
     }
 
-    fn put(&mut self, job: Job) {
+    /// A job as it is.
+    pub(crate) fn put(&mut self, job: Job) {
         for image in &job.images {
             self.images.insert(key(&image.written), image.written.clone());
         }
@@ -106,8 +107,8 @@ impl Scene {
     }
 
     pub(crate) fn delete(&mut self, name: &str) {
-        self.jobs.remove(name);
-        self.world.apply(Event::JobGone(id(name)));
+        let id = self.jobs.remove(name).map_or_else(|| id(name), |job| job.id);
+        self.world.apply(Event::JobGone(id));
     }
 
     pub(crate) fn pass(&mut self, seconds: i64) {
@@ -190,7 +191,7 @@ impl Scene {
         let open = |key: Key, order: Option<Order>| {
             let order = order.filter(|order| !order.hold)?;
             let report = self.reports.get(node).and_then(|reports| reports.get(&key));
-            report.is_none_or(|report| !report.ended() || report.asked < order.asked).then_some((key, order))
+            report.is_none_or(|report| !report.ended() || report.asked != order.asked).then_some((key, order))
         };
         let question = || open(key.question(), self.question(node, image));
         let any = || self.order(node, image).map(|order| (key, order));
@@ -279,7 +280,8 @@ impl Scene {
 
     /// `node: state` for each node of a job.
     pub(crate) fn states(&self, name: &str) -> Vec<String> {
-        let views = self.world.nodes(&id(name), self.now);
+        let id = self.jobs.get(name).map_or_else(|| id(name), |job| job.id.clone());
+        let views = self.world.nodes(&id, self.now);
         let state = |state: &NodeState| match state {
             NodeState::Succeeded => "done".to_string(),
             NodeState::Pulling => "pulls".to_string(),

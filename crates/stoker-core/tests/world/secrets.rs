@@ -1,10 +1,12 @@
 //! Secrets of jobs: read by name, their logins merged into orders, missed by name.
 
+use std::sync::Arc;
+
 use stoker_core::model::{Found, LoginId, Offer, SecretId};
-use stoker_core::world::{MOST_LOGINS, NodeState};
+use stoker_core::world::{MOST_LOGINS, NodeState, NodeTroubles};
 use stoker_core::{Event, Job, JobId, Reason, Stage};
 
-use crate::build::{id, job, key, secs};
+use crate::build::{GUEST, OTHER, id, job, key, kind, secs};
 use crate::scene::{NOTHING, Scene};
 
 const WEB: &str = "web@sha256:w";
@@ -62,7 +64,7 @@ fn a_node_is_asked_when_the_secrets_were_read() {
     scene.reads = false;
     scene.secret("a", "one");
     scene.job(with_secrets("web", &["a"]));
-    let wanted: Vec<SecretId> = scene.world.wanted_secrets().into_keys().collect();
+    let wanted: Vec<SecretId> = scene.world.wanted_secrets().keys().cloned().collect();
     assert_eq!(wanted, [secret("a")]);
     scene.pass(60);
     assert_eq!(scene.plan(), NOTHING, "as long as it takes");
@@ -73,15 +75,34 @@ fn a_node_is_asked_when_the_secrets_were_read() {
     assert_eq!(scene.ordered(), [login("one")]);
 }
 
+/// One namespace may have thousands of jobs with many Secrets and images each: who else plans does not go through all of them.
+#[test]
+fn what_is_to_be_read_is_computed_again_only_where_a_job_with_secrets_has_changed() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(with_secrets("web", &["a"]));
+    scene.plan();
+    let first = scene.world.wanted_secrets();
+    scene.job(job("plain", &[WEB]));
+    scene.plan();
+    assert!(Arc::ptr_eq(&first, &scene.world.wanted_secrets()), "a job without Secrets changes nothing");
+    let mut guest = job(GUEST, &[WEB]);
+    guest.images[0].secrets.push(SecretId::new(id(GUEST).namespace(), "b"));
+    scene.job(guest);
+    scene.plan();
+    let second = scene.world.wanted_secrets();
+    assert_eq!(second.len(), 2);
+    assert!(Arc::ptr_eq(&first[&secret("a")], &second[&secret("a")]), "that of another namespace is the same value");
+}
+
 #[test]
 fn secrets_are_read_for_jobs_that_run_and_of_their_own_namespace_alone() {
     let mut scene = Scene::of(&["n1"]);
     let mut web = with_secrets("web", &["a"]);
     web.images[0].secrets.push(SecretId::new("kube-system", "token"));
     scene.job(web);
-    let wanted = |scene: &Scene| scene.world.wanted_secrets();
-    assert_eq!(wanted(&scene).keys().collect::<Vec<_>>(), [&secret("a")]);
-    assert_eq!(wanted(&scene)[&secret("a")].images.keys().collect::<Vec<_>>(), [&key(WEB)]);
+    let wanted = |scene: &mut Scene| scene.world.wanted_secrets();
+    assert_eq!(wanted(&mut scene).keys().collect::<Vec<_>>(), [&secret("a")]);
+    assert_eq!(wanted(&mut scene)[&secret("a")].images.keys().collect::<Vec<_>>(), [&key(WEB)]);
     // Even if somebody read it, nobody would use it.
     scene.holds(secret("a"), Found::Logins(Vec::new()));
     let stolen = [(key(WEB), logins(&["stolen"]))].into();
@@ -89,13 +110,13 @@ fn secrets_are_read_for_jobs_that_run_and_of_their_own_namespace_alone() {
     scene.plan();
     assert_eq!(scene.ordered(), []);
     scene.edit("web", |job| job.suspend = true);
-    assert!(wanted(&scene).is_empty());
+    assert!(wanted(&mut scene).is_empty());
     scene.edit("web", |job| job.suspend = false);
     scene.plan();
     scene.succeeds("n1", WEB);
     scene.plan();
     assert_eq!(scene.outcome("web").stage, Stage::Succeeded);
-    assert!(wanted(&scene).is_empty(), "an ended job needs none");
+    assert!(wanted(&mut scene).is_empty(), "an ended job needs none");
 }
 
 #[test]
@@ -488,4 +509,73 @@ fn what_was_tried_for_one_job_is_not_tried_again_because_another_asked() {
     for name in ["first", "second"] {
         assert_eq!(scene.states(name), ["n1 failed: Unauthorized", "n2 pulls"], "{name}");
     }
+}
+
+#[test]
+fn an_agent_that_cannot_open_logins_is_no_witness_to_wait_for() {
+    let mut scene = Scene::of_strangers(&["n1", "n2"]);
+    scene.features("n2", &["look", "resolve"]);
+    scene.secret("a", "one");
+    let mut web = job("web", &["web:1"]);
+    web.images[0].secrets = vec![secret("a")];
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    scene.resolves("n1", "web:1", "sha256:a");
+    assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:a"]);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 waits: AgentTooOld"]);
+}
+
+/// A kind that cannot be listed when one of its jobs was just made: that job does not start, and its Secret is never read for it. Orders of
+/// others still lose the login of a Secret that is deleted.
+#[test]
+fn a_frozen_job_that_never_started_keeps_no_login_of_others() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(with_secrets(OTHER, &["b"]));
+    scene.world.apply(Event::Freeze(kind(1)));
+    scene.secret("a", "one");
+    scene.job(with_secrets("web", &["a"]));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.ordered(), [login("one")]);
+    scene.secrets.clear();
+    scene.plan();
+    assert_eq!(scene.ordered(), []);
+}
+
+/// The object of a node has room for so many logins; a job learns which of its own have none.
+#[test]
+fn a_login_that_was_left_out_of_a_node_is_said() {
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.secret("a", "large");
+    scene.job(with_secrets("web", &["a"]));
+    scene.plan();
+    assert!(scene.outcome("web").secrets.is_empty());
+    let troubles = NodeTroubles { left_out: [login("large")].into(), ..NodeTroubles::default() };
+    scene.world.set_troubles("n2", troubles);
+    scene.plan();
+    let said = &scene.outcome("web").secrets[0];
+    assert_eq!((said.secret.clone(), said.reason), (secret("a"), Reason::SecretUnusable));
+    assert!(said.message.starts_with("the object of node n2 has no room for a login of Secret default/a"), "{said:?}");
+    scene.fails("n2", WEB, Reason::Unauthorized);
+    scene.plan();
+    let failed = &scene.outcome("web").failures[0];
+    assert_eq!(failed.reason, Reason::SecretUnusable);
+    scene.world.set_troubles("n2", NodeTroubles::default());
+    scene.plan();
+    assert!(scene.outcome("web").secrets.is_empty(), "there is room again");
+}
+
+#[test]
+fn an_order_that_the_api_server_refuses_is_said() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    scene.job(job("web", &[WEB]));
+    scene.job(job("db", &["db@sha256:d"]));
+    scene.plan();
+    let troubles = NodeTroubles { refused: [(key(WEB), "too many labels".into())].into(), ..NodeTroubles::default() };
+    scene.world.set_troubles("n3", troubles.clone());
+    scene.world.set_troubles("n2", troubles);
+    scene.plan();
+    let refused = &scene.outcome("web").refused;
+    assert_eq!((refused.len(), refused[0].image.as_str(), refused[0].nodes), (1, WEB, 2));
+    assert_eq!((refused[0].node.as_ref(), refused[0].why.as_str()), ("n2", "too many labels"));
+    assert!(scene.outcome("db").refused.is_empty());
 }

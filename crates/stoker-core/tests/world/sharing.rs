@@ -1,7 +1,7 @@
 //! One pull and one report serve all jobs that want an image on a node.
 
 use stoker_core::model::{Completion, Job, Policy};
-use stoker_core::{Reason, Stage};
+use stoker_core::{Phase, Reason, Stage};
 
 use crate::build::{id, job, of_namespace, secs};
 use crate::scene::{NOTHING, Scene};
@@ -396,33 +396,154 @@ fn an_agent_whose_clock_is_wrong_fails_no_job_early_and_none_never() {
     }
 }
 
-/// Two jobs of one namespace of which each would have tried longer in its way, and one asks for more: a node on which everything fails has
-/// failed for both, and is not asked for ever.
+/// Two jobs of which each would have tried longer in its way, and one asks for more, in one namespace or in two: a node on which everything
+/// fails has failed for both after a few asks, and is not asked for ever.
 #[test]
 fn jobs_with_different_terms_do_not_wake_each_other_for_ever() {
-    let mut scene = Scene::of_strangers(&["n1", "n2"]);
-    let mut asks = Vec::new();
-    for (name, retries, timeout, policy) in [("a", 2, 60, Policy::IfNotPresent), ("b", 0, 600, Policy::Always)] {
-        let mut job = job(name, &["web:1"]);
-        (job.pull.retries, job.pull.timeout, job.pull.policy) = (retries, secs(timeout), policy);
-        // None of them ends meanwhile.
-        job.completion = Completion::Continuous { resync: secs(86_400) };
-        scene.job(job);
-        loop {
-            let plan = scene.plan();
-            scene.pass(1);
-            if plan.is_empty() {
-                break;
-            }
-            for ask in &plan {
-                match ask.as_str() {
-                    "n2 asks for web:1" => scene.report_question("n2", "web:1", "sha256:a"),
-                    ask if ask.starts_with("n2") => scene.succeeds("n2", "web:1"),
-                    _ => scene.fails("n1", "web:1", Reason::NotFound),
+    for (other, policy) in [
+        ("default", Policy::IfNotPresent),
+        ("default", Policy::Always),
+        ("other", Policy::IfNotPresent),
+        ("other", Policy::Always),
+    ] {
+        let mut scene = Scene::of_strangers(&["n1", "n2"]);
+        let mut asks = Vec::new();
+        for (name, namespace, retries, timeout, policy) in
+            [("a", "default", 2, 60, Policy::IfNotPresent), ("b", other, 0, 600, policy)]
+        {
+            let mut job = job(name, &["web:1"]);
+            (job.pull.retries, job.pull.timeout, job.pull.policy) = (retries, secs(timeout), policy);
+            // None of them ends meanwhile.
+            job.completion = Completion::Continuous { resync: secs(86_400) };
+            scene.job(of_namespace(namespace, job));
+            loop {
+                let plan = scene.plan();
+                scene.pass(1);
+                if plan.is_empty() {
+                    break;
                 }
+                for ask in &plan {
+                    match ask.as_str() {
+                        "n2 asks for web:1" => scene.report_question("n2", "web:1", "sha256:a"),
+                        ask if ask.starts_with("n2") => scene.succeeds("n2", "web:1"),
+                        _ => scene.fails("n1", "web:1", Reason::NotFound),
+                    }
+                }
+                asks.push(plan);
+                assert!(asks.len() < 16, "{other}, {policy:?}: it goes on and on: {asks:#?}");
             }
-            asks.push(plan);
-            assert!(asks.len() < 16, "it goes on and on: {asks:#?}");
         }
     }
+}
+
+/// What was made more generous for the sake of a job of another namespace stays so while that job wants the image, and no longer. A job
+/// that wants it and has not failed there changes nobody's terms.
+#[test]
+fn an_order_after_a_failure_has_the_patience_of_all_who_want_the_image() {
+    let mut scene = Scene::of(&["n1"]);
+    let continuous = |name: &str, namespace: &str, retries: u32, timeout: u64| {
+        let mut job = of_namespace(namespace, job(name, &[WEB]));
+        (job.pull.retries, job.pull.timeout) = (retries, secs(timeout));
+        job.completion = Completion::Continuous { resync: secs(86_400) };
+        job
+    };
+    let terms = |scene: &Scene| {
+        let pull = scene.order("n1", WEB).unwrap().terms.pull;
+        (pull.retries, pull.timeout.as_secs())
+    };
+    scene.job(continuous("quick", "default", 2, 60));
+    let mut paused = continuous("slow", "other", 0, 600);
+    paused.parallelism = 0;
+    scene.job(paused);
+    scene.plan();
+    assert_eq!(terms(&scene), (2, 60));
+    scene.fails("n1", WEB, Reason::NotFound);
+    assert_eq!(scene.plan(), NOTHING);
+    scene.edit("slow", |job| job.parallelism = 1);
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(terms(&scene), (2, 600));
+    scene.edit("quick", |job| job.pull.retries = 1);
+    scene.plan();
+    assert_eq!(terms(&scene), (1, 600));
+    scene.delete("quick");
+    assert_eq!(scene.plan(), ["n1 keeps web@sha256:w"]);
+    assert_eq!(terms(&scene), (0, 600));
+}
+
+/// A node has some image of the name. Somebody who wants what the tag means now is held up by a registry: who is content with any image has it,
+/// and neither waits nor fails.
+#[test]
+fn an_image_that_is_there_is_enough_beside_a_stranger_who_wants_the_newest() {
+    let strict = || {
+        let mut job = endless("stranger", "web:1");
+        job.pull.policy = Policy::Always;
+        job
+    };
+    let stalls = |report: &mut stoker_core::model::Report| report.present = true;
+    // The question is under way.
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(strict());
+    assert_eq!(scene.plan(), ["n1 asks for web:1"]);
+    scene.report("n1", "web:1", stalls);
+    scene.job(hasty("mine", "web:1"));
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.outcome("mine").stage, Stage::Succeeded);
+    // The pull is under way, and has failed.
+    for phase in [Phase::Pulling, Phase::Failed] {
+        let mut scene = Scene::of(&["n1"]);
+        scene.job(strict());
+        scene.plan();
+        scene.resolves("n1", "web:1", "sha256:b");
+        assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:b"]);
+        scene.job(hasty("mine", "web:1"));
+        scene.plan();
+        scene.report("n1", "web:1", |report| (report.present, report.phase) = (true, phase));
+        scene.plan();
+        assert_eq!(scene.outcome("mine").stage, Stage::Succeeded, "{phase:?}");
+    }
+    // It counts for no other job, on no other node, and no longer than the node is heard.
+    let mut scene = Scene::of(&["n1", "n2"]);
+    scene.job(strict());
+    scene.plan();
+    scene.report("n1", "web:1", stalls);
+    scene.pass(60);
+    scene.acknowledge = false;
+    scene.job(job("mine", &["web:1"]));
+    scene.plan();
+    assert_eq!(scene.states("mine"), ["n1 done", "n2 waits: Unresolved"]);
+    let mut newest = job("newest", &["web:1"]);
+    newest.pull.policy = Policy::Always;
+    scene.job(newest);
+    scene.plan();
+    assert_eq!(scene.states("newest"), ["n1 waits: Unresolved", "n2 waits: Unresolved"]);
+    scene.report("n1", "web:1", |report| report.present = false);
+    scene.plan();
+    assert_eq!(scene.states("mine"), ["n1 waits: Unresolved", "n2 waits: Unresolved"], "somebody has removed it");
+    scene.report("n1", "web:1", stalls);
+    scene.plan();
+    assert_eq!(scene.states("mine")[0], "n1 done");
+    scene.pass(600);
+    scene.plan();
+    assert_ne!(scene.states("mine")[0], "n1 done", "nothing is heard of the node any more");
+}
+
+/// The orders of a job that has ended stay until the next write. What they say was true when the job ended: a job that begins later has the
+/// node look for itself.
+#[test]
+fn what_an_ended_order_says_is_there_is_looked_for_again() {
+    let mut scene = Scene::of(&["n1"]);
+    let mut newest = job("newest", &["web:1"]);
+    newest.pull.policy = Policy::Always;
+    scene.job(newest);
+    scene.plan();
+    scene.report("n1", "web:1", |report| report.present = true);
+    scene.resolves("n1", "web:1", "sha256:b");
+    scene.plan();
+    scene.succeeds("n1", "web:1");
+    scene.plan();
+    assert_eq!(scene.outcome("newest").stage, Stage::Succeeded);
+    scene.pass(5);
+    scene.job(job("mine", &["web:1"]));
+    assert_ne!(scene.plan(), NOTHING, "the node is asked");
+    assert_ne!(scene.outcome("mine").stage, Stage::Succeeded);
 }

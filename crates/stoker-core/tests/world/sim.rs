@@ -2,19 +2,26 @@
 //! real one; everything else is as simple as it can be.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use stoker_core::model::{Job, Node, Order, Report};
-use stoker_core::world::OrderWrite;
-use stoker_core::{Ask, Event, JobId, Key, Outcome, Phase, Pin, Plan, Policy, Reason, Stage, World};
+use stoker_core::model::{Job, Node, NodeName, Order, Report};
+use stoker_core::world::{OrderWrite, WantedSecrets};
+use stoker_core::{Ask, Event, JobId, Key, Origin, Outcome, PeerFacts, Phase, Pin, Plan, Policy, Reason, Stage, World};
 
 use crate::build::{GUEST, KINDS, OTHER, at, id, kind, node, pulling, secs};
 use crate::history::{Happening, IMAGES, SECRETS, Work, found};
 
-pub(crate) const NODES: [&str; 4] = ["n1", "n2", "n3", "n4"];
+pub(crate) const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", FOREIGN];
+/// A node without an agent of ours.
+pub(crate) const FOREIGN: &str = "f1";
+/// What it says that tags mean; nobody has asked it.
+pub(crate) const FOREIGN_WORD: &str = "sha256:foreign";
 /// What an agent says that was taken over.
 pub(crate) const LIE: &str = "sha256:lie";
 pub(crate) const LIAR: &str = "n2";
+/// A node that has some image of every name.
+const HAS_ALL: &str = "n3";
 const JOBS: [&str; 3] = ["a", GUEST, OTHER];
 
 /// What the API server keeps of one agent.
@@ -23,6 +30,7 @@ pub(crate) struct AgentObject {
     pub(crate) orders: BTreeMap<Key, Order>,
     pub(crate) reports: BTreeMap<Key, Report>,
     pub(crate) features: BTreeSet<String>,
+    pub(crate) peer: Option<PeerFacts>,
 }
 
 /// A write that was planned and has not arrived.
@@ -46,6 +54,8 @@ pub(crate) struct Sim {
     pub(crate) jobs: BTreeMap<&'static str, Job>,
     pub(crate) nodes: BTreeMap<&'static str, Node>,
     pub(crate) agents: BTreeMap<&'static str, AgentObject>,
+    /// The peer groups of nodes that have one of their own.
+    groups: BTreeMap<&'static str, &'static str>,
     /// The content of each Secret.
     pub(crate) secrets: BTreeMap<&'static str, u8>,
     under_way: VecDeque<Write>,
@@ -60,22 +70,27 @@ pub(crate) struct Sim {
     frozen: BTreeSet<usize>,
     /// Whether the API server ever lost what it had acknowledged.
     pub(crate) rolled_back: bool,
+    /// Since when the World has listened: the silence before does not count.
+    pub(crate) listening: Timestamp,
     /// Every event that the World was given, for those who want to give them to another.
     pub(crate) events: Vec<Event>,
     /// The stage that was last said of each job.
     said: BTreeMap<JobId, Stage>,
     /// Registries move tags: every fourth answer is a new digest.
     answers: u64,
+    /// Whether plans say which nodes to look at.
+    pub(crate) tells_nodes: bool,
 }
 
 impl Sim {
     pub(crate) fn new() -> Self {
         let mut sim = Self {
-            world: World::new(),
+            world: relaying(),
             now: at(0),
             jobs: BTreeMap::new(),
             nodes: BTreeMap::new(),
             agents: BTreeMap::new(),
+            groups: BTreeMap::new(),
             secrets: BTreeMap::new(),
             under_way: VecDeque::new(),
             late: VecDeque::new(),
@@ -84,9 +99,11 @@ impl Sim {
             saved: None,
             frozen: BTreeSet::new(),
             rolled_back: false,
+            listening: at(0),
             events: Vec::new(),
             said: BTreeMap::new(),
             answers: 0,
+            tells_nodes: false,
         };
         for n in 0..NODES.len() {
             sim.happen(&Happening::Node { node: n, ready: true, main: true });
@@ -117,7 +134,10 @@ impl Sim {
                     let mut job = Job { uid: old.uid.clone(), ..wish.job(name, old.created) };
                     (job.suspend, job.generation) = (old.suspend, old.generation + 1);
                     // An edit of a job that ended is a new run.
-                    job.started = old.started.filter(|_| old.ended.is_none());
+                    job.started = old.started.filter(|_| old.ended.is_none() && !job.is_standing());
+                    if job.is_standing() && old.is_standing() {
+                        job.names = old.names.clone();
+                    }
                     self.put_job(name, job);
                 }
             }
@@ -139,13 +159,32 @@ impl Sim {
                     }
                 }
             }
+            Happening::Tag { job, node, tag } => {
+                let name = JOBS[job % JOBS.len()];
+                if let Some(mut job) = self.jobs.get(name).filter(|job| job.is_standing()).cloned() {
+                    let node = NODES[node % NODES.len()].into();
+                    let mut names = job.names.as_deref().cloned().unwrap_or_default();
+                    match tag {
+                        true => names.insert(node, self.now),
+                        false => names.remove(&node),
+                    };
+                    job.names = Some(Arc::new(names));
+                    self.put_job(name, job);
+                }
+            }
             Happening::Node { node: n, ready, main } => {
                 let name = NODES[n % NODES.len()];
                 let mut node = node(name);
+                node.foreign = name == FOREIGN;
                 node.ready = *ready;
                 node.ready_changed = Some(self.now);
                 if !main {
                     node.labels.clear();
+                }
+                let zone = if n % NODES.len() < 2 { "east" } else { "west" };
+                node.labels.insert("topology.kubernetes.io/zone".into(), zone.into());
+                if let Some(group) = self.groups.get(name) {
+                    node.labels.insert("stoker.dev/peer-group".into(), (*group).into());
                 }
                 self.nodes.insert(name, node.clone());
                 self.tell(Event::Node(node));
@@ -182,11 +221,29 @@ impl Sim {
             Happening::Read => self.read(),
             Happening::Features { node, sealed } => {
                 let name = NODES[node % NODES.len()];
-                if let Some(agent) = self.agents.get_mut(name) {
-                    let all = ["look", "resolve", "sealed"].iter().filter(|feature| *sealed || **feature != "sealed");
+                if let Some(agent) = self.agents.get_mut(name).filter(|_| name != FOREIGN) {
+                    let all = ["look", "resolve", "sealed", "peers"];
+                    let all = all.iter().filter(|feature| *sealed || **feature != "sealed");
                     agent.features = all.map(|feature| feature.to_string()).collect();
                     let features = agent.features.clone();
                     self.tell(Event::Features(name.into(), features));
+                }
+            }
+            Happening::Group { node, group } => {
+                let name = NODES[node % NODES.len()];
+                match group {
+                    Some(group) => self.groups.insert(name, group),
+                    None => self.groups.remove(name),
+                };
+                if let Some(Node { ready, labels, .. }) = self.nodes.get(name) {
+                    let (ready, main) = (*ready, labels.contains_key("pool"));
+                    self.happen(&Happening::Node { node: *node, ready, main });
+                }
+            }
+            Happening::Peer { node, facts } => self.publish(NODES[node % NODES.len()], facts.clone()),
+            Happening::Peers { facts } => {
+                for name in NODES {
+                    self.publish(name, Some(facts.clone()));
                 }
             }
             Happening::Pass { seconds } => self.now += secs(u64::try_from(*seconds).unwrap()),
@@ -214,22 +271,32 @@ impl Sim {
                 self.under_way.clear();
                 self.late.clear();
                 self.world = self.restarted();
+                self.world.tell_nodes(self.tells_nodes);
+                self.listening = at(0);
             }
         }
         None
     }
 
+    /// An agent says where it serves, and how fast it is.
+    fn publish(&mut self, name: &'static str, facts: Option<PeerFacts>) {
+        if let Some(agent) = self.agents.get_mut(name) {
+            agent.peer = facts.clone();
+            self.tell(Event::Peer(name.into(), facts));
+        }
+    }
+
     /// Reads the Secrets that jobs name.
     pub(crate) fn read(&mut self) {
-        self.contents(&self.world).into_iter().for_each(|event| self.tell(event));
+        let wanted = self.world.wanted_secrets();
+        self.contents(&wanted).into_iter().for_each(|event| self.tell(event));
     }
 
     /// What is found in the Secrets that the jobs of a World name.
-    fn contents(&self, world: &World) -> Vec<Event> {
-        let wanted = world.wanted_secrets().into_iter();
-        let read = wanted.map(|(id, wanted)| {
+    fn contents(&self, wanted: &WantedSecrets) -> Vec<Event> {
+        let read = wanted.iter().map(|(id, wanted)| {
             let found = found(self.secrets.get(id.name.as_str()).copied());
-            Event::Secret(id, wanted.images.into_keys().map(|key| (key, found.clone())).collect(), self.now)
+            Event::Secret(id.clone(), wanted.images.keys().map(|key| (*key, found.clone())).collect(), self.now)
         });
         read.collect()
     }
@@ -319,9 +386,11 @@ impl Sim {
             }
             self.tell(Event::Reports(name.into(), agent.reports.clone()));
             self.tell(Event::Features(name.into(), agent.features.clone()));
+            self.tell(Event::Peer(name.into(), agent.peer.clone()));
             self.agents.insert(name, agent);
         }
         self.world.listening(self.now);
+        self.listening = self.now;
     }
 
     pub(crate) fn plan(&mut self) -> Plan {
@@ -416,7 +485,7 @@ impl Sim {
     fn work(&mut self, name: &'static str, order: usize, work: Work) {
         let Some(agent) = self.agents.get_mut(name) else { return };
         let open = agent.orders.iter().filter(|(key, order)| {
-            !order.hold && agent.reports.get(key).is_none_or(|report| !report.ended() || report.asked < order.asked)
+            !order.hold && agent.reports.get(key).is_none_or(|report| !report.ended() || report.asked != order.asked)
         });
         let open: Vec<(Key, Order)> = open.map(|(key, order)| (*key, order.clone())).collect();
         let Some((key, order)) = open.get(order % open.len().max(1)).cloned() else { return };
@@ -432,6 +501,7 @@ impl Sim {
         };
         match (work, &order.ask) {
             (Work::Lie, _) if name != LIAR => return,
+            (Work::Starve | Work::Lag | Work::Accuse | Work::Move | Work::Rest, Ask::Look | Ask::Resolve) => return,
             (Work::Begin, _) => report.bytes.done = 50,
             (Work::Succeed, Ask::Resolve | Ask::Look) if content => report.phase = Phase::Succeeded,
             (_, Ask::Look) => fail(&mut report, Reason::Unresolved),
@@ -450,7 +520,24 @@ impl Sim {
                 report.phase = Phase::Succeeded;
                 report.digest = pin.as_ref().or(report.pin.as_ref()).map(|pin| pin.digest.clone());
                 report.bytes.done = 100;
+                report.finished = Some(self.now);
             }
+            (Work::Starve | Work::Lag | Work::Accuse, _) if order.upstream => return,
+            (Work::Starve, _) => {
+                report.reason = Some(Reason::NoSource);
+                report.bad = order.peers.iter().map(|peer| peer.node.clone()).collect();
+            }
+            (Work::Lag, _) => report.reason = Some(Reason::Lagging),
+            (Work::Accuse, _) => {
+                report.reason = Some(Reason::PeerLied);
+                report.bad = order.peers.iter().take(1).map(|peer| peer.node.clone()).collect();
+            }
+            (Work::Move, _) => {
+                let source: Option<NodeName> = order.peers.last().map(|peer| peer.node.clone());
+                report.from = source.map(Origin::Peer);
+                report.reason = None;
+            }
+            (Work::Rest, _) => report.reason = Some(Reason::Unreachable),
             // It was not asked, and says so of an ask that is still to come.
             (Work::Lie, _) => {
                 let asked = if report.asked.as_second() % 2 == 0 { order.asked } else { self.now + secs(5) };
@@ -465,6 +552,10 @@ impl Sim {
             (Work::Refuse, _) => fail(&mut report, Reason::Unauthorized),
             (Work::Fail | Work::Unable, _) => fail(&mut report, Reason::NotFound),
         }
+        if name == FOREIGN && report.pin.is_some() {
+            report.pin = Some(Pin::new(order.asked, FOREIGN_WORD));
+        }
+        report.present = name == HAS_ALL && !content && report.phase != Phase::Succeeded;
         agent.reports.insert(key, report);
         // What it has to say no more goes along: it is no reason to write.
         agent.reports.retain(|key, _| agent.orders.contains_key(key));
@@ -474,9 +565,10 @@ impl Sim {
 
     /// A World that was made from the API objects, and that has read the Secrets.
     pub(crate) fn restarted(&self) -> World {
-        let mut world = World::new();
+        let mut world = relaying();
         self.objects().into_iter().for_each(|event| world.apply(event));
-        self.contents(&world).into_iter().for_each(|event| world.apply(event));
+        let wanted = world.wanted_secrets();
+        self.contents(&wanted).into_iter().for_each(|event| world.apply(event));
         world
     }
 
@@ -491,6 +583,7 @@ impl Sim {
                 Event::Orders((*name).into(), agent.orders.clone()),
                 Event::Reports((*name).into(), agent.reports.clone()),
                 Event::Features((*name).into(), agent.features.clone()),
+                Event::Peer((*name).into(), agent.peer.clone()),
             ]
         });
         frozen.chain(jobs).chain(nodes).chain(agents).collect()
@@ -498,7 +591,7 @@ impl Sim {
 
     /// Every agent finishes every order that it has; one fails and one is refused.
     pub(crate) fn all_work(&mut self) {
-        let ends = [Work::Succeed, Work::Fail, Work::Succeed, Work::Refuse];
+        let ends = [Work::Succeed, Work::Fail, Work::Succeed, Work::Refuse, Work::Refuse];
         for (name, end) in NODES.into_iter().zip(ends) {
             // A question and an order for each image.
             for _ in 0..2 * IMAGES.len() {
@@ -507,6 +600,13 @@ impl Sim {
             }
         }
     }
+}
+
+/// A World in which nodes that serve others are read from.
+pub(crate) fn relaying() -> World {
+    let mut world = World::new();
+    world.relay(true);
+    world
 }
 
 /// What a registry says to the node with this order.

@@ -1,8 +1,9 @@
 //! A node's word binds only itself: two must hear the same from the registry before others are told.
 
-use stoker_core::{Ask, Phase, Pin, Policy, Reason};
+use stoker_core::world::NodeState;
+use stoker_core::{Ask, Phase, Pin, Policy, Reason, Waiting};
 
-use crate::build::{at, job, key, names, pulling};
+use crate::build::{at, id, image, job, key, names, of_namespace, pulling};
 use crate::scene::{NOTHING, Scene};
 
 fn scene(nodes: &[&str]) -> Scene {
@@ -152,6 +153,32 @@ fn after_three_that_could_not_reach_the_registry_one_answer_counts() {
     assert_eq!(scene.outcome("web").alone, ["web:1"]);
 }
 
+/// Nodes that another namespace asks, and that cannot reach the registry or say so because they were taken over, prove nothing about the
+/// nodes of this job: its tag still takes two witnesses.
+#[test]
+fn failures_of_nodes_that_others_ask_do_not_make_one_answer_enough() {
+    let mut scene = Scene::of_strangers(&["n1", "n2", "n3", "n4", "x1", "x2", "x3"]);
+    let mut theirs = of_namespace("another", job("theirs", &["web:1"]));
+    theirs.names = names(&["x1", "x2", "x3"]);
+    scene.job(theirs);
+    let mut web = job("web", &["web:1"]);
+    web.names = names(&["n1", "n2", "n3", "n4"]);
+    scene.job(web);
+    assert_eq!(scene.plan(), ["x1 asks for web:1", "x2 asks for web:1"]);
+    scene.fails("x1", "web:1", Reason::Unreachable);
+    scene.fails("x2", "web:1", Reason::Unreachable);
+    assert_eq!(scene.plan(), ["n1 asks for web:1", "n2 asks for web:1", "n3 asks for web:1", "x3 asks for web:1"]);
+    scene.fails("x3", "web:1", Reason::Unreachable);
+    scene.resolves("n1", "web:1", "sha256:lie");
+    scene.plan();
+    assert!(scene.order("n2", "web:1").is_none(), "{:?}", scene.states("web"));
+    scene.resolves("n2", "web:1", "sha256:a");
+    scene.resolves("n3", "web:1", "sha256:a");
+    let writes = scene.plan();
+    assert!(writes.iter().all(|write| write.ends_with("pulls web:1 at sha256:a")), "{writes:?}");
+    assert!(scene.outcome("web").alone.is_empty());
+}
+
 #[test]
 fn a_slow_witness_is_followed_by_others_and_holds_nobody_up_where_there_are_none() {
     let mut scene = scene(&["n1", "n2", "n3"]);
@@ -253,23 +280,97 @@ fn an_answer_to_an_ask_of_the_far_future_stalls_no_tag() {
     }
 }
 
-/// What an agent says of a later ask than it was given counts for the one that it was given, and not for the next one.
+/// A report of a later ask than its order makes is about another order: the clock was set back since, or the agent lies. Whatever it says,
+/// the order is under way, and the answer that names its ask is the one that counts.
 #[test]
-fn an_answer_ahead_of_its_order_is_not_an_answer_to_later_jobs() {
+fn an_answer_to_a_later_ask_is_no_answer() {
     let image = "web@sha256:w";
-    let mut scene = Scene::of(&["n1"]);
-    scene.job(job("first", &[image]));
+    for ahead in [1, 50, 86_400] {
+        for phase in [Phase::Pulling, Phase::Failed, Phase::Resolved, Phase::Succeeded] {
+            let mut scene = Scene::of(&["n1"]);
+            let mut old = pulling(at(ahead), at(ahead));
+            old.phase = phase;
+            scene.says_unasked("n1", key(image), old);
+            scene.job(job("web", &[image]));
+            assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+            let asked = scene.order("n1", image).unwrap().asked;
+            assert_eq!(asked, at(0), "{phase:?}, {ahead}");
+            assert_eq!(scene.plan(), NOTHING);
+            assert_eq!(scene.states("web"), ["n1 pulls"], "{phase:?}, {ahead}");
+            scene.succeeds("n1", image);
+            scene.plan();
+            assert_eq!(scene.outcome("web").succeeded, 1, "{phase:?}, {ahead}");
+        }
+    }
+}
+
+/// The same of what a tag means, where all nodes have answered when the clock was ahead.
+#[test]
+fn what_was_said_before_the_clock_was_set_back_is_asked_again() {
+    for ahead in [1, 50, 86_400] {
+        let mut scene = Scene::of_strangers(&["n1", "n2"]);
+        for node in ["n1", "n2"] {
+            let mut old = pulling(at(ahead), at(ahead));
+            (old.phase, old.pin) = (Phase::Resolved, Some(Pin::new(at(ahead), "sha256:old")));
+            scene.says_unasked(node, key("web:1").question(), old);
+        }
+        scene.job(job("web", &["web:1"]));
+        assert_eq!(scene.plan(), ["n1 asks for web:1", "n2 asks for web:1"]);
+        scene.resolves("n1", "web:1", "sha256:a");
+        scene.resolves("n2", "web:1", "sha256:a");
+        assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:a", "n2 pulls web:1 at sha256:a"], "{ahead}");
+    }
+}
+
+/// The last node that could still have been asked joins a slow pull of another job: then the word of the other one is enough, in the same
+/// plan.
+#[test]
+fn a_node_that_joins_a_pull_is_nobody_to_wait_for() {
+    let mut scene = Scene::of_strangers(&["n1", "n2"]);
+    let mut other = job("other", &["web:1"]);
+    other.parallelism = 1;
+    scene.job(other);
+    scene.job(job("edited", &["db:1"]));
     scene.plan();
-    let ahead = at(50);
-    scene.report("n1", image, |report| (report.phase, report.asked) = (Phase::Succeeded, ahead));
+    scene.report_question("n1", "web:1", "sha256:a");
+    scene.cannot_resolve("n2", "web:1");
+    assert_eq!(scene.plan(), ["n2 pulls web:1 at any digest"]);
+    scene.pass(40);
     scene.plan();
-    assert_eq!(scene.outcome("first").succeeded, 1, "the API server may have lost the order that this answers");
-    scene.pass(20);
-    scene.job(job("second", &[image]));
-    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
-    assert!(
-        scene.order("n1", image).unwrap().asked > ahead,
-        "within the skew of clocks the next ask is later than the answer"
-    );
-    assert_eq!(scene.states("second"), ["n1 pulls"]);
+    scene.edit("edited", |job| job.images = vec![image("web:1")]);
+    scene.plan();
+    assert_eq!(scene.states("edited"), ["n1 pulls", "n2 pulls"]);
+}
+
+/// The last node that could still have been asked has to pull, and then the nodes that have answered go by their own word, in the same plan.
+#[test]
+fn a_node_that_must_pull_is_nobody_to_wait_for() {
+    let mut scene = scene(&["n1", "n2", "n3"]);
+    scene.plan();
+    scene.pass(40);
+    assert_eq!(scene.plan(), ["n3 asks for web:1"], "the others are slow");
+    scene.resolves("n1", "web:1", "sha256:a");
+    scene.cannot_resolve("n2", "web:1");
+    scene.fails("n3", "web:1", Reason::NotFound);
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls", "n3 failed: NotFound"]);
+}
+
+/// A pull may take long: nodes that are at it are asked about other images all the same, and nobody waits for a node that is not asked.
+#[test]
+fn a_node_that_pulls_is_asked_about_another_image() {
+    let mut scene = Scene::of_strangers(&["n1", "n2", "n3"]);
+    let mut web = job("web", &["db@sha256:d"]);
+    web.parallelism = 2;
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 pulls db@sha256:d at sha256:d", "n2 pulls db@sha256:d at sha256:d"]);
+    scene.pass(1);
+    scene.edit("web", |job| job.images.push(image("web:1")));
+    assert_eq!(scene.plan(), ["n1 asks for web:1", "n3 asks for web:1"]);
+    scene.report_question("n3", "web:1", "sha256:a");
+    scene.plan();
+    let waiting = scene.world.nodes(&id("web"), scene.now)[2].state.clone();
+    assert!(matches!(&waiting, NodeState::Waiting(Waiting::Unresolved { by, .. }) if by == "n1"), "{waiting:?}");
+    scene.report_question("n1", "web:1", "sha256:a");
+    assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:a", "n2 pulls web:1 at sha256:a"]);
 }

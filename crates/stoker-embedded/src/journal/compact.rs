@@ -30,7 +30,7 @@ pub(super) struct Source {
 }
 
 /// The second file, when it is durable.
-pub(super) struct Snapshot {
+pub(super) struct CompactedFile {
     pub(super) file: File,
     pub(super) index: Index,
     pub(super) end: u64,
@@ -40,7 +40,7 @@ pub(super) struct Snapshot {
 
 /// A snapshot in the making.
 pub(super) struct Running {
-    thread: JoinHandle<io::Result<Snapshot>>,
+    thread: JoinHandle<io::Result<CompactedFile>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -57,7 +57,7 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub(super) fn join(self) -> io::Result<Snapshot> {
+    pub(super) fn join(self) -> io::Result<CompactedFile> {
         self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that wrote it is gone")))
     }
 
@@ -75,12 +75,12 @@ pub(super) fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write(source: &Source, stop: &AtomicBool) -> io::Result<Snapshot> {
+fn write(source: &Source, stop: &AtomicBool) -> io::Result<CompactedFile> {
     discard(&source.target)?;
     // For its owner only: it holds every Secret. Locked before it has the journal's name, so that nobody gets between.
     let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&source.target)?;
     file.try_lock()?;
-    let mut snapshot = Snapshot { file, index: Index::default(), end: HEADER as u64, from: source.end };
+    let mut snapshot = CompactedFile { file, index: Index::default(), end: HEADER as u64, from: source.end };
     let mut record = Record::new(source.revision);
     for (place, span) in source.index.in_file_order() {
         if stop.load(Ordering::Relaxed) {
@@ -100,7 +100,7 @@ fn write(source: &Source, stop: &AtomicBool) -> io::Result<Snapshot> {
     Ok(snapshot)
 }
 
-fn append(source: &Source, snapshot: &mut Snapshot, record: Record) -> io::Result<()> {
+fn append(source: &Source, snapshot: &mut CompactedFile, record: Record) -> io::Result<()> {
     let (bytes, changes) = record.finish().ok_or(io::ErrorKind::FileTooLarge)?;
     source.disk.write(&snapshot.file, snapshot.end, &bytes)?;
     snapshot.index.apply(snapshot.end, changes);
@@ -109,7 +109,7 @@ fn append(source: &Source, snapshot: &mut Snapshot, record: Record) -> io::Resul
 }
 
 /// Copies what was written since the snapshot was taken behind it. Out: the new end.
-pub(super) fn copy_rest(disk: &dyn Disk, from: &File, end: u64, snapshot: &Snapshot) -> io::Result<u64> {
+pub(super) fn copy_rest(disk: &dyn Disk, from: &File, end: u64, snapshot: &CompactedFile) -> io::Result<u64> {
     let (mut read, mut written) = (snapshot.from, snapshot.end);
     let mut piece = vec![0; PIECE];
     while read < end {

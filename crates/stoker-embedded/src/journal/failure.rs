@@ -1,5 +1,5 @@
 //! What can go wrong with the journal: at its opening ([`JournalError`], for whoever starts the server) and at a write
-//! ([`Failure`], for whoever wrote). Each names the file and what to do.
+//! ([`JournalFailure`], for whoever wrote). Each names the file and what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -83,13 +83,13 @@ pub enum JournalError {
 /// Why a write was not made durable. Nothing of it is seen by anyone.
 #[derive(Debug, Clone, Error)]
 #[error("{message}")]
-pub(crate) struct Failure {
+pub(crate) struct JournalFailure {
     /// Whether the disk (or a quota on it) is full, which passes when somebody makes room.
     pub(crate) full: bool,
     message: Arc<str>,
 }
 
-impl Failure {
+impl JournalFailure {
     pub(super) fn of(path: &Path, error: &io::Error) -> Self {
         let full = is_full(error);
         let advice = if full { "make room on that disk and try again" } else { "look at that disk, then try again" };

@@ -38,9 +38,9 @@ impl Faulty {
     }
 
     /// Holds every sync back until what is returned is dropped.
-    pub(crate) fn hold(self: &Arc<Self>) -> Held {
+    pub(crate) fn hold(self: &Arc<Self>) -> HeldDisk {
         *self.closed.lock().unwrap() = true;
-        Held(self.clone())
+        HeldDisk(self.clone())
     }
 
     /// The journal as a power cut would leave it; `None` where there is none.
@@ -58,9 +58,9 @@ impl Faulty {
 }
 
 /// A test that fails while it holds the disk must not wait for it forever.
-pub(crate) struct Held(Arc<Faulty>);
+pub(crate) struct HeldDisk(Arc<Faulty>);
 
-impl Drop for Held {
+impl Drop for HeldDisk {
     fn drop(&mut self) {
         *self.0.closed.lock().unwrap() = false;
         self.0.opened.notify_all();

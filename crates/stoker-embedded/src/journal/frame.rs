@@ -77,13 +77,13 @@ fn number(bytes: &[u8], range: Range<usize>) -> Option<u64> {
 
 /// What the head of a record claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct FrameHead {
     /// Bytes of the body.
     pub(super) len: u32,
     digest: [u8; DIGEST_LEN],
 }
 
-impl Head {
+impl FrameHead {
     /// `None` where no record begins.
     pub(super) fn read(bytes: &[u8; HEAD]) -> Option<Self> {
         let digest = bytes[DIGEST].try_into().ok()?;
@@ -105,13 +105,13 @@ fn digest(len: u32, body: &[u8]) -> [u8; DIGEST_LEN] {
 }
 
 /// One change: where, and where its JSON stands (`None`: the object goes). Positions count from the record's first byte.
-pub(super) type Change = (Place, Option<Range<u64>>);
+pub(super) type IndexChange = (Place, Option<Range<u64>>);
 
 /// A record in the making.
 #[derive(Debug)]
 pub(super) struct Record {
     bytes: Vec<u8>,
-    changes: Vec<Change>,
+    changes: Vec<IndexChange>,
 }
 
 impl Record {
@@ -153,7 +153,7 @@ impl Record {
     }
 
     /// The whole record; `None` where it is longer than a record may be.
-    pub(super) fn finish(mut self) -> Option<(Vec<u8>, Vec<Change>)> {
+    pub(super) fn finish(mut self) -> Option<(Vec<u8>, Vec<IndexChange>)> {
         let len = u32::try_from(self.bytes.len() - HEAD).ok()?;
         let digest = digest(len, &self.bytes[HEAD..]);
         self.bytes[..4].copy_from_slice(&MARKER);
@@ -164,7 +164,7 @@ impl Record {
 }
 
 /// The revision and the changes of a body. A body whose digest fits and that is not understood was written by a defect.
-pub(super) fn read_body(body: &[u8]) -> Result<(u64, Vec<Change>), String> {
+pub(super) fn read_body(body: &[u8]) -> Result<(u64, Vec<IndexChange>), String> {
     let mut at = 0;
     let revision = std::str::from_utf8(line(body, &mut at)?).ok().and_then(|text| text.parse().ok());
     let revision = revision.ok_or("it has no revision")?;
@@ -236,7 +236,7 @@ mod tests {
             }
             let (bytes, changes) = record.finish().unwrap();
             prop_assert!(!bytes[HEAD..].contains(&MARKER[0]), "a marker inside a body");
-            let head = Head::read(bytes[..HEAD].try_into().unwrap()).unwrap();
+            let head = FrameHead::read(bytes[..HEAD].try_into().unwrap()).unwrap();
             prop_assert!(head.fits(&bytes[HEAD..]));
             prop_assert_eq!(read_body(&bytes[HEAD..]).unwrap(), (9, changes.clone()));
             for ((name, value), (at, span)) in names.iter().zip(&changes) {

@@ -1,7 +1,7 @@
 //! Where in the file each object's newest JSON stands. In: the changes of each record. Out: those places, and how many bytes of
 //! the file are still of use. It never reads the file.
 
-use super::frame::Change;
+use super::frame::IndexChange;
 use crate::store::Place;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub(super) struct Index {
 
 impl Index {
     /// Takes the changes of the record that begins at `at`.
-    pub(super) fn apply(&mut self, at: u64, changes: Vec<Change>) {
+    pub(super) fn apply(&mut self, at: u64, changes: Vec<IndexChange>) {
         for (place, span) in changes {
             match span {
                 Some(span) => self.put(place, at + span.start..at + span.end),

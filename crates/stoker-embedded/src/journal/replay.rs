@@ -2,7 +2,7 @@
 //! the last whole write ends; or an error that names the file. It changes nothing, and no content makes it panic.
 
 use super::JournalError;
-use super::frame::{self, HEAD, HEADER, Head, Header, KNOWN_FORMAT, MARKER};
+use super::frame::{self, FrameHead, HEAD, HEADER, Header, KNOWN_FORMAT, MARKER};
 use super::index::Index;
 use crate::object::{Object, text};
 use crate::store::Place;
@@ -101,7 +101,7 @@ fn record(reader: &mut impl Read, left: u64) -> io::Result<Option<Vec<u8>>> {
     }
     let mut head = [0; HEAD];
     reader.read_exact(&mut head)?;
-    let Some(head) = Head::read(&head).filter(|head| u64::from(head.len) <= left - HEAD as u64) else {
+    let Some(head) = FrameHead::read(&head).filter(|head| u64::from(head.len) <= left - HEAD as u64) else {
         return Ok(None);
     };
     let mut body = vec![0; head.len as usize];

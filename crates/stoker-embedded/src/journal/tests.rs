@@ -5,7 +5,7 @@ mod compact;
 mod cut;
 
 use super::faulty::{Faulty, Hasty};
-use super::{Contents, FLOOR, Failure, Journal, JournalError, Row};
+use super::{Contents, FLOOR, Journal, JournalError, JournalFailure, JournalRow};
 use crate::object::{Key, Object};
 use crate::store::{Place, Store};
 use crate::{Api, Settings, setup};
@@ -46,18 +46,18 @@ fn map(name: &str, value: &str) -> ConfigMap {
 /// Names and values of one commit; no value removes.
 type Rows = BTreeMap<&'static str, Option<String>>;
 /// Name to revision and value.
-type State = BTreeMap<String, (u64, String)>;
+type KeptObjects = BTreeMap<String, (u64, String)>;
 
 fn open_hasty(path: &Path) -> Result<(Journal, Contents), JournalError> {
     Journal::open_with(path, Arc::new(Hasty), FLOOR)
 }
 
 /// Writes a commit, and does the same to `state`.
-fn commit(journal: &mut Journal, rows: &Rows, revision: u64, state: &mut State) -> Result<(), Failure> {
+fn commit(journal: &mut Journal, rows: &Rows, revision: u64, state: &mut KeptObjects) -> Result<(), JournalFailure> {
     let row = |(name, value): (&&str, &Option<String>)| {
         let place = Place { table: "v1/maps".to_owned(), key: Key::new("default", name) };
         let object = |value| json!({"metadata": {"namespace": "default", "name": name}, "data": value});
-        Row { place, after: value.as_ref().map(|value| Arc::new(Object::seal(object(value), revision))) }
+        JournalRow { place, after: value.as_ref().map(|value| Arc::new(Object::seal(object(value), revision))) }
     };
     for (name, value) in rows {
         match value {
@@ -68,7 +68,7 @@ fn commit(journal: &mut Journal, rows: &Rows, revision: u64, state: &mut State) 
     journal.commit(&rows.iter().map(row).collect::<Vec<_>>(), revision)
 }
 
-fn state(contents: &Contents) -> State {
+fn state(contents: &Contents) -> KeptObjects {
     let entry = |(place, object): &(Place, Object)| {
         (place.key.name.clone(), (object.revision, object.value["data"].as_str().unwrap().to_owned()))
     };

@@ -2,10 +2,10 @@
 //! and nothing is stored. This server has one user, who holds the token and may do everything.
 
 use super::{ROW, Row, readable};
-use crate::protobuf::{Field, METADATA, Wire};
+use crate::protobuf::{METADATA, Wire, WireField};
 use k8s_openapi::api::{authentication, authorization};
 
-const RESOURCE: &[Field] = &[
+const RESOURCE: &[WireField] = &[
     (1, "namespace", Wire::Text),
     (2, "verb", Wire::Text),
     (3, "group", Wire::Text),

@@ -5,7 +5,7 @@ use super::Place;
 use super::head::Head;
 use super::history::{Event, History};
 use super::watchers::Watchers;
-use crate::journal::{Contents, Failure};
+use crate::journal::{Contents, JournalFailure};
 use crate::kind::{Catalog, Kind};
 use crate::object::{Key, Object};
 use serde_json::json;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Who waits for a batch.
-pub(super) type Waiting = Vec<oneshot::Sender<Result<(), Failure>>>;
+pub(super) type Waiting = Vec<oneshot::Sender<Result<(), JournalFailure>>>;
 
 /// A time in which nothing was rolled back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub(super) struct State {
     pub(super) closing: bool,
     /// How often changes were rolled back, and why the last time.
     pub(super) era: Era,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<JournalFailure>,
     /// Objects of the journal whose kind is not defined (yet).
     pub(super) unclaimed: BTreeMap<String, BTreeMap<Key, Arc<Object>>>,
 }
@@ -139,7 +139,7 @@ impl State {
     }
 
     /// Forgets what could not be made durable. Out: everyone who waited for it.
-    pub(super) fn roll_back(&mut self, failure: Failure) -> Waiting {
+    pub(super) fn roll_back(&mut self, failure: JournalFailure) -> Waiting {
         self.era.0 += 1;
         self.failure = Some(failure);
         let mut waiting = std::mem::take(&mut self.pending).waiting;

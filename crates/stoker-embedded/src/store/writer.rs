@@ -3,7 +3,7 @@
 
 use super::Shared;
 use super::state::{Batch, Change, Mode, State, Waiting};
-use crate::journal::{Failure, Journal, Row};
+use crate::journal::{Journal, JournalFailure, JournalRow};
 use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
@@ -18,9 +18,9 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.mode = Mode::Stopped;
-        let waiting = state.roll_back(Failure::stopped());
+        let waiting = state.roll_back(JournalFailure::stopped());
         drop(state);
-        tell(waiting, &Err(Failure::stopped()));
+        tell(waiting, &Err(JournalFailure::stopped()));
     }
 }
 
@@ -43,7 +43,7 @@ fn wait(shared: &Shared) -> bool {
 }
 
 /// Writes everything that is pending.
-pub(super) fn flush(shared: &Shared, journal: &mut Journal) -> Result<(), Failure> {
+pub(super) fn flush(shared: &Shared, journal: &mut Journal) -> Result<(), JournalFailure> {
     let changes = {
         let mut state = shared.lock();
         let Batch { changes, waiting } = std::mem::take(&mut state.pending);
@@ -65,7 +65,7 @@ pub(super) fn flush(shared: &Shared, journal: &mut Journal) -> Result<(), Failur
     written
 }
 
-fn tell(waiting: Waiting, outcome: &Result<(), Failure>) {
+fn tell(waiting: Waiting, outcome: &Result<(), JournalFailure>) {
     for waiter in waiting {
         // Whoever no longer listens has gone away.
         let _ = waiter.send(outcome.clone());
@@ -73,13 +73,13 @@ fn tell(waiting: Waiting, outcome: &Result<(), Failure>) {
 }
 
 /// The changes of objects, and the revision of the last. Kinds are made of objects, so they need no rows of their own.
-fn rows(changes: &[Change]) -> (Vec<Row>, u64) {
+fn rows(changes: &[Change]) -> (Vec<JournalRow>, u64) {
     let mut rows = Vec::with_capacity(changes.len());
     let mut revision = 0;
     for change in changes {
         if let Change::Object(made) = change {
             revision = made.object.revision;
-            rows.push(Row { place: made.place.clone(), after: (!made.removed).then(|| made.object.clone()) });
+            rows.push(JournalRow { place: made.place.clone(), after: (!made.removed).then(|| made.object.clone()) });
         }
     }
     (rows, revision)

@@ -1,7 +1,7 @@
 //! What this containerd is: its version, the snapshotter that the kubelet's images use, and whether we may write to it
 //! ourselves or must leave the pull to it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::verifiers::Verifiers;
 use super::{ContainerdInner, settings};
@@ -43,15 +43,16 @@ pub(super) async fn look(inner: &ContainerdInner) -> Result<ContainerdNode, Erro
     let version = version(inner).await?;
     let plugins = plugins(inner).await?;
     let told = settings::look(inner, &version).await?;
-    let snapshotter = match told.snapshotter {
-        Some(name) => name,
-        None => snapshotter(inner, &plugins).await.unwrap_or_else(|| "overlayfs".into()),
-    };
+    let place = place(inner).await;
+    let by_place = || place.as_deref().and_then(|place| snapshotter(place, &plugins));
+    let snapshotter = told.snapshotter.or_else(by_place).unwrap_or_else(|| "overlayfs".into());
+    // Not every snapshotter says where it is.
+    let root = plugin(&plugins, &snapshotter).and_then(root).or(place);
     let direct = inner.settings.direct && snapshotter == "overlayfs";
     Ok(ContainerdNode {
         version: version.trim_start_matches('v').into(),
         discards: told.discards,
-        root: plugin(&plugins, &snapshotter).and_then(root),
+        root,
         unfit: unfit(&snapshotter, &plugins),
         verifiers: Some(Verifiers { plugins: judges(&plugins), places: told.verifiers, sight: told.sight }),
         hosts: told.hosts,
@@ -60,13 +61,18 @@ pub(super) async fn look(inner: &ContainerdInner) -> Result<ContainerdNode, Erro
     })
 }
 
-/// The snapshotter in whose directory CRI says that its images are.
-async fn snapshotter(inner: &ContainerdInner, plugins: &[introspection::Plugin]) -> Option<String> {
+/// Where CRI says that the images are.
+async fn place(inner: &ContainerdInner) -> Option<PathBuf> {
     let mut client = cri::image_service_client::ImageServiceClient::new(inner.channel.clone());
     let answer = client.image_fs_info(inner.ask(cri::ImageFsInfoRequest {})).await.ok()?.into_inner();
     // The first is the one that pods have unless they ask for another.
-    let place = PathBuf::from(answer.image_filesystems.into_iter().next()?.fs_id?.mountpoint);
-    let at = |found: &&introspection::Plugin| found.r#type == SNAPSHOTTER && root(found).as_ref() == Some(&place);
+    Some(answer.image_filesystems.into_iter().next()?.fs_id?.mountpoint.into())
+}
+
+/// The snapshotter whose directory this is.
+fn snapshotter(place: &Path, plugins: &[introspection::Plugin]) -> Option<String> {
+    let at =
+        |found: &&introspection::Plugin| found.r#type == SNAPSHOTTER && root(found).is_some_and(|root| root == place);
     let known = plugins.iter().find(at).map(|found| found.id.clone());
     known.or_else(|| place.file_name()?.to_str()?.strip_prefix(SNAPSHOTTER)?.strip_prefix('.').map(str::to_owned))
 }

@@ -10,12 +10,14 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex};
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::chain::chain_ids;
-use super::content::{Feed, HeldBack, Open};
+use super::decoders::ImageDecoders;
+use super::ingest::{Feed, HeldBack, Open};
 use super::lease::{Active, Lease, Taken};
 use super::snapshot::named;
+use super::stage::Staged;
 use super::{Containerd, ObjectLabels, source};
 use crate::grpc::{Error, RuntimeErrorKind};
 use crate::room::{Purse, Short};
@@ -81,6 +83,34 @@ impl<E> From<Error> for LayerTrouble<E> {
     }
 }
 
+/// What became of a layer whose blob had to come.
+enum BroughtLayer {
+    /// Another image has brought and unpacked it.
+    Unpacked,
+    /// The blob is there.
+    Packed,
+    /// The blob is there, and this image unpacks the layer for all that share it. `None`: containerd has to unpack it.
+    Staged(OwnedMutexGuard<()>, Option<Staged>),
+}
+
+/// Why a layer need not or cannot be brought to its end.
+enum BringEnd<E> {
+    Unpacked,
+    Failed(LayerTrouble<E>),
+}
+
+impl<E> From<LayerTrouble<E>> for BringEnd<E> {
+    fn from(trouble: LayerTrouble<E>) -> Self {
+        Self::Failed(trouble)
+    }
+}
+
+impl<E> From<Error> for BringEnd<E> {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 /// An image on its way.
 #[derive(Debug)]
 pub struct Session {
@@ -90,6 +120,9 @@ pub struct Session {
     _active: Active,
     pub(super) diff_ids: Vec<String>,
     pub(super) chain: Vec<String>,
+    /// The name under which each layer is unpacked once for all images that share it.
+    shared: Vec<String>,
+    pub(super) decoders: ImageDecoders,
     layers: Vec<LayerState>,
     begun: Vec<u64>,
     /// How many layers, from the base, are unpacked.
@@ -124,10 +157,11 @@ impl Containerd {
         for old in old {
             inner.end_lease(&old).await?;
         }
-        let height = watch::Sender::new(height);
-        let containerd = self.clone();
+        let (height, decoders) = (watch::Sender::new(height), inner.decoders.of_image());
+        let (containerd, shared, begun) = (self.clone(), shared(&wanted, &chain), Vec::new());
+        let _active = active;
         let mut session =
-            Session { containerd, wanted, lease, _active: active, diff_ids, chain, layers, begun: Vec::new(), height };
+            Session { containerd, wanted, lease, _active, diff_ids, chain, shared, decoders, layers, begun, height };
         if resumed {
             session.begun = session.look_back().await?;
         }
@@ -191,46 +225,73 @@ impl Session {
             return Ok(());
         }
         let inner = &self.containerd.inner;
-        let _seat = inner.stages.take(&self.chain[index]).await;
-        if inner.hold_snapshot(&self.lease, &self.chain[index]).await? {
-            self.height.send_replace(index + 1);
-            return Ok(());
-        }
-        let mut staged = None;
-        if let Some(blob) = blob {
-            let LayerSource { open, complete, slow, taken } = blob;
-            let labels = labels(&self.wanted);
-            let imported = AtomicBool::new(false);
-            let import = async {
-                let mut feed = Feed { open, slow, complete: Some(complete), taken };
-                inner.import(&self.lease, layer, &labels, &mut feed).await?;
-                imported.store(true, Ordering::Relaxed);
-                Ok(())
-            };
-            let unpack = self.stage(index, open, purse);
-            tokio::select! {
-                brought = async { tokio::try_join!(import, unpack) } => ((), staged) = brought?,
-                appeared = self.appears(index, &imported) => {
-                    appeared?;
-                    inner.remove(&self.key("stage", index)).await?;
-                    if inner.hold_snapshot(&self.lease, &self.chain[index]).await? {
-                        self.height.send_replace(index + 1);
-                        return Ok(());
-                    }
+        let brought = match blob {
+            Some(blob) => self.bring(index, blob, purse).await?,
+            None => BroughtLayer::Packed,
+        };
+        let ours = match brought {
+            BroughtLayer::Unpacked => None,
+            BroughtLayer::Staged(share, staged) => Some((share, staged)),
+            BroughtLayer::Packed => self.share(index).await?.map(|share| (share, None)),
+        };
+        if let Some((_share, staged)) = ours {
+            self.wait_for_lower(index).await;
+            match staged {
+                Some(staged) => self.settle(index, staged, purse).await?,
+                None => {
+                    purse.begin_again();
+                    self.apply(index, purse).await?;
                 }
             }
+            inner.label_unpacked(layer.digest().as_ref(), &self.diff_ids[index]).await?;
         }
-        self.wait_for_lower(index).await;
-        match staged {
-            Some(staged) => self.settle(index, staged, purse).await?,
-            None => {
-                purse.begin_again();
-                self.apply(index, purse).await?;
-            }
-        }
-        inner.label_unpacked(layer.digest().as_ref(), &self.diff_ids[index]).await?;
         self.height.send_replace(index + 1);
         Ok(())
+    }
+
+    /// Waits until no other image unpacks the same layer; `None` where one has done it.
+    async fn share(&self, index: usize) -> Result<Option<OwnedMutexGuard<()>>, Error> {
+        let inner = &self.containerd.inner;
+        let share = inner.stages.take(&self.shared[index]).await;
+        Ok((!inner.hold_snapshot(&self.lease, &self.chain[index]).await?).then_some(share))
+    }
+
+    /// Brings the blob of a layer in, and unpacks it meanwhile beside its place. The import waits for no other image: whoever has
+    /// all bytes of a blob first ends the wait of all who want it, by [`appears`](Self::appears).
+    async fn bring<E: Send>(
+        &self,
+        index: usize,
+        blob: LayerSource<'_, E>,
+        purse: &Purse,
+    ) -> Result<BroughtLayer, LayerTrouble<E>> {
+        let (inner, layer) = (&self.containerd.inner, &self.wanted.layers[index]);
+        let LayerSource { open, complete, slow, taken } = blob;
+        let labels = labels(&self.wanted);
+        let imported = AtomicBool::new(false);
+        let import = async {
+            let mut feed = Feed { open, slow, complete: Some(complete), taken };
+            inner.import(&self.lease, layer, &labels, &mut feed).await?;
+            imported.store(true, Ordering::Relaxed);
+            Ok(())
+        };
+        let unpack = async {
+            match self.share(index).await? {
+                Some(share) => Ok((share, self.stage(index, open, purse).await?)),
+                None => Err(BringEnd::Unpacked),
+            }
+        };
+        tokio::select! {
+            brought = async { tokio::try_join!(import, unpack) } => match brought {
+                Ok(((), (share, staged))) => Ok(BroughtLayer::Staged(share, staged)),
+                Err(BringEnd::Unpacked) => Ok(BroughtLayer::Unpacked),
+                Err(BringEnd::Failed(trouble)) => Err(trouble),
+            },
+            appeared = self.appears(index, &imported) => {
+                appeared?;
+                inner.remove(&self.key("stage", index)).await?;
+                Ok(BroughtLayer::Packed)
+            }
+        }
     }
 
     /// Ends when somebody else has brought a layer's blob: the kubelet does not wait for us, so we need not go on.
@@ -259,14 +320,16 @@ impl Session {
         let (inner, layer) = (&self.containerd.inner, &self.wanted.layers[index]);
         let key = self.key("extract", index);
         let mounts = inner.prepare(&self.lease, &key, self.below(index), named(&self.chain[index])).await?;
-        let applied = tokio::select! {
-            applied = inner.apply(&self.lease, layer, mounts) => applied?,
-            short = purse.overflows() => {
-                inner.remove(&key).await?;
-                return Err(self.no_room(index, short));
-            }
+        let (applied, short) = tokio::select! {
+            // A quick disk fills between two looks, so there is a last one.
+            applied = inner.apply(&self.lease, layer, mounts) => (applied, purse.overflowed().await),
+            short = purse.overflows() => (Ok(String::new()), Some(short)),
         };
-        self.check(index, &applied)?;
+        if let Some(short) = short {
+            inner.remove(&key).await?;
+            return Err(self.no_room(index, short));
+        }
+        self.check(index, &applied?)?;
         inner.commit(&self.lease, &key, &self.chain[index]).await
     }
 
@@ -294,7 +357,8 @@ impl Session {
     }
 
     pub(super) fn key(&self, what: &str, index: usize) -> String {
-        format!("{what}-stoker {}", self.chain[index])
+        // Each pull has snapshots of its own: none waits for another because of a name.
+        format!("{what}-stoker {} {}", self.wanted.pull, self.chain[index])
     }
 
     /// Records the image under its names, and lets go of the lease. All layers must be in.
@@ -319,6 +383,14 @@ impl Session {
         }
         inner.end_lease(&self.lease.id).await
     }
+}
+
+/// Names that two images have in common where they share a layer, all layers below it, and the fetches of all these blobs. Images that
+/// share an unpacked layer alone do not wait for each other: one of them may be from a registry that hardly sends anything.
+fn shared(wanted: &WantedImage, chain: &[String]) -> Vec<String> {
+    let blobs: Vec<String> = wanted.layers.iter().map(|layer| format!("{} {}", layer.digest(), layer.size())).collect();
+    let names = chain.iter().zip(chain_ids(&blobs));
+    names.map(|(chain, blobs)| format!("{} {chain} {blobs}", wanted.source.0)).collect()
 }
 
 /// The labels of every content of an image.

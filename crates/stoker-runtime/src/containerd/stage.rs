@@ -5,13 +5,14 @@
 
 use std::io::{self, Read};
 use std::path::PathBuf;
+use std::pin::Pin;
 
 use bytes::{Buf as _, Bytes};
 use futures::StreamExt as _;
 use tokio::sync::mpsc;
 
 use super::ObjectLabels;
-use super::content::Open;
+use super::ingest::Open;
 use super::session::{LayerTrouble, Session};
 use super::snapshot::{SnapshotPlace, named};
 use crate::grpc::{Error, RuntimeErrorKind};
@@ -50,15 +51,16 @@ impl Session {
         let layer = LayerToUnpack { compression, lowest: index == 0, most: u64::MAX };
         let (chunks, source) = mpsc::channel(CHUNKS);
         let into = dir.clone();
-        // Others come first where there are too many; what is fetched meanwhile is read from the spool. (It is never closed.)
-        let decoder = inner.decoders.clone().acquire_owned().await.ok();
+        let mut stream = open(0).peekable();
+        // A layer of which nothing has come yet needs no decoder. What comes while it waits for one is read from the spool later.
+        let _ = Pin::new(&mut stream).peek().await;
+        let decoder = self.decoders.take().await;
         let paying = purse.clone();
         let work = tokio::task::spawn_blocking(move || {
             let _decoder = decoder;
             let chunks = Chunks { source, chunk: Bytes::new() };
             unpack::unpack_within(chunks, layer, &into, &mut |need| paying.take(need))
         });
-        let mut stream = open(0);
         let mut failed = None;
         while let Some(chunk) = stream.next().await {
             match chunk {

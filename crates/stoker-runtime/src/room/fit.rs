@@ -95,6 +95,17 @@ impl fmt::Display for Short {
     }
 }
 
+/// How much of so much may be used.
+fn allowed(total: u64, percent: u8) -> u128 {
+    u128::from(total) * u128::from(percent) / 100
+}
+
+/// The bytes that may still be written to a disk.
+pub(super) fn left(space: &Space, percent: u8) -> u64 {
+    let used = u128::from(space.total.saturating_sub(space.free));
+    u64::try_from(allowed(space.total, percent).saturating_sub(used)).unwrap_or(u64::MAX)
+}
+
 /// Whether `need` fits beside what is used and what others have `reserved`. What needs nothing always does.
 pub(super) fn fit(space: Space, percent: u8, reserved: DiskAmount, need: DiskAmount) -> Result<(), Short> {
     // What is unpacked is an estimate. Who allows all of a disk is told when it is really full.
@@ -107,7 +118,7 @@ pub(super) fn fit(space: Space, percent: u8, reserved: DiskAmount, need: DiskAmo
         if total == 0 || need == 0 {
             continue;
         }
-        let allowed = u128::from(total) * u128::from(percent) / 100;
+        let allowed = allowed(total, percent);
         let alone = u128::from(total.saturating_sub(free)) + u128::from(need);
         let beside = alone + u128::from(reserved);
         if beside > allowed {

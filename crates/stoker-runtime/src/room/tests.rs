@@ -165,3 +165,22 @@ async fn a_disk_that_somebody_else_fills_is_seen() {
     let short = room.overflows(Some(Path::new("a"))).await;
     assert_eq!((short.limit, short.later), (80, false));
 }
+
+#[tokio::test]
+async fn a_disk_that_filled_between_two_looks_is_seen_at_the_end() {
+    let disks = Disks::default();
+    let room = disks.room();
+    let hold = room.reserve(vec![item("a", 1)]).unwrap().remove(0);
+    let purse = Purse::new(hold, Some("a".into()), bytes(MIB));
+    assert!(purse.overflowed().await.is_none());
+    disks.write(800 * MIB);
+    assert_eq!(purse.overflowed().await.map(|short| short.limit), Some(80));
+    assert!(Purse::bottomless().overflowed().await.is_none());
+}
+
+#[test]
+fn a_disk_is_looked_at_more_often_when_it_is_nearly_full() {
+    for (left, millis) in [(u64::MAX, 100), (1 << 30, 100), (200 * MIB, 48), (40 * MIB, 9), (MIB, 5), (0, 5)] {
+        assert_eq!(pause_before(left), Duration::from_millis(millis), "{left}");
+    }
+}

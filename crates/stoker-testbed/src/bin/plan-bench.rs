@@ -73,7 +73,10 @@ impl Fleet {
             timeout: Duration::from_secs(600),
             retries: 3,
             bandwidth: None,
+            priority: 0,
             sandbox: Default::default(),
+            source: Default::default(),
+            upstream_copies: None,
         };
         let terms = Terms { pull, logins: Vec::new(), progress: pace::progress_interval(PARALLELISM) };
         let jobs = BTreeSet::from([job_id(job)]);
@@ -94,9 +97,12 @@ impl Fleet {
             digest: Some(self.pin(job).digest),
             pin: None,
             bytes: Bytes { total: IMAGE_SIZE, done, upstream: done, peers: 0 },
+            from: None,
+            bad: Vec::new(),
             attempt: 1,
             reason: failed.then_some(Reason::Unreachable),
             message: if failed { "the registry cannot be reached: no route to host".into() } else { String::new() },
+            present: false,
             stalled: None,
             started: self.began,
             finished: (place != Place::Active).then_some(self.began),
@@ -129,7 +135,13 @@ impl Fleet {
         let mut world = World::new();
         for (node, name) in self.names.iter().enumerate() {
             let labels = BTreeMap::from([("pool".to_string(), "main".to_string())]);
-            world.apply(Event::Node(Node { name: name.clone(), labels, ready: true, ready_changed: None }));
+            world.apply(Event::Node(Node {
+                name: name.clone(),
+                labels,
+                ready: true,
+                ready_changed: None,
+                foreign: false,
+            }));
             world.apply(Event::Orders(name.clone(), self.orders(node)));
             world.apply(Event::Reports(name.clone(), self.reports(node, None)));
         }
@@ -163,15 +175,20 @@ fn job(number: usize, began: Timestamp) -> Job {
         }],
         names: None,
         selector: Selector::default(),
+        foreign_nodes: false,
         parallelism: u32::try_from(PARALLELISM).unwrap_or(u32::MAX),
         percent: false,
+        tolerance: None,
         unseen: None,
         pull: Pull {
             policy: Policy::IfNotPresent,
             timeout: Duration::from_secs(600),
             retries: 3,
             bandwidth: None,
+            priority: 0,
             sandbox: Default::default(),
+            source: Default::default(),
+            upstream_copies: None,
         },
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,

@@ -24,7 +24,7 @@ pub enum Compression {
     Gzip,
     /// What newer ones have.
     Zstd,
-    /// With a window of 16 MiB, as `zstd --long` makes it.
+    /// With a window of 128 MiB, as `zstd --long` makes it.
     ZstdWide,
 }
 
@@ -55,7 +55,7 @@ enum Kind {
 }
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct TarEntry {
     path: String,
     kind: Kind,
     mode: u32,
@@ -68,7 +68,7 @@ struct Entry {
 /// [`owner`](Self::owner), [`mtime`](Self::mtime) or [`xattr`](Self::xattr) right after it say otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct LayerBuilder {
-    entries: Vec<Entry>,
+    entries: Vec<TarEntry>,
 }
 
 impl LayerBuilder {
@@ -143,11 +143,11 @@ impl LayerBuilder {
 
     fn add(mut self, path: &str, kind: Kind, mode: u32) -> Self {
         let path = path.trim_start_matches('/').to_owned();
-        self.entries.push(Entry { path, kind, mode, owner: (0, 0), mtime: 1_767_225_600, xattrs: Vec::new() });
+        self.entries.push(TarEntry { path, kind, mode, owner: (0, 0), mtime: 1_767_225_600, xattrs: Vec::new() });
         self
     }
 
-    fn change(mut self, change: impl FnOnce(&mut Entry)) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut TarEntry)) -> Self {
         if let Some(entry) = self.entries.last_mut() {
             change(entry);
         }
@@ -162,7 +162,7 @@ impl LayerBuilder {
             Compression::Zstd => Packer::Zstd(zstd::Encoder::new(Vec::new(), 1)?),
             Compression::ZstdWide => {
                 let mut encoder = zstd::Encoder::new(Vec::new(), 1)?;
-                encoder.window_log(24)?;
+                encoder.window_log(27)?;
                 Packer::Zstd(encoder)
             }
         };
@@ -177,7 +177,7 @@ impl LayerBuilder {
     }
 }
 
-impl Entry {
+impl TarEntry {
     fn append<W: Write>(&self, tar: &mut tar::Builder<W>) -> io::Result<()> {
         let keys: Vec<String> = self.xattrs.iter().map(|(name, _)| format!("SCHILY.xattr.{name}")).collect();
         let pairs = keys.iter().map(String::as_str).zip(self.xattrs.iter().map(|(_, value)| value.as_slice()));

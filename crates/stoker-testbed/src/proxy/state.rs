@@ -17,6 +17,8 @@ pub(super) struct Faults {
     pub(super) cut_every: Option<u64>,
     /// Positions in the stream of all bytes that may pass.
     pub(super) stall_at: Option<u64>,
+    /// Bytes that one connection carries before it stalls.
+    pub(super) stall_each: Option<u64>,
     pub(super) flip_at: Option<u64>,
     pub(super) pace: Option<u64>,
     /// Bytes that may pass or have passed.
@@ -51,6 +53,7 @@ impl State {
             target,
             cut_every: None,
             stall_at: None,
+            stall_each: None,
             flip_at: None,
             pace: None,
             claimed: 0,
@@ -166,6 +169,12 @@ impl Faults {
         }
         if let Some(stall) = self.stall_at {
             most = most.min(stall.saturating_sub(self.claimed));
+            if most == 0 {
+                return Claim::Stall;
+            }
+        }
+        if let Some(each) = self.stall_each {
+            most = most.min(each.saturating_sub(carried));
             if most == 0 {
                 return Claim::Stall;
             }

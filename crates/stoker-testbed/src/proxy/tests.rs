@@ -71,6 +71,19 @@ async fn a_stall_lasts_until_it_is_let_go() {
 }
 
 #[tokio::test]
+async fn every_connection_stalls_by_itself_until_it_is_let_go() {
+    let (addr, _target) = target().await;
+    let proxy = Proxy::start(addr).await.unwrap();
+    proxy.stall_each_after(1000);
+    let (one, two, ()) = tokio::join!(fetch(&proxy), fetch(&proxy), async {
+        proxy.wait_for_bytes(2000).await.unwrap();
+        assert_eq!(proxy.received(), 2000);
+        proxy.let_go();
+    });
+    assert_eq!((one.unwrap().len(), two.unwrap().len()), (LENGTH, LENGTH));
+}
+
+#[tokio::test]
 async fn one_byte_is_flipped_once() {
     let (addr, _target) = target().await;
     let proxy = Proxy::start(addr).await.unwrap();

@@ -61,6 +61,12 @@ impl Pattern {
         (!host.is_empty() && text.len() <= LONGEST).then_some(Self { text, host, port, path })
     }
 
+    /// The one registry that the pattern can fit, as images name it; none where its host has a star.
+    pub(crate) fn registry(&self) -> Option<String> {
+        let colon = if self.port.is_empty() { "" } else { ":" };
+        (!self.host.contains('*')).then(|| format!("{}{colon}{}", self.host, self.port))
+    }
+
     /// A number that orders patterns which fit one image as their texts do: by how much of the host is written out before the
     /// first star, and then by the length of the path. Only patterns with a star at the same place may have the same number.
     pub(crate) fn closeness(&self) -> u32 {
@@ -170,7 +176,11 @@ mod tests {
             ("reg.example.com", "nginx", false),
         ] {
             let image: Reference = image.parse().unwrap();
-            assert_eq!(Pattern::read(pattern).unwrap().matches(&image), fits, "{pattern} for {image}");
+            let read = Pattern::read(pattern).unwrap();
+            assert_eq!(read.matches(&image), fits, "{pattern} for {image}");
+            let may_fit = read.registry().is_none_or(|registry| registry == image.registry());
+            assert!(may_fit || !fits, "{pattern} is not looked for with {image}");
+            assert_eq!(read.registry().is_none(), pattern.contains('*'));
         }
     }
 

@@ -69,6 +69,11 @@ impl LoginEntry {
         self.pattern.matches(image)
     }
 
+    /// The registry that the login is for, as images name it; none where it is for all registries of some shape.
+    pub fn registry(&self) -> Option<String> {
+        self.pattern.registry()
+    }
+
     /// How closely the entry says where the login belongs: of those that fit one image, the closer one is tried first.
     pub fn closeness(&self) -> u32 {
         self.pattern.closeness()

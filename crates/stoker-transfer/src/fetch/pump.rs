@@ -7,6 +7,7 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt as _};
 use tokio::task::JoinHandle;
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::Error;
 use crate::reference::Reference;
-use crate::registry::{self, BlobBody, BodyPiece, Broken, Party, RequestProblem, Settings, passed};
+use crate::registry::{self, BlobBody, BodyPiece, Broken, ByteOrigin, Party, RequestProblem, passed};
 use crate::spool::{self, Core, SpoolWriter};
 
 /// A buffer is written as soon as the disk is free; the wire waits when one has grown to this.
@@ -42,7 +43,7 @@ pub(super) async fn pump(
     image: &Reference,
     writer: SpoolWriter,
     body: BlobBody,
-    settings: &Settings,
+    stall_timeout: Duration,
 ) -> Result<(SpoolWriter, BodyEnd), Error> {
     let mut wire = ComingBytes {
         core,
@@ -50,14 +51,14 @@ pub(super) async fn pump(
         skip: writer.length().saturating_sub(body.start),
         left: core.descriptor.size().saturating_sub(body.start),
         who: &body.who,
-        mirror: body.mirror,
+        origin: body.origin,
         buffer: Vec::new(),
     };
     let mut bytes = body.bytes;
     core.pulse.awaits(body.who.host());
     let mut disk = WriterTurn::Idle(writer, Vec::new());
     let mut end = None;
-    let mut deadline = Instant::now() + settings.stall_timeout;
+    let mut deadline = Instant::now() + stall_timeout;
     let mut held: Option<BoxFuture<'static, ()>> = None;
     let mut busy = false;
     loop {
@@ -88,11 +89,11 @@ pub(super) async fn pump(
                 disk = WriterTurn::Idle(writer, spare);
                 if !reading {
                     // The silence was ours, not the server's.
-                    deadline = Instant::now() + settings.stall_timeout;
+                    deadline = Instant::now() + stall_timeout;
                 }
             }
             piece = bytes.next(), if reading => {
-                deadline = Instant::now() + settings.stall_timeout;
+                deadline = Instant::now() + stall_timeout;
                 let step = match piece {
                     None => wire.over(None),
                     Some(Err(Broken::Cut(cause))) => wire.over(Some(cause)),
@@ -112,9 +113,9 @@ pub(super) async fn pump(
             () = until(&mut held) => {
                 held = None;
                 // As above: we did not listen.
-                deadline = Instant::now() + settings.stall_timeout;
+                deadline = Instant::now() + stall_timeout;
             }
-            () = passed(deadline), if reading => end = Some(wire.stalled(settings)),
+            () = passed(deadline), if reading => end = Some(wire.stalled(stall_timeout)),
         }
     }
 }
@@ -179,18 +180,21 @@ struct ComingBytes<'a> {
     skip: u64,
     left: u64,
     who: &'a Party,
-    mirror: bool,
+    origin: ByteOrigin,
     buffer: Vec<u8>,
 }
 
 impl ComingBytes<'_> {
     fn take(&mut self, piece: BodyPiece) -> ControlFlow<BodyEnd> {
         let (data, length, wire) = (&piece.bytes, piece.bytes.len() as u64, piece.wire as u64);
-        if self.mirror {
+        if self.origin == ByteOrigin::Mirror {
             self.core.mirrored.fetch_add(wire, Ordering::Relaxed);
         }
         // In this order: who reads this one first never finds too few of a mirror.
-        self.core.upstream.fetch_add(wire, Ordering::Release);
+        match self.origin {
+            ByteOrigin::Peer => self.core.peers.fetch_add(wire, Ordering::Release),
+            ByteOrigin::Registry | ByteOrigin::Mirror => self.core.upstream.fetch_add(wire, Ordering::Release),
+        };
         if length > self.left {
             let why = format!("it is longer than the {} bytes that its manifest says", self.core.descriptor.size());
             return ControlFlow::Break(self.failed(RequestProblem::InvalidContent { why }));
@@ -211,11 +215,11 @@ impl ComingBytes<'_> {
         ControlFlow::Break(self.failed(RequestProblem::Unreachable { cause }))
     }
 
-    fn stalled(&self, settings: &Settings) -> BodyEnd {
+    fn stalled(&self, after: Duration) -> BodyEnd {
         if self.left == 0 {
             return self.whole();
         }
-        self.failed(RequestProblem::Stalled { after: settings.stall_timeout })
+        self.failed(RequestProblem::Stalled { after })
     }
 
     fn whole(&self) -> BodyEnd {

@@ -5,6 +5,7 @@
 
 use ::http::header::CONTENT_RANGE;
 use ::http::{Method, StatusCode};
+use hyper::body::Incoming;
 use oci_spec::image::Descriptor;
 
 use super::body::{AnswerBody, is_packed};
@@ -23,8 +24,26 @@ pub(crate) struct BlobBody {
     pub(crate) packed: bool,
     /// Who sends them.
     pub(crate) who: Box<Party>,
-    /// Whether they come from another host than the registry itself.
-    pub(crate) mirror: bool,
+    /// From where they come.
+    pub(crate) origin: ByteOrigin,
+}
+
+/// From where bytes come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ByteOrigin {
+    /// The registry itself.
+    Registry,
+    /// Another host that the node's settings name for the registry.
+    Mirror,
+    /// Another node.
+    Peer,
+}
+
+impl BlobBody {
+    /// What another node gives.
+    pub(crate) fn of_peer(body: Incoming, start: u64, who: Box<Party>) -> Self {
+        Self { bytes: AnswerBody::alone(body), start, packed: false, who, origin: ByteOrigin::Peer }
+    }
 }
 
 impl Registry {
@@ -62,7 +81,8 @@ impl Registry {
             Err(why) => return Err(question.error(who, RequestProblem::InvalidContent { why })),
         };
         let bytes = if part.packed { answer.body } else { answer.body.plain() };
-        Ok(BlobBody { bytes, start, packed: part.packed, who, mirror: host.mirror_of.is_some() })
+        let origin = if host.mirror_of.is_some() { ByteOrigin::Mirror } else { ByteOrigin::Registry };
+        Ok(BlobBody { bytes, start, packed: part.packed, who, origin })
     }
 }
 

@@ -44,7 +44,8 @@ pub(crate) enum Broken {
 pub(crate) struct AnswerBody {
     incoming: Incoming,
     packing: Packing,
-    connection: CaptureConnection,
+    /// Of a pool, to which it would go back.
+    connection: Option<CaptureConnection>,
     /// Whether the last byte was read.
     ended: bool,
 }
@@ -77,7 +78,12 @@ fn packing(headers: &HeaderMap) -> Packing {
 
 impl AnswerBody {
     pub(crate) fn new(headers: &HeaderMap, incoming: Incoming, connection: CaptureConnection) -> Self {
-        Self { ended: incoming.is_end_stream(), packing: packing(headers), incoming, connection }
+        Self { ended: incoming.is_end_stream(), packing: packing(headers), incoming, connection: Some(connection) }
+    }
+
+    /// The body of a connection that nobody else uses.
+    pub(crate) fn alone(incoming: Incoming) -> Self {
+        Self { ended: incoming.is_end_stream(), packing: Packing::Plain, incoming, connection: None }
     }
 
     /// The same body, not decompressed.
@@ -132,7 +138,8 @@ impl AnswerBody {
 
     /// The body was not what it should be, so the rest of it may still come: the connection is not used again.
     pub(crate) fn spoiled(&self) {
-        if let Some(connected) = self.connection.connection_metadata().as_ref() {
+        let Some(connection) = &self.connection else { return };
+        if let Some(connected) = connection.connection_metadata().as_ref() {
             connected.poison();
         }
     }

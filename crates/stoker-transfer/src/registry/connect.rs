@@ -21,6 +21,10 @@ use tower::Service;
 
 use super::http::{chain, name};
 use crate::proxy::{Proxy, Way};
+use crate::sip::Sip;
+
+/// A read waits no longer than this for more.
+const PAUSE: Duration = Duration::from_millis(8);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -55,7 +59,8 @@ impl Service<Uri> for Connect {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let stream = |io, in_its_place| HostStream { io, in_its_place };
+        let stream =
+            |io, in_its_place| HostStream { io: TokioIo::new(Sip::new(TokioIo::new(io), PAUSE)), in_its_place };
         match self.proxy.way(&to) {
             Way::Direct => {
                 let connecting = self.tcp.call(to);
@@ -93,13 +98,13 @@ impl Service<Uri> for Connect {
 /// A stream to a host, or to a proxy that stands in its place.
 #[derive(Debug)]
 pub(super) struct HostStream {
-    io: MaybeHttpsStream<TokioIo<TcpStream>>,
+    io: TokioIo<Sip<TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>>>,
     in_its_place: bool,
 }
 
 impl Connection for HostStream {
     fn connected(&self) -> Connected {
-        self.io.connected().proxy(self.in_its_place)
+        self.io.inner().get_ref().inner().connected().proxy(self.in_its_place)
     }
 }
 

@@ -218,6 +218,11 @@ impl Error {
         }
     }
 
+    /// Whether the host was only silent.
+    pub(crate) fn is_stall(&self) -> bool {
+        matches!(self.problem(), Some(RequestProblem::Stalled { .. }))
+    }
+
     /// A short text that names the host and what it did, for progress reports.
     pub(crate) fn brief(&self) -> String {
         let Self::Failed { who, problem, .. } = self else { return self.to_string() };

@@ -14,15 +14,12 @@ use super::http::content_length;
 use super::{Error, LoginRefusal, Party, Registry, RegistryQuestion, RequestProblem, Walk};
 use crate::hash::hex;
 use crate::hosts::{Host, HostNeed};
-use crate::image::{self, Bad, Bound, Document, ParsedDocument, PlatformImage};
+use crate::image::{
+    self, Bad, Descended, Descent, Document, MOST_MANIFEST_BYTES, ParsedDocument, PlatformImage, too_large,
+};
 use crate::login::Login;
 use crate::platform::Platform;
 use crate::reference::{Address as _, Reference};
-
-/// No honest manifest or index is larger.
-const MOST_MANIFEST_BYTES: usize = 4 * 1024 * 1024;
-/// An index may name an index, which must then name manifests.
-const MOST_INDEXES: usize = 2;
 
 const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
@@ -87,37 +84,15 @@ impl Registry {
         platform: &Platform,
         login: Option<&Login>,
     ) -> Result<PlatformImage, crate::Error> {
-        let mut documents: Vec<Document> = Vec::new();
-        let mut next: (Digest, Option<u64>) = (digest.clone(), None);
+        let mut descent = Descent::new(platform);
+        let mut digest = digest.clone();
         loop {
-            let (digest, size) = next;
             let question = question(image, digest.as_ref(), login, Method::GET);
             let (document, parsed, who) = self.document(&question, &digest).await?;
-            let refuse = |bad| refuse(&question, who, bad);
-            if size.is_some_and(|size| size != document.bytes.len() as u64) {
-                return Err(refuse(Bad::Content("its length is not the one that the index says".to_owned())).into());
-            }
-            documents.push(document);
-            match parsed {
-                ParsedDocument::Manifest(manifest) => {
-                    return PlatformImage::new(documents, *manifest).map_err(|bad| refuse(bad).into());
-                }
-                ParsedDocument::Index(_) if documents.len() > MOST_INDEXES => {
-                    return Err(refuse(Bad::Bound(Bound::Depth)).into());
-                }
-                ParsedDocument::Index(index) => {
-                    let chosen = match image::choose(&index, platform) {
-                        Ok(chosen) if chosen.size() > MOST_MANIFEST_BYTES as u64 => {
-                            return Err(refuse(too_large(chosen.size())).into());
-                        }
-                        Ok(chosen) if *chosen.digest().algorithm() != DigestAlgorithm::Sha256 => {
-                            return Err(refuse(Bad::Algorithm(chosen.digest().clone())).into());
-                        }
-                        Ok(chosen) => chosen,
-                        Err(bad) => return Err(refuse(bad).into()),
-                    };
-                    next = (chosen.digest().clone(), Some(chosen.size()));
-                }
+            match descent.take(document, parsed) {
+                Ok(Descended::Image(image)) => return Ok(*image),
+                Ok(Descended::To(below)) => digest = below,
+                Err(bad) => return Err(refuse(&question, who, bad).into()),
             }
         }
     }
@@ -214,10 +189,6 @@ fn told(headers: &HeaderMap) -> HeadAnswer {
 
 fn digest_of(bytes: &Bytes) -> Result<Digest, String> {
     Digest::try_from(format!("sha256:{}", hex(Sha256::new_with_prefix(bytes)))).map_err(|error| error.to_string())
-}
-
-fn too_large(size: u64) -> Bad {
-    Bad::Bound(Bound::Manifest(Some(size)))
 }
 
 fn refuse(question: &RegistryQuestion<'_>, who: Box<Party>, bad: Bad) -> Error {

@@ -2,7 +2,6 @@
 //!
 //! A request comes in; what the distribution specification says about it goes out, errors in its own JSON.
 
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -14,7 +13,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode};
 use super::ServeShared;
 use super::layout::{ServedBlob, sha256};
 use super::range::{RangeAnswer, part};
-use crate::spool::on_disk;
+use crate::spool::read_piece;
 
 const DIGEST: HeaderName = HeaderName::from_static("docker-content-digest");
 const API: HeaderName = HeaderName::from_static("docker-distribution-api-version");
@@ -115,14 +114,7 @@ fn stream(shared: Arc<ServeShared>, blob: ServedBlob, first: u64, length: u64) -
             return Ok(None);
         }
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(shared.piece());
-        let source = file.clone();
-        let piece = on_disk(move || {
-            let mut piece = vec![0; most];
-            let read = source.read_at(&mut piece, at)?;
-            piece.truncate(read);
-            Ok::<_, std::io::Error>(piece)
-        });
-        let piece = piece.await.map_err(std::io::Error::other)??;
+        let piece = read_piece(file.clone(), at, most).await?;
         if piece.is_empty() {
             return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
         }
@@ -130,7 +122,7 @@ fn stream(shared: Arc<ServeShared>, blob: ServedBlob, first: u64, length: u64) -
             return Err(std::io::Error::from(std::io::ErrorKind::ConnectionAborted));
         }
         let read = piece.len() as u64;
-        Ok(Some((bytes::Bytes::from(piece), (shared, file, at + read, left - read))))
+        Ok(Some((piece, (shared, file, at + read, left - read))))
     }))
 }
 

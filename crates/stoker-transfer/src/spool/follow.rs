@@ -70,9 +70,10 @@ impl Follower {
     /// How far one may read now.
     fn readable(&self, state: &BlobState) -> u64 {
         let size = self.growing.core().descriptor.size();
-        match state.outcome {
-            Some(Ok(())) => size,
-            _ => state.have.min(size.saturating_sub(1)),
+        if state.checked || matches!(state.outcome, Some(Ok(()))) {
+            size
+        } else {
+            state.have.min(size.saturating_sub(1))
         }
     }
 
@@ -81,6 +82,7 @@ impl Follower {
         let mut state = self.growing.core().state.subscribe();
         let news = |state: &BlobState| {
             state.outcome.is_some()
+                || state.checked
                 || self.readable(state) > self.at
                 || self.seen.is_some_and(|seen| seen != state.restarts)
         };

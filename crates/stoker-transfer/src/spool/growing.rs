@@ -23,6 +23,8 @@ use crate::reference::Reference;
 pub(crate) struct BlobState {
     /// Bytes in the file.
     pub(crate) have: u64,
+    /// Whether all of it is in the file and its sha256 is right. It may still be lost with the power.
+    pub(crate) checked: bool,
     /// How often it was thrown away and begun again.
     pub(crate) restarts: u32,
     /// How it ended, once it has.
@@ -37,6 +39,7 @@ pub(crate) struct Core {
     pub(crate) state: watch::Sender<BlobState>,
     pub(crate) upstream: AtomicU64,
     pub(crate) mirrored: AtomicU64,
+    pub(crate) peers: AtomicU64,
     pub(crate) pulse: Pulse,
     /// Of the spool as a whole.
     pace: Arc<Pace>,
@@ -57,6 +60,7 @@ impl Core {
             state: watch::Sender::new(BlobState::default()),
             upstream: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
+            peers: AtomicU64::new(0),
             pulse: Pulse::default(),
             pace,
             first: source,
@@ -71,9 +75,10 @@ impl Core {
         self.first.image.registry()
     }
 
-    /// The image whose turn it is while this is fetched.
-    pub(crate) fn image(&self) -> &Reference {
-        &self.first.image
+    /// The images that want the blob.
+    pub(crate) fn images(&self) -> Vec<Reference> {
+        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        std::iter::once(&self.first).chain(others.iter()).map(|source| source.image.clone()).collect()
     }
 
     /// Adds one more who wants the blob; `false` where this fetch is no longer good for that.
@@ -146,7 +151,7 @@ impl Core {
             let believed = matches!(state.outcome, Some(Ok(())));
             if believed {
                 let blob = self.descriptor.digest().to_string();
-                state.have = 0;
+                (state.have, state.checked) = (0, false);
                 state.restarts += 1;
                 state.outcome = Some(Err(super::Error::Restarted { blob }.into()));
             }
@@ -220,6 +225,11 @@ impl Growing {
         Ok(damaged)
     }
 
+    /// Bytes of the whole blob.
+    pub fn size(&self) -> u64 {
+        self.core().descriptor.size()
+    }
+
     /// Whether both are handles of the same fetch.
     pub fn is_same_fetch(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.handle, &other.handle)
@@ -264,6 +274,11 @@ impl Progress {
     /// How much of [`upstream`](Self::upstream) came from other hosts than the registry itself.
     pub fn mirrored(&self) -> u64 {
         self.core.mirrored.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that came from other nodes in this fetch, also those that were thrown away.
+    pub fn peers(&self) -> u64 {
+        self.core.peers.load(Ordering::Acquire)
     }
 
     /// Why the fetch makes no progress at the moment: a silent host, or an error after which it is retried. `None` while

@@ -4,10 +4,14 @@
 //! while they run: nobody loses a turn by it, the next ones wait. Each image has one turn of its own besides, so that one whose
 //! blobs never come does not keep those of others from coming.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Core;
 
 /// The most that anybody can want.
 const MOST: usize = 1024;
@@ -52,8 +56,27 @@ impl SpoolTurns {
         own.entry(image.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
     }
 
+    /// Waits for a turn of any image that wants this blob, also of those that join meanwhile: other blobs of the first one, which never
+    /// come, may have all turns that it can get.
+    pub(crate) async fn take_for(self: &Arc<Self>, blob: &Core) -> Option<Turn> {
+        let mut joined = blob.joined.subscribe();
+        let (mut images, mut turns) = (BTreeSet::new(), FuturesUnordered::new());
+        loop {
+            for image in blob.images() {
+                if images.insert(image.name().to_owned()) {
+                    turns.push(async move { self.take(image.name()).await });
+                }
+            }
+            tokio::select! {
+                turn = turns.next() => return turn?,
+                // The blob has the sender.
+                _ = joined.changed() => {}
+            }
+        }
+    }
+
     /// Waits for a turn for a blob of this image; `None` never comes, because nobody closes this.
-    pub(crate) async fn take(self: &Arc<Self>, image: &str) -> Option<Turn> {
+    async fn take(self: &Arc<Self>, image: &str) -> Option<Turn> {
         let own = self.own(image);
         let (shared, own) = tokio::select! {
             biased;

@@ -7,7 +7,8 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
@@ -21,10 +22,13 @@ const PIECE: usize = 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct SpoolWriter {
     file: File,
-    hash: Sha256,
+    path: PathBuf,
+    hash: Box<Sha256>,
     length: u64,
     unsynced: u64,
     checkpoint: u64,
+    /// Makes what was written before the last checkpoint last, beside the writes: who follows the file does not wait for the disk.
+    syncing: Option<JoinHandle<io::Result<()>>>,
     _lock: OwnedMutexGuard<()>,
 }
 
@@ -41,7 +45,8 @@ impl SpoolWriter {
             Err(TryLockError::WouldBlock) => return Ok(Err(lock)),
             Err(TryLockError::Error(e)) => return Err(e),
         }
-        Ok(Ok(Self { file, hash: Sha256::new(), length: 0, unsynced: 0, checkpoint, _lock: lock }))
+        let (path, hash) = (path.to_owned(), Box::new(Sha256::new()));
+        Ok(Ok(Self { file, path, hash, length: 0, unsynced: 0, checkpoint, syncing: None, _lock: lock }))
     }
 
     /// Bytes that are written and hashed.
@@ -71,26 +76,42 @@ impl SpoolWriter {
         self.length += bytes.len() as u64;
         self.unsynced += bytes.len() as u64;
         if self.unsynced >= self.checkpoint {
-            self.sync()?;
+            self.begin_sync()?;
         }
         Ok(())
+    }
+
+    /// One sync at a time: on a disk that is slower than the wire the writes wait here.
+    fn begin_sync(&mut self) -> io::Result<()> {
+        self.end_sync()?;
+        // Opened anew: a clone would keep the lock after the writer is gone.
+        let file = File::open(&self.path)?;
+        self.syncing = Some(thread::Builder::new().name("sync".into()).spawn(move || file.sync_data())?);
+        self.unsynced = 0;
+        Ok(())
+    }
+
+    fn end_sync(&mut self) -> io::Result<()> {
+        let ended = self.syncing.take().map(JoinHandle::join);
+        ended.unwrap_or(Ok(Ok(()))).unwrap_or_else(|_| Err(io::Error::other("the thread that syncs it broke off")))
     }
 
     /// Forgets everything.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
-        (self.hash, self.length, self.unsynced) = (Sha256::new(), 0, 0);
+        (*self.hash, self.length, self.unsynced) = (Sha256::new(), 0, 0);
         Ok(())
     }
 
     /// Makes what was written last.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
+        self.end_sync()?;
         self.unsynced = 0;
         self.file.sync_data()
     }
 
     /// The digest of all of it, in hexadecimal.
     pub(crate) fn sha256(&self) -> String {
-        hex(self.hash.clone())
+        hex((*self.hash).clone())
     }
 }

@@ -14,6 +14,7 @@ mod limits;
 mod messages;
 mod packed;
 mod parsing;
+mod peers;
 mod providers;
 mod proxies;
 mod serving;

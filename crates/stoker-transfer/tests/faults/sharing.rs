@@ -164,6 +164,32 @@ async fn blobs_of_an_image_that_never_comes_leave_a_turn_to_others() {
     drop(stuck);
 }
 
+/// The first image that wants a blob has no turn left for it, because its other blobs never come. The second one has.
+#[tokio::test]
+async fn a_blob_that_waits_for_a_turn_has_that_of_every_image_that_wants_it() {
+    let bench = Bench::new().await;
+    let stuck: Vec<Growing> = (0..4)
+        .map(|seed| {
+            let digest = bench.registry.put_blob(testbed::noise(1_000, 100 + seed));
+            bench.registry.fault(On::Path(digest.clone()), usize::MAX, Fault::StallAfter(10));
+            bench.spool.blob(bench.source(), descriptor(&digest, 1_000))
+        })
+        .collect();
+    bench.registry.wait_for(|seen| seen.iter().filter(|seen| seen.body_bytes == 10).count() == 4).await;
+    let digest = bench.registry.put_blob(testbed::noise(1_000, 9));
+    let first = bench.spool.blob(bench.source(), descriptor(&digest, 1_000));
+    // It waits by now: the fetch of another image has ended since.
+    let shop = |name: &str| BlobSource::new(format!("{}/shop/{name}:v1", bench.registry.host()).parse().unwrap(), None);
+    let other = bench.registry.put_blob(testbed::noise(1_000, 10));
+    bench.spool.blob(shop("other"), descriptor(&other, 1_000)).complete().await.unwrap();
+    assert_eq!(bench.registry.requests(&digest).len(), 0);
+    let second = bench.spool.blob(shop("app"), descriptor(&digest, 1_000));
+    assert!(second.is_same_fetch(&first));
+    // Before the others are asked again, which would give their turns away.
+    tokio::time::timeout(STALL / 2, second.complete()).await.unwrap().unwrap();
+    drop(stuck);
+}
+
 #[tokio::test]
 async fn a_failed_fetch_can_be_started_again() {
     let bench = Bench::new().await;

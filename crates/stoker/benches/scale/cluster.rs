@@ -1,13 +1,15 @@
 //! The cluster under test: clients by account, the controller as a process of its own, jobs, and the API server's own counts.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures::{Stream, StreamExt as _};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Client, Config, ResourceExt as _};
@@ -36,6 +38,8 @@ pub(crate) struct Counts {
     pub(crate) reports: f64,
     /// Of the status of jobs.
     pub(crate) outcomes: f64,
+    /// Of NodeImages, spec and status.
+    pub(crate) node_images: f64,
     /// Of all of these, not taken.
     pub(crate) refused: f64,
 }
@@ -46,6 +50,7 @@ impl Counts {
             orders: self.orders - before.orders,
             reports: self.reports - before.reports,
             outcomes: self.outcomes - before.outcomes,
+            node_images: self.node_images - before.node_images,
             refused: self.refused - before.refused,
         }
     }
@@ -100,10 +105,14 @@ impl Cluster {
 
     /// Starts a controller, without a cap on its writes or with the usual one. It leads when the first job moves.
     pub(crate) fn controller(&self, capped: bool) -> Outcome<Controller> {
+        self.controller_with(capped, &[])
+    }
+
+    pub(crate) fn controller_with(&self, capped: bool, options: &[&str]) -> Outcome<Controller> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stoker"));
         // As in the Deployment of `stoker install`.
         command.env("MALLOC_ARENA_MAX", "1");
-        command.args(["controller", "--log", "warn,kube_client=off,kube_runtime=off"]);
+        command.args(["controller", "--log", "warn,kube_client=off,kube_runtime=off"]).args(options);
         if !capped {
             command.args(["--max-writes-per-second", WRITES_PER_SECOND]);
         }
@@ -116,18 +125,38 @@ impl Cluster {
         format!("{REGISTRY}/scale-{}/{name}:{tag}", self.run)
     }
 
-    /// Brings the kinds of OpenKruise, and the controller's rights to them.
-    pub(crate) fn learn_kruise(&self) -> Outcome<()> {
+    /// Brings the kinds of OpenKruise, and the controller's rights to them. Where there is no kind NodeImage, its jobs go without.
+    pub(crate) async fn learn_kruise(&self, node_images: bool) -> Outcome<()> {
         let install = Command::new(env!("CARGO_BIN_EXE_stoker"))
             .args(["install", "--offline", "--dialects", "kruise"])
             .stderr(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let manifests = install.stdout.ok_or("no output")?;
+            .output()?;
         // Agents as pods are only objects here, as before.
-        let applied =
-            Command::new("kubectl").args(["apply", "-f", "-"]).stdin(manifests).stdout(Stdio::null()).status()?;
-        if applied.success() { Ok(()) } else { Err("kubectl could not apply what `stoker install` prints".into()) }
+        let mut kubectl =
+            Command::new("kubectl").args(["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        kubectl.stdin.take().ok_or("no input")?.write_all(&install.stdout)?;
+        if !kubectl.wait()?.success() {
+            return Err("kubectl could not apply what `stoker install` prints".into());
+        }
+        if !node_images {
+            let kinds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+            kinds.delete("nodeimages.apps.kruise.io", &DeleteParams::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every node has a NodeImage: a controller makes them when it has found the kind.
+    pub(crate) async fn node_images(&self) -> Outcome<()> {
+        let kind = GroupVersionKind::gvk("apps.kruise.io", "v1beta1", "NodeImage");
+        let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &ApiResource::from_gvk(&kind));
+        let start = Instant::now();
+        while all.list_metadata(&ListParams::default()).await.map_or(0, |all| all.items.len()) < self.nodes.len() {
+            if start.elapsed() > PATIENCE {
+                return Err("not every node has a NodeImage".into());
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        Ok(())
     }
 
     fn jobs(&self, form: Form) -> Api<DynamicObject> {
@@ -175,6 +204,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Waits until nobody writes any more: tags of deleted jobs are taken out of NodeImages.
+    pub(crate) async fn quiet(&self) -> Outcome<()> {
+        let mut before = self.counts().await?;
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let now = self.counts().await?;
+            if now.since(before).node_images == 0.0 {
+                return Ok(());
+            }
+            before = now;
+        }
+    }
+
     /// What the API server has counted until now.
     pub(crate) async fn counts(&self) -> Outcome<Counts> {
         let request = http::Request::get("/metrics").body(Vec::new())?;
@@ -189,6 +231,7 @@ impl Cluster {
             }
             match (has("resource=\"nodepreheats\""), has("subresource=\"status\"")) {
                 _ if !has("code=\"200\"") => counts.refused += value,
+                _ if has("resource=\"nodeimages\"") => counts.node_images += value,
                 (true, true) => counts.reports += value,
                 (true, false) => counts.orders += value,
                 (false, _) => counts.outcomes += value,

@@ -1,7 +1,8 @@
 //! The controller and many agents on a real API server: writes a second, how soon a result is seen, and memory.
 //!
 //! Runs in the network of a cluster with simulated nodes (`cargo xtask bench scale` brings it up), as its administrator by
-//! KUBECONFIG. Arguments: which of `writes`, `latency`, `memory`, `pulljobs`, and last the file in which the fleet tells the ends of pulls.
+//! KUBECONFIG. Arguments: which of `writes`, `latency`, `memory`, `witnesses`, `pulljobs` and `pulljobs-memory` (ImagePullJobs without NodeImages), `nodeimages`
+//! and `nodeimages-memory` (with them), and last the file in which the fleet tells the ends of pulls.
 //! The controller is the real binary with the account of `stoker install` and without a cap on its writes.
 
 mod cluster;
@@ -25,11 +26,23 @@ async fn main() -> Outcome<()> {
         match part.as_str() {
             "writes" => writes::measure(&cluster).await?,
             "latency" => latency::measure(&cluster).await?,
-            "memory" => memory::measure(&cluster, Form::Preheat).await?,
+            "memory" => memory::measure(&cluster, Form::Preheat, false).await?,
             "pulljobs" => {
-                cluster.learn_kruise()?;
-                writes::compare(&cluster).await?;
-                memory::measure(&cluster, Form::ImagePullJob).await?;
+                cluster.learn_kruise(false).await?;
+                writes::compare(&cluster, false).await?;
+            }
+            "pulljobs-memory" => {
+                cluster.learn_kruise(false).await?;
+                memory::measure(&cluster, Form::ImagePullJob, false).await?;
+            }
+            "witnesses" => writes::witnesses(&cluster).await?,
+            "nodeimages" => {
+                cluster.learn_kruise(true).await?;
+                writes::compare(&cluster, true).await?;
+            }
+            "nodeimages-memory" => {
+                cluster.learn_kruise(true).await?;
+                memory::measure(&cluster, Form::ImagePullJob, true).await?;
             }
             other => return Err(format!("there is no part {other}").into()),
         }

@@ -11,13 +11,16 @@ const LOOK: Duration = Duration::from_millis(50);
 /// What is given back is given back by then.
 const REST: Duration = Duration::from_secs(10);
 
-pub(crate) async fn measure(cluster: &Cluster, form: Form) -> Outcome<()> {
+pub(crate) async fn measure(cluster: &Cluster, form: Form, node_images: bool) -> Outcome<()> {
     let controller = cluster.controller(true)?;
+    if node_images {
+        cluster.node_images().await?;
+    }
     cluster
         .order(
             form,
             "warm",
-            &cluster.image("memory", &format!("warm-{form:?}")),
+            &cluster.image("memory", &format!("warm-{form:?}-{node_images}")),
             cluster.nodes.first().map(String::as_str),
         )
         .await?;
@@ -28,7 +31,12 @@ pub(crate) async fn measure(cluster: &Cluster, form: Form) -> Outcome<()> {
     let jobs = async {
         for job in 0..JOBS {
             cluster
-                .order(form, &format!("job{job}"), &cluster.image("memory", &format!("v{job}-{form:?}")), None)
+                .order(
+                    form,
+                    &format!("job{job}"),
+                    &cluster.image("memory", &format!("v{job}-{form:?}-{node_images}")),
+                    None,
+                )
                 .await?;
         }
         cluster.settle(form, JOBS).await
@@ -45,13 +53,13 @@ pub(crate) async fn measure(cluster: &Cluster, form: Form) -> Outcome<()> {
     tokio::time::sleep(REST).await;
     let after = controller.memory()?;
     cluster.clear(form).await?;
-    let count = cluster.nodes.len();
+    let (count, with) = (cluster.nodes.len(), if node_images { " with NodeImages" } else { "" });
     println!(
-        "{count} nodes, {JOBS} {form:?}s: the controller's RssAnon in MiB, idle {idle:.1}, peak {peak:.1}, when they are over {after:.1}"
+        "{count} nodes, {JOBS} {form:?}s{with}: the controller's RssAnon in MiB, idle {idle:.1}, peak {peak:.1}, when they are over {after:.1}"
     );
     println!(
-        "{count} nodes, {JOBS} {form:?}s: {took:.1} s; {} orders, {} reports and {} statuses of jobs written",
-        counts.orders, counts.reports, counts.outcomes
+        "{count} nodes, {JOBS} {form:?}s{with}: {took:.1} s; {} orders, {} reports, {} statuses of jobs and {} NodeImages written",
+        counts.orders, counts.reports, counts.outcomes, counts.node_images
     );
     Ok(())
 }

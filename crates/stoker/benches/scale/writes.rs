@@ -38,7 +38,7 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
         let before = raw(cluster, &number).await?;
         println!("round {round}: raw {before:.0} writes a second");
         let own = ours(cluster, Form::Preheat, &format!("round{round}")).await?;
-        let Counts { orders, reports, outcomes, refused } = own.counts;
+        let Counts { orders, reports, outcomes, refused, .. } = own.counts;
         println!(
             "round {round}: ours {:.0} writes a second, {:.2} s: {orders} orders, {reports} reports, {outcomes} of the job's \
              status, {refused} refused",
@@ -72,24 +72,62 @@ pub(crate) async fn measure(cluster: &Cluster) -> Outcome<()> {
 }
 
 /// One ImagePullJob on all nodes against one Preheat, in turns: what another project's words cost.
-pub(crate) async fn compare(cluster: &Cluster) -> Outcome<()> {
+pub(crate) async fn compare(cluster: &Cluster, node_images: bool) -> Outcome<()> {
     let _controller = cluster.controller(false)?;
+    if node_images {
+        cluster.node_images().await?;
+    }
     for form in [Form::Preheat, Form::ImagePullJob] {
-        ours(cluster, form, &format!("warm-{}", format!("{form:?}").to_lowercase())).await?;
+        ours(cluster, form, &format!("warm-{node_images}-{}", format!("{form:?}").to_lowercase())).await?;
     }
     let (mut ratios, mut same, mut writes) = (vec![], vec![], vec![]);
     for round in 0..ROUNDS {
-        let before = ours(cluster, Form::Preheat, &format!("before{round}")).await?;
-        let other = ours(cluster, Form::ImagePullJob, &format!("pull{round}")).await?;
-        let after = ours(cluster, Form::Preheat, &format!("after{round}")).await?;
+        let before = ours(cluster, Form::Preheat, &format!("before{round}-{node_images}")).await?;
+        let other = ours(cluster, Form::ImagePullJob, &format!("pull{round}-{node_images}")).await?;
+        let after = ours(cluster, Form::Preheat, &format!("after{round}-{node_images}")).await?;
+        let times = [&before, &other, &after].map(|run| format!("{:.2}", run.took)).join(", ");
+        println!("round {round}: seconds of a Preheat, an ImagePullJob, a Preheat: {times}");
         ratios.push(2.0 * other.took / (before.took + after.took));
         same.push(after.took / before.took);
-        writes.push((other.counts.orders + other.counts.reports) / cluster.nodes.len() as f64);
+        let Counts { orders, reports, node_images, .. } = other.counts;
+        println!("round {round}: {orders} orders, {reports} reports, {node_images} writes of NodeImages");
+        writes.push((orders + reports + node_images) / cluster.nodes.len() as f64);
+    }
+    let (count, with) = (cluster.nodes.len(), if node_images { "with NodeImages" } else { "without NodeImages" });
+    println!("{count} nodes, {with}: time of an ImagePullJob / time of a Preheat {}", spread(&ratios));
+    println!("{count} nodes, {with}: A/A Preheat / Preheat {}", spread(&same));
+    println!("{count} nodes, {with}: writes a node of an ImagePullJob {}", spread(&writes));
+    Ok(())
+}
+
+/// A job for a tag where two nodes must hear the same digest, against one where one is enough, in turns.
+pub(crate) async fn witnesses(cluster: &Cluster) -> Outcome<()> {
+    let one = async |round: &str| {
+        let _controller = cluster.controller_with(false, &["--digest-witnesses", "1"])?;
+        // The lease and all objects are there before anything counts.
+        ours(cluster, Form::Preheat, &format!("warm-one-{round}")).await?;
+        ours(cluster, Form::Preheat, &format!("one-{round}")).await
+    };
+    let two = async |round: &str| {
+        let _controller = cluster.controller(false)?;
+        ours(cluster, Form::Preheat, &format!("warm-two-{round}")).await?;
+        ours(cluster, Form::Preheat, &format!("two-{round}")).await
+    };
+    let (mut times, mut writes, mut same) = (vec![], vec![], vec![]);
+    for round in 0..ROUNDS {
+        let before = one(&format!("{round}a")).await?;
+        let both = two(&round.to_string()).await?;
+        let after = one(&format!("{round}b")).await?;
+        println!("round {round}: seconds with one, two, one: {:.2}, {:.2}, {:.2}", before.took, both.took, after.took);
+        times.push(2.0 * both.took / (before.took + after.took));
+        same.push(after.took / before.took);
+        let all = |run: &Run| run.counts.orders + run.counts.reports;
+        writes.push(all(&both) - (all(&before) + all(&after)) / 2.0);
     }
     let count = cluster.nodes.len();
-    println!("{count} nodes: time of an ImagePullJob / time of a Preheat {}", spread(&ratios));
-    println!("{count} nodes: A/A Preheat / Preheat {}", spread(&same));
-    println!("{count} nodes: writes a node of an ImagePullJob {}", spread(&writes));
+    println!("{count} nodes: time with two witnesses / time with one {}", spread(&times));
+    println!("{count} nodes: A/A one / one {}", spread(&same));
+    println!("{count} nodes: writes more with two {}", spread(&writes));
     Ok(())
 }
 
@@ -108,8 +146,14 @@ async fn ours(cluster: &Cluster, form: Form, tag: &str) -> Outcome<Run> {
     cluster.order(form, tag, &image, None).await?;
     cluster.settle(form, 1).await?;
     let (took, seen) = (start.elapsed().as_secs_f64(), SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?);
+    if form == Form::ImagePullJob {
+        cluster.quiet().await?;
+    }
     let counts = cluster.counts().await?.since(before);
     cluster.clear(form).await?;
+    if form == Form::ImagePullJob {
+        cluster.quiet().await?;
+    }
     let last_seen = seen.as_secs_f64() - cluster.pulled(&image, None)?;
     Ok(Run { rate: (counts.orders + counts.reports) / took, took, counts, last_seen })
 }

@@ -1,6 +1,8 @@
 //! Values on the command line. In: what somebody typed. Out: what it means, or why it means nothing. Nothing here asks the
 //! machine or a cluster: whatever can be known to be wrong from the text alone is refused here, before anything is done.
 
+use std::net::SocketAddr;
+
 use stoker_api::Span;
 use stoker_core::Reference;
 use tracing_subscriber::EnvFilter;
@@ -18,10 +20,23 @@ pub(super) fn image(text: &str) -> Result<String, String> {
     text.parse::<Reference>().map(|_| text.to_string()).map_err(|problem| problem.to_string())
 }
 
+/// A job, or the NodeImage of a node.
+pub(super) fn job_or_node_image(text: &str) -> Result<String, String> {
+    match jobs::node_image(text) {
+        Some(node) => name(node).map(|_| text.to_owned()),
+        None => job(text),
+    }
+}
+
 /// A job: the name of a Preheat, or kind/name.
 pub(super) fn job(text: &str) -> Result<String, String> {
     let (_, name) = jobs::parse(text).map_err(|problem| problem.to_string())?;
     self::name(name).map(|_| text.to_string())
+}
+
+/// Where to listen.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "give an address and a port, such as 127.0.0.1:7480 or [::1]:7480".to_string())
 }
 
 /// The name of an object.

@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::ApiResource;
 use serde_json::{Value, json};
-use stoker_api::{DIALECTS, Dialect, Sign, native};
+use stoker_api::{DIALECTS, Dialect, HandOver, Sign, native};
+use stoker_controller::home;
 
 use super::ServedDialect;
 use super::manifests::{InstallDocument, merged, metadata};
 use crate::cli::InstallArgs;
 
 /// The service account, and the name of everything else of the controller.
-pub(super) const CONTROLLER: &str = "stoker-controller";
+pub(super) const CONTROLLER: &str = home::CONTROLLER;
 /// The same of the agents.
 pub(super) const AGENT: &str = "stoker-agent";
 
@@ -25,7 +26,7 @@ const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
 const OF_ITS_LEASE: [&str; 4] = ["get", "list", "update", "watch"];
 
 /// The role with which the controller reads Secrets in some namespaces only.
-const SECRETS: &str = "stoker-controller-secrets";
+pub(super) const SECRETS: &str = "stoker-controller-secrets";
 /// The role with which people make jobs.
 pub(super) const EDITORS: &str = "stoker-edit";
 
@@ -54,14 +55,23 @@ fn controller(namespace: &str, secrets_from: &[String], dialects: &[ServedDialec
     let served =
         |dialect: &&Dialect| dialect.name == native::DIALECT || dialects.iter().any(|one| one.name == dialect.name);
     let served: Vec<&Dialect> = DIALECTS.iter().filter(served).collect();
-    for kind in served.iter().flat_map(|dialect| dialect.kinds) {
+    for kind in served.iter().flat_map(|dialect| dialect.kinds.iter().chain(dialect.nodes)) {
         let ApiResource { group, plural, .. } = kind.kind.newest();
-        let mut verbs = [&["list", "watch"], kind.verbs].concat();
+        let half = dialects.iter().any(|one| one.name == kind.dialect && one.hand_over == HandOver::Half);
+        if half && !kind.in_half {
+            continue;
+        }
+        // There the original controller writes everything but the status.
+        let writes = if half { &[] } else { kind.verbs };
+        let mut verbs = [&["list", "watch"], writes].concat();
         verbs.sort_unstable();
         rules.push(rule(&group, &[&plural], &verbs));
         rules.push(rule(&group, &[&format!("{plural}/status")], &["patch"]));
     }
-    for kind in served.iter().flat_map(|dialect| dialect.asks).collect::<BTreeSet<_>>() {
+    // Nothing is written to workloads.
+    let workloads = served.iter().flat_map(|dialect| dialect.workloads).map(|kind| &kind.kind);
+    let asked = served.iter().flat_map(|dialect| dialect.asks).copied();
+    for kind in asked.chain(workloads).collect::<BTreeSet<_>>() {
         let ApiResource { group, plural, .. } = kind.newest();
         rules.push(rule(&group, &[&plural], &["list", "watch"]));
     }
@@ -189,12 +199,16 @@ fn people(aggregate_to_edit: bool, definitions: &[CustomResourceDefinition]) -> 
             cluster_role(
                 "stoker-nodes-view",
                 "access",
-                vec![
-                    rule("", &["nodes"], READ),
-                    rule(native::GROUP, &[NODE_PREHEATS], READ),
-                    // Its annotation says which kinds the controller leaves to their original controllers.
-                    named(rule(LEASES.0, &[LEASES.1], &["list"]), CONTROLLER),
-                ],
+                [rule("", &["nodes"], READ)]
+                    .into_iter()
+                    .chain(of_nodes(definitions).map(|(group, plural)| rule(group, &[plural], READ)))
+                    // The binding names the namespace of the Lease, whose annotation says which kinds the controller leaves to
+                    // their original controllers.
+                    .chain([
+                        named(rule(RBAC, &["clusterrolebindings"], &["get"]), CONTROLLER),
+                        named(rule(LEASES.0, &[LEASES.1], &["get"]), CONTROLLER),
+                    ])
+                    .collect(),
             ),
         ),
     ]
@@ -205,11 +219,22 @@ pub(super) fn aggregate_to(to: &str) -> String {
     format!("{RBAC}/aggregate-to-{to}")
 }
 
-/// Group and plural of every kind that is a job.
+/// Group and plural of every kind that is a job: these are in namespaces.
 fn jobs(definitions: &[CustomResourceDefinition]) -> impl Iterator<Item = (&str, &str)> {
-    let all =
-        definitions.iter().map(|definition| (definition.spec.group.as_str(), definition.spec.names.plural.as_str()));
-    all.filter(|(group, plural)| (*group, *plural) != (native::GROUP, NODE_PREHEATS))
+    of_scope(definitions, "Namespaced")
+}
+
+/// Group and plural of every kind that has an object for each node. Whoever writes a NodeImage names Secrets of any namespace.
+fn of_nodes(definitions: &[CustomResourceDefinition]) -> impl Iterator<Item = (&str, &str)> {
+    of_scope(definitions, "Cluster")
+}
+
+fn of_scope<'a>(
+    definitions: &'a [CustomResourceDefinition],
+    scope: &'static str,
+) -> impl Iterator<Item = (&'a str, &'a str)> {
+    let such = definitions.iter().filter(move |definition| definition.spec.scope == scope);
+    such.map(|definition| (definition.spec.group.as_str(), definition.spec.names.plural.as_str()))
 }
 
 fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {

@@ -5,13 +5,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::version::Info;
 use kube::api::Api;
 use kube::{Client, ResourceExt as _};
+use stoker_controller::home;
 
 use super::access::{EDITORS, aggregate_to};
 use super::manifests::{self, MANAGED_BY, PART_OF, POD_SECURITY};
@@ -45,7 +45,7 @@ pub(super) enum ClusterProblem {
     #[error(
         "this cluster has CRDs of somebody else: {}. They and their objects are left alone: leave --dialects out; or remove the \
          other project first and then its CRDs; or have it hand these kinds over, as docs/migrate-from-openkruise.md tells, and give \
-         --dialects NAME=whole, which keeps its CRDs",
+         --dialects NAME=whole, or NAME=half where it keeps the jobs and Stoker only pulls. Both keep its CRDs",
         .0.join(", ")
     )]
     Foreign(Vec<String>),
@@ -108,17 +108,11 @@ pub(super) async fn cluster(
         seen.notes
             .push(format!("CRDs of the project that handed them over stay as they are, and are not printed: {kept}"));
     }
-    let namespaces: Api<Namespace> = Api::all(client.clone());
-    let homes = answer(namespaces.list(&manifests::installed())).await?;
-    // In a namespace of somebody else it is these alone that tell.
-    let controllers: Api<Deployment> = Api::all(client.clone());
-    let controllers = answer(controllers.list(&manifests::installed())).await?;
-    let controllers = controllers.items.iter().filter_map(|controller| controller.namespace());
-    if let Some(other) =
-        homes.items.iter().map(|home| home.name_any()).chain(controllers).find(|home| home != namespace)
-    {
+    // Nothing in a namespace tells: whoever may edit it could keep everybody else from installing Stoker.
+    if let Some(other) = answer(home::installed_in(client)).await?.filter(|home| home != namespace) {
         return Err(ClusterProblem::Elsewhere(other));
     }
+    let namespaces: Api<Namespace> = Api::all(client.clone());
     let home = answer(namespaces.get_opt(namespace)).await?;
     if let Some(home) = home.filter(|home| !is_our_home(home)) {
         seen.foreign_home = true;

@@ -33,7 +33,11 @@ pub(crate) fn directory(text: &str) -> Result<String, String> {
 
 /// A socket of a node, from the command line.
 pub(crate) fn socket(text: &str) -> Result<String, String> {
-    let path = directory(text.strip_prefix("unix://").unwrap_or(text))?;
+    let path = text.strip_prefix("unix://").unwrap_or(text);
+    if path.contains("://") {
+        return Err("agents use a socket on the node, such as unix:///run/containerd/containerd.sock".into());
+    }
+    let path = directory(path)?;
     match mountable(above(&path)) {
         "/" => Err("the whole root of a node is not mounted; the socket must be in a directory".into()),
         _ => Ok(format!("unix://{path}")),
@@ -151,6 +155,9 @@ mod tests {
             host_dirs: vec!["/etc/ssl".into(), "/etc/ssl/certs".into(), "/opt/containerd".into()],
             agent_metrics: ([127, 0, 0, 1], 1).into(),
             agent_probes: ([127, 0, 0, 1], 2).into(),
+            max_disk: None,
+            max_pulls: None,
+            bandwidth: None,
             credential_provider_config: None,
             credential_provider_bin_dir: None,
         };

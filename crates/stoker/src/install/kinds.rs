@@ -1,5 +1,6 @@
 //! The kinds of object that an installation is made of, in the order in which they go: whatever works stops first, then
-//! what it worked on, then what it was allowed, and at last the namespace. A row more is all that a new kind needs.
+//! what it worked on, then what it was allowed, then the namespace, and at last what says which namespace that is. A row more is
+//! all that a new kind needs.
 
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -22,11 +23,14 @@ pub(super) enum RemovalStage {
     Rights,
     /// With whatever is still in it.
     Namespace,
+    /// The binding that names the namespace in which Stoker is. While it is there, an `uninstall` that was interrupted finds the rest.
+    Bindings,
 }
 
 impl RemovalStage {
     /// Every stage, in its order.
-    pub(super) const ALL: [Self; 4] = [Self::Workloads, Self::Definitions, Self::Rights, Self::Namespace];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Workloads, Self::Definitions, Self::Rights, Self::Namespace, Self::Bindings];
 }
 
 /// One kind.
@@ -45,12 +49,12 @@ pub(super) fn all() -> Vec<InstalledKind> {
         kind::<ValidatingAdmissionPolicyBinding>(RemovalStage::Rights),
         kind::<ValidatingAdmissionPolicy>(RemovalStage::Rights),
         kind::<FlowSchema>(RemovalStage::Rights),
-        kind::<ClusterRoleBinding>(RemovalStage::Rights),
         kind::<ClusterRole>(RemovalStage::Rights),
         kind::<RoleBinding>(RemovalStage::Rights),
         kind::<Role>(RemovalStage::Rights),
         kind::<ServiceAccount>(RemovalStage::Rights),
         kind::<Namespace>(RemovalStage::Namespace),
+        kind::<ClusterRoleBinding>(RemovalStage::Bindings),
     ]
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use serde_json::{Value, json};
+use stoker_api::{DIALECTS, native};
 
 use super::{ServedDialect, access, policy, workloads};
 use crate::cli::InstallArgs;
@@ -106,9 +107,9 @@ pub(super) fn api_labels() -> BTreeMap<String, String> {
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_string()))).collect()
 }
 
-/// The names of all dialects that have CRDs.
+/// The names of all dialects of other projects.
 pub(super) fn dialects() -> BTreeSet<&'static str> {
-    stoker_api::crds().into_iter().map(|(file, _)| dialect_of(file)).filter(|dialect| *dialect != OWN).collect()
+    DIALECTS.iter().map(|dialect| dialect.name).filter(|name| *name != native::DIALECT).collect()
 }
 
 fn dialect_of(file: &str) -> &str {

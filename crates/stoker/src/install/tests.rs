@@ -21,7 +21,7 @@ use crate::cli::{Cli, Command, InstallArgs};
 fn install(args: &[&str]) -> InstallArgs {
     let said = ["stoker", "install", "--image", "registry.example/stoker:v1"].iter().chain(args);
     match Cli::try_parse_from(said).unwrap().command {
-        Command::Install(args) => args,
+        Command::Install(args) => *args,
         _ => panic!("not an install"),
     }
 }
@@ -98,6 +98,7 @@ fn every_object_is_what_it_says_it_is_and_can_be_found_again() {
     for args in [
         &[][..],
         &["--dialects", "kruise"],
+        &["--dialects", "kruise,kruise-rollouts"],
         &["--image-pull-secret", "regcred"],
         &["--secrets-from", "shop"],
         &provider,
@@ -135,8 +136,8 @@ fn crds_of_a_dialect_come_with_it_alone() {
     };
     assert_eq!(names(&[]), ["preheats.stoker.dev", "nodepreheats.stoker.dev"]);
     let with = names(&["--dialects", "kruise"]);
-    let kruise = ["imagepulljobs.apps.kruise.io", "imagelistpulljobs.apps.kruise.io"];
-    assert_eq!(with, ["preheats.stoker.dev", "nodepreheats.stoker.dev", kruise[0], kruise[1]]);
+    let kruise = ["imagepulljobs.apps.kruise.io", "imagelistpulljobs.apps.kruise.io", "nodeimages.apps.kruise.io"];
+    assert_eq!(with, ["preheats.stoker.dev", "nodepreheats.stoker.dev", kruise[0], kruise[1], kruise[2]]);
     let groups = |args: &[&str]| rules(args).into_iter().flat_map(|(_, rule)| rule.api_groups.unwrap_or_default());
     assert!(!groups(&[]).any(|group| group == "apps.kruise.io"), "without it the controller may not see them");
     assert!(groups(&["--dialects", "kruise"]).any(|group| group == "apps.kruise.io"));
@@ -160,6 +161,16 @@ fn how_a_dialect_was_handed_over_is_told_to_the_controller_and_decides_what_it_l
         let mut all = all.filter(|(_, rule)| rule.resources == Some(vec!["leases".into()]));
         all.next().map(|(_, rule)| (rule.verbs, rule.resource_names))
     };
+    let may = |said: &str, resource: &str| {
+        let all = rules(&["--dialects", said]).into_iter().filter(|(role, _)| role == "ClusterRole stoker-controller");
+        let own = all.filter(|(_, rule)| rule.resources == Some(vec![resource.into()]));
+        own.map(|(_, rule)| rule.verbs.join(" ")).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(may("kruise", "nodeimages"), "create delete list patch watch");
+    assert_eq!(may("kruise=half", "nodeimages"), "list watch", "OpenKruise's manager writes them");
+    assert_eq!(may("kruise=half", "nodeimages/status"), "patch");
+    assert_eq!(may("kruise=half", "imagepulljobs"), "");
+    assert_eq!(may("kruise=half", "mutatingwebhookconfigurations"), "");
     let verbs = vec!["list".to_string(), "watch".into()];
     assert_eq!(leases("kruise"), Some((verbs, Some(vec!["kruise-manager".into()]))));
     assert_eq!(leases("kruise=whole"), None, "it is not looked at");
@@ -167,13 +178,46 @@ fn how_a_dialect_was_handed_over_is_told_to_the_controller_and_decides_what_it_l
         let said = ["stoker"].iter().chain(words);
         Cli::try_parse_from(said).err().unwrap().to_string()
     };
-    let half = refused(&["install", "--dialects", "kruise=half"]);
-    assert!(
-        half.contains("it knows: whole; where its original controller has handed nothing over, write kruise alone"),
-        "{half}"
-    );
+    let third = refused(&["install", "--dialects", "kruise=third"]);
+    let known = "it knows: whole, half; where its original controller has handed nothing over, write kruise alone";
+    assert!(third.contains(known), "{third}");
     let unsaid = refused(&["controller", "--handed-over", "kruise"]);
-    assert!(unsaid.contains("say how it was handed over: kruise=whole"), "{unsaid}");
+    assert!(unsaid.contains("say how it was handed over: kruise=whole, kruise=half"), "{unsaid}");
+}
+
+/// Whoever reads all workloads of a cluster must have been asked to, and writes to none of them.
+#[test]
+fn rollouts_are_followed_only_where_that_was_asked_for() {
+    let rights = |args: &[&str]| -> BTreeSet<String> {
+        let all = rules(args).into_iter().filter(|(role, _)| role == "ClusterRole stoker-controller");
+        let words = |rule: PolicyRule| {
+            let (groups, resources) = (rule.api_groups.unwrap_or_default(), rule.resources.unwrap_or_default());
+            format!("{}.{}: {}", resources.join(","), groups.join(","), rule.verbs.join(" "))
+        };
+        all.map(|(_, rule)| words(rule)).collect()
+    };
+    let (without, with) = (rights(&["--dialects", "kruise"]), rights(&["--dialects", "kruise,kruise-rollouts"]));
+    assert!(without.is_subset(&with));
+    let more: Vec<&String> = with.difference(&without).collect();
+    insta::assert_snapshot!(more.into_iter().map(|line| format!("{line}\n")).collect::<String>());
+    let told = |said: &str| {
+        let all = objects(&["--dialects", said]).into_iter().filter(|object| kind(object) == "Deployment");
+        all.map(|object| object.to_string()).any(|text| text.contains("\"--serve=kruise-rollouts\""))
+    };
+    assert_eq!((told("kruise"), told("kruise,kruise-rollouts")), (false, true));
+    assert_eq!(super::lacks(&install(&["--dialects", "kruise=whole,kruise-rollouts"]).dialects), None);
+    let lacks = super::lacks(&install(&["--dialects", "kruise-rollouts"]).dialects).unwrap();
+    assert!(lacks.ends_with("write --dialects kruise,kruise-rollouts"), "{lacks}");
+    let lacks = super::lacks(&install(&["--dialects", "kruise=half,kruise-rollouts"]).dialects).unwrap();
+    assert!(lacks.ends_with("write --dialects kruise=whole,kruise-rollouts"), "{lacks}");
+    let refused = |words: &[&str]| {
+        let said = ["stoker"].iter().chain(words);
+        Cli::try_parse_from(said).err().unwrap().to_string()
+    };
+    let whole = refused(&["install", "--dialects", "kruise,kruise-rollouts=whole"]);
+    assert!(whole.contains("kruise-rollouts is not handed over by itself"), "{whole}");
+    let other = refused(&["controller", "--serve", "kruise"]);
+    assert!(other.contains("this version follows kruise-rollouts"), "{other}");
 }
 
 /// Every rule, with kind and name of its role.
@@ -203,7 +247,7 @@ fn nobody_may_more_than_they_do() {
         assert!(!said.iter().any(|word| ["bind", "escalate", "impersonate"].contains(&word.as_str())), "{name}");
         assert!(rule.non_resource_urls.is_none(), "{name}");
     }
-    let cases: [(&str, &str, &[&str]); 17] = [
+    let cases: [(&str, &str, &[&str]); 22] = [
         ("ClusterRole stoker-agent", "secrets", &[]),
         ("Role stoker-agent", "secrets", &[]),
         ("ClusterRole stoker-agent", "nodes", &["get"]),
@@ -221,6 +265,12 @@ fn nobody_may_more_than_they_do() {
         ("ClusterRole stoker-controller", "validatingwebhookconfigurations", &["list", "watch"]),
         ("ClusterRole stoker-view", "preheats", &["get", "list", "watch"]),
         ("ClusterRole stoker-edit", "nodepreheats", &[]),
+        // Whoever writes a NodeImage names Secrets of any namespace.
+        ("ClusterRole stoker-edit", "nodeimages", &[]),
+        ("ClusterRole stoker-view", "nodeimages", &[]),
+        ("ClusterRole stoker-nodes-view", "nodeimages", &["get", "list", "watch"]),
+        ("ClusterRole stoker-nodes-view", "leases", &["get"]),
+        ("ClusterRole stoker-nodes-view", "clusterrolebindings", &["get"]),
     ];
     for (role, resource, verbs) in cases {
         assert_eq!(may(role, resource), verbs, "{role}: {resource}");
@@ -289,12 +339,15 @@ fn what_runs_understands_its_arguments() {
     let more = [
         "--runtime-endpoint",
         "/x/y.sock",
+        "--max-disk=90",
+        "--max-pulls=5",
+        "--bandwidth=20Mi",
         "--credential-provider-config",
         "/c/f",
         "--credential-provider-bin-dir",
         "/c",
     ];
-    for args in [&[][..], &more, &["--dialects", "kruise=whole"]] {
+    for args in [&[][..], &more, &["--dialects", "kruise=whole,kruise-rollouts"]] {
         let workloads = objects(args).into_iter().filter(|object| matches!(kind(object), "Deployment" | "DaemonSet"));
         for object in workloads {
             let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();

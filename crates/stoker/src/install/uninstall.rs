@@ -1,6 +1,6 @@
 //! `stoker uninstall`: whatever `stoker install` made goes, and what was made from it; each stage is waited for before the
 //! next begins. What is ours is found by its labels, our own CRDs by their group, so that an installation of another
-//! version goes as well.
+//! version goes as well. Labels in a namespace count only where Stoker is installed: elsewhere anybody could have set them.
 //!
 //! Never touches CRDs of others and their objects, except our own finalizers on them, a namespace that was there before,
 //! nor images on nodes.
@@ -14,7 +14,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount};
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::api::rbac::v1::Role;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -24,9 +24,10 @@ use kube::runtime::wait::{await_condition, conditions::is_deleted};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::native::{GROUP, NodePreheat};
-use stoker_api::{AnyObject, job_kinds};
+use stoker_api::{AnyObject, job_kinds, served_kinds};
+use stoker_controller::home;
 
-use super::access::CONTROLLER;
+use super::access::{CONTROLLER, SECRETS};
 use super::check::is_ours;
 use super::kinds::{self, RemovalStage};
 use super::manifests::{self, MANAGED_BY};
@@ -60,7 +61,7 @@ struct Survey {
 /// Removes Stoker from the cluster.
 pub(crate) async fn run(cluster: &ClusterArgs, args: UninstallArgs) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
-    let survey = survey(&client).await?;
+    let survey = survey(&client, cluster.namespace.as_deref()).await?;
     if let Some(problem) = not_there(cluster.namespace.as_deref(), &survey.homes, !survey.found.is_empty()) {
         bail!(problem);
     }
@@ -108,7 +109,8 @@ fn not_there(named: Option<&str>, homes: &BTreeSet<String>, is_any: bool) -> Opt
     })
 }
 
-async fn survey(client: &Client) -> anyhow::Result<Survey> {
+async fn survey(client: &Client, named: Option<&str>) -> anyhow::Result<Survey> {
+    let homes = homes(client, named).await?;
     let mut survey = Survey::default();
     for kinds::InstalledKind { stage, resource } in kinds::all() {
         let api: Api<AnyObject> = Api::all_with(client.clone(), &resource);
@@ -124,6 +126,7 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
             }
             objects => plain(objects.map_err(jobs::explain)?),
         };
+        objects.retain(|object| is_installed(object, &resource, &homes));
         if stage == RemovalStage::Definitions {
             objects.retain(|object| definition(object).is_some_and(|definition| is_ours(&definition)));
             for object in &objects {
@@ -147,9 +150,30 @@ async fn survey(client: &Client) -> anyhow::Result<Survey> {
     Ok(survey)
 }
 
+/// The namespaces whose objects may be Stoker's: the one that the controller's ClusterRoleBinding names. Where that is gone, the one of
+/// the command line, or those that `stoker install` made.
+async fn homes(client: &Client, named: Option<&str>) -> anyhow::Result<BTreeSet<String>> {
+    let shown = home::installed_in(client).await.map_err(jobs::explain)?;
+    if let Some(home) = shown.or(named.map(str::to_owned)) {
+        return Ok(BTreeSet::from([home]));
+    }
+    let namespaces = Api::<AnyObject>::all_with(client.clone(), &ApiResource::erase::<Namespace>(&()));
+    let made = plain(namespaces.list(&manifests::installed()).await.map_err(jobs::explain)?);
+    Ok(made.iter().map(|namespace| namespace.name_any()).collect())
+}
+
+/// Whether an object with Stoker's labels is of the installation in these namespaces. Only administrators make what is in no namespace.
+fn is_installed(object: &DynamicObject, resource: &ApiResource, homes: &BTreeSet<String>) -> bool {
+    match resource.kind.as_str() {
+        "Namespace" => homes.contains(&object.name_any()),
+        _ => home(object).is_none_or(|home| homes.contains(&home)),
+    }
+}
+
 /// The namespace in which Stoker is, by this object of it. The controller's right to read Secrets is given in namespaces of others.
 fn home(object: &DynamicObject) -> Option<String> {
-    let given_elsewhere = object.data.pointer("/roleRef/kind") == Some(&json!("ClusterRole"));
+    let role = object.data.get("roleRef");
+    let given_elsewhere = role.is_some_and(|role| role["kind"] == "ClusterRole" && role["name"] == SECRETS);
     object.namespace().filter(|_| !given_elsewhere)
 }
 
@@ -251,7 +275,7 @@ fn some_of(what: &str, place: &str, names: Vec<String>) -> Option<String> {
 /// Whoever would take our finalizers off is gone by now. This version sets none; another may have.
 async fn drop_finalizers(client: &Client) -> anyhow::Result<()> {
     let own = ApiResource::erase::<NodePreheat>(&());
-    for resource in job_kinds().map(|kind| kind.kind.newest()).chain([own]) {
+    for resource in served_kinds().map(|kind| kind.kind.newest()).chain([own]) {
         let all: Api<AnyObject> = Api::all_with(client.clone(), &resource);
         for object in all_of(&all, &ListParams::default()).await? {
             let ours = |finalizer: &String| finalizer.split('/').next() == Some(GROUP);

@@ -7,7 +7,7 @@ use super::access::{AGENT, CONTROLLER};
 use super::host;
 use super::manifests::{COMPONENT, InstallDocument, PART_OF, labels, merged, metadata};
 use crate::cli::{HostArgs, InstallArgs};
-use stoker_api::HandOver;
+use stoker_api::{Dialect, HandOver};
 
 /// Inside the controllers' pods, which have a network of their own.
 const CONTROLLER_PORT: u16 = 8080;
@@ -181,7 +181,10 @@ fn controller_args(namespace: &str, install: &InstallArgs) -> Vec<String> {
         let words = HandOver::WORDS.iter().filter(|(_, hand_over)| *hand_over == dialect.hand_over);
         words.map(|(word, _)| format!("--handed-over={}={word}", dialect.name))
     });
-    args.into_iter().chain(witnesses).chain(handed_over).chain(elsewhere(namespace)).collect()
+    let followed = install.dialects.iter().filter_map(|one| Dialect::named(one.name));
+    let followed = followed.filter(|dialect| !dialect.workloads.is_empty());
+    let followed = followed.map(|dialect| format!("--serve={}", dialect.name));
+    args.into_iter().chain(witnesses).chain(handed_over).chain(followed).chain(elsewhere(namespace)).collect()
 }
 
 /// Said only where it is not what they take for granted.
@@ -199,6 +202,9 @@ fn agent_args(host: &HostArgs) -> Vec<String> {
         format!("--probes={}", host.agent_probes),
     ];
     args.extend(host.runtime_endpoint.iter().map(|socket| format!("--runtime-endpoint={socket}")));
+    args.extend(host.max_disk.map(|percent| format!("--max-disk={percent}")));
+    args.extend(host.max_pulls.map(|images| format!("--max-pulls={images}")));
+    args.extend(host.bandwidth.map(|bytes| format!("--bandwidth={bytes}")));
     let config = host.credential_provider_config.iter();
     args.extend(config.map(|file| format!("--credential-provider-config={file}")));
     let programs = host.credential_provider_bin_dir.iter();

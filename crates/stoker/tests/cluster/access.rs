@@ -1,13 +1,21 @@
 //! Least privilege, asked of the API server with the very tokens that Stoker's pods have.
 
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::ApiResource;
-use serde_json::json;
-use stoker_api::native::NodePreheat;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use serde_json::{Value, json};
+use stoker_api::native::{NodePreheat, Preheat};
+use stoker_core::Reference;
+use stoker_testbed::proxy::Proxy;
 
-use crate::bed::{Cluster, SHOP, SYSTEM};
+use crate::bed::{Cluster, REGISTRY, SHOP, SYSTEM, image};
 use crate::embedded::eventually;
+use crate::link::{HERE, Linked};
 
 #[track_caller]
 fn is_forbidden<T>(result: Result<T, kube::Error>, what: &str, says: &str) {
@@ -80,6 +88,128 @@ async fn an_agent_reads_no_secrets_and_writes_for_no_other_node() {
     is_forbidden(refused, "report without a node", "does not say on which node it runs");
 }
 
+/// Every digest in the orders of a node, in all versions of its object that are there from now on.
+async fn digests_ordered(cluster: &Cluster, node: &str) -> Arc<Mutex<BTreeSet<String>>> {
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let mut objects = watcher(cluster.node_preheats(), config).default_backoff().applied_objects().boxed();
+    let digests = |object: &DynamicObject| -> Vec<String> {
+        let orders = object.data["spec"]["orders"].as_object().into_iter().flatten();
+        orders.filter_map(|(_, order)| Some(order["pin"]["digest"].as_str()?.to_owned())).collect()
+    };
+    // From here on nothing is missed.
+    let first = objects.next().await.unwrap().unwrap();
+    seen.lock().unwrap().extend(digests(&first));
+    let all = seen.clone();
+    tokio::spawn(async move {
+        while let Some(object) = objects.next().await {
+            all.lock().unwrap().extend(object.iter().flat_map(digests));
+        }
+    });
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn a_digest_that_an_agent_sets_binds_no_other_node() {
+    let Some(cluster) = Cluster::enter().await else { return };
+    let linked = Linked::start(&cluster, &[], image(1_000_000)).await;
+    // The agent of n1 gets no answer of the registry, so that its own reports do not replace the lies that are told with its token.
+    let silent = Proxy::start_at(HERE, linked.real.addr()).await.unwrap();
+    silent.stall_after(0);
+    let (host, folder) = (linked.link.host(), "/etc/containerd/certs.d");
+    let script = format!("sed -i 's/{host}/{}/' {folder}/{host}/hosts.toml", silent.host());
+    cluster.on_node("n1", &script).await.exits(0);
+    let pod = cluster.part_on("agent", "n1").await;
+    let agent = cluster.as_part("agent", Some(&pod)).await;
+    let preheats: Api<DynamicObject> = Api::all_with(agent, &ApiResource::erase::<NodePreheat>(&()));
+    // Of two answers to one ask the lesser digest comes first.
+    let lie = format!("sha256:{}", "0".repeat(64));
+    let key = linked.reference.parse::<Reference>().unwrap().key();
+    let (key, question) = (key.to_string(), key.question().to_string());
+    let say = async |keys: &[&str], asked: &str| {
+        let reports = keys.iter().map(|key| {
+            let report = json!({"asked": asked, "phase": "Resolved", "digest": lie, "pin": {"asked": asked, "digest": lie},
+                "attempt": 1, "started": asked, "updated": asked, "finished": asked});
+            ((*key).to_owned(), report)
+        });
+        let reports: serde_json::Map<String, Value> = reports.collect();
+        let patch = Patch::Merge(json!({"status": {"reports": reports}}));
+        preheats.patch_status("n1", &PatchParams::default(), &patch).await.expect("it may say what it likes of itself");
+    };
+    let told = digests_ordered(&cluster, "n2").await;
+
+    // Before anybody asks, for a time that every job of this test is older than.
+    say(&[&key, &question], "2200-01-01T00:00:00Z").await;
+    cluster.stoker(&["pull", &linked.reference, "--name", "web", "--no-wait"]).await.exits(0);
+    let asks =
+        |object: Option<&DynamicObject>| object.is_some_and(|it| !it.data["spec"]["orders"][&question].is_null());
+    let object = cluster.wait(&cluster.node_preheats(), "n1", asks).await.unwrap();
+    // As the answer to what it was asked, and to what it was not.
+    let asked = object.data["spec"]["orders"][&question]["asked"].as_str().unwrap();
+    say(&[&key, &question], asked).await;
+    let has = async || cluster.has("n2", &linked.reference).await;
+    eventually("n2 goes by what it hears itself", has).await;
+    silent.let_go();
+    cluster.succeeds("web", 2).await;
+
+    let status = cluster.preheats().get("web").await.unwrap().data["status"].clone();
+    assert_eq!(status["digests"], json!({&linked.reference: linked.image.digest()}), "{status:#}");
+    let listed = cluster.on_node("n2", "ctr -n k8s.io images ls").await;
+    let line = listed.exits(0).out.lines().find(|line| line.starts_with(&linked.reference)).unwrap();
+    assert!(line.contains(linked.image.digest()), "{line}");
+    let told = told.lock().unwrap();
+    assert!(!told.contains(&lie), "n2 was told to pull what n1 alone has said: {told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "long"]
+async fn secrets_are_read_in_the_namespaces_of_secrets_from_alone() {
+    let Some(mut cluster) = Cluster::enter().await else { return };
+    let own = cluster.own_image().await;
+    let narrow = cluster.manifests(&own, &["--secrets-from", SHOP]).await;
+    cluster.spoil();
+    cluster.apply(&narrow.exits(0).out).await.exits(0);
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "private"}, "stringData": {"a": "b"}});
+    cluster.create(&secret).await;
+    let controller = cluster.as_part("controller", None).await;
+    let of = |namespace: &str| Api::<Secret>::namespaced(controller.clone(), namespace);
+    let closed = async || of("default").get("private").await.is_err_and(|problem| is_code(&problem, 403));
+    eventually("Secrets of other namespaces are closed", closed).await;
+    is_forbidden(of("kube-system").get("private").await, "read a Secret of kube-system", "cannot get");
+    is_forbidden(of(SYSTEM).get("private").await, "read a Secret of its own namespace", "cannot get");
+    is_forbidden(of(SHOP).list(&ListParams::default()).await, "list Secrets of the shop", "cannot list");
+    of(SHOP).get("private").await.expect("it reads what it was given");
+
+    // Whoever names a Secret that it may not read is told how to allow it.
+    let job = json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": "closed"}, "spec": {
+        "images": [{"image": format!("{REGISTRY}/pause:1"), "pullSecrets": [{"name": "private"}]}]}});
+    let jobs: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), "default", &ApiResource::erase::<Preheat>(&()));
+    jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+    let told = |job: Option<&DynamicObject>| {
+        let secrets = job.and_then(|job| job.data["status"]["secrets"].as_array());
+        secrets.is_some_and(|secrets| secrets.iter().any(|secret| secret["reason"] == "SecretForbidden"))
+    };
+    let job = cluster.wait(&jobs, "closed", told).await.unwrap();
+    let secrets = job.data["status"]["secrets"].to_string();
+    assert!(secrets.contains("--secrets-from default"), "{secrets}");
+    jobs.delete("closed", &Default::default()).await.unwrap();
+
+    // As it was, for the next test.
+    cluster.apply(&cluster.manifests(&own, &[]).await.exits(0).out).await.exits(0);
+    cluster.kubectl(&["-n", SHOP, "delete", "rolebinding", "stoker-controller-secrets"]).await.exits(0);
+    cluster.kubectl(&["delete", "clusterrole", "stoker-controller-secrets"]).await.exits(0);
+    let open = async || of("default").get("private").await.is_err_and(|problem| is_code(&problem, 404));
+    eventually("Secrets of all namespaces can be read", open).await;
+    cluster.restored();
+}
+
+fn is_code(problem: &kube::Error, code: u16) -> bool {
+    matches!(problem, kube::Error::Api(status) if status.code == code)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "long"]
 async fn every_right_that_stoker_has_is_listed_here() {
@@ -97,10 +227,20 @@ async fn every_right_that_stoker_has_is_listed_here() {
         "imagelistpulljobs.apps.kruise.io/status [] [] [patch]",
         "imagepulljobs.apps.kruise.io [] [] [create delete list patch watch]",
         "imagepulljobs.apps.kruise.io/status [] [] [patch]",
+        "nodeimages.apps.kruise.io [] [] [create delete list patch watch]",
+        "nodeimages.apps.kruise.io/status [] [] [patch]",
         "leases.coordination.k8s.io [] [kruise-manager] [list watch]",
         "mutatingwebhookconfigurations.admissionregistration.k8s.io [] [] [list watch]",
         "validatingwebhookconfigurations.admissionregistration.k8s.io [] [] [list watch]",
         "preheats.stoker.dev [] [] [delete list watch]",
+        "clonesets.apps.kruise.io [] [] [list watch]",
+        "controllerrevisions.apps [] [] [list watch]",
+        "daemonsets.apps [] [] [list watch]",
+        "daemonsets.apps.kruise.io [] [] [list watch]",
+        "deployments.apps [] [] [list watch]",
+        "replicasets.apps [] [] [list watch]",
+        "statefulsets.apps [] [] [list watch]",
+        "statefulsets.apps.kruise.io [] [] [list watch]",
         "nodes [] [] [list watch]",
         "pods [] [] [list watch]",
         "secrets [] [] [get]",

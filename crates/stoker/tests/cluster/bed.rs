@@ -114,10 +114,11 @@ impl Cluster {
         self.restored();
     }
 
-    /// `stoker install` with OpenKruise's kinds, which all tests have, and with more arguments. How full the disk of the machine is that
+    /// `stoker install` with OpenKruise's kinds and pre-download, which all tests have, and with more arguments. How full the disk of the machine is that
     /// tests run on is not their business, so agents may fill it.
     pub(crate) async fn manifests(&self, image: &str, more: &[&str]) -> Ran {
-        let mut ran = self.administer(&[&["install", "--image", image, "--dialects", "kruise"], more].concat()).await;
+        let dialects = ["--dialects", "kruise,kruise-rollouts"];
+        let mut ran = self.administer(&[&["install", "--image", image], &dialects[..], more].concat()).await;
         let wider =
             ran.out.replace("- --data=/var/lib/stoker\n", "- --max-disk=99\n        - --data=/var/lib/stoker\n");
         assert!(ran.code != Some(0) || wider != ran.out, "the agents' arguments are not where they were");
@@ -158,6 +159,9 @@ impl Cluster {
     /// Nobody finds what another test made.
     async fn clean(&self) {
         let every = ["-n", SHOP, "delete", "--all", "--ignore-not-found", "--timeout=120s", "--wait"];
+        // Before their pods, which would come back.
+        let workloads = ["--cascade=foreground", "deployments,statefulsets,daemonsets"];
+        self.kubectl(&[&every[..], &workloads].concat()).await.exits(0);
         self.kubectl(&[&every[..], &["preheats,imagelistpulljobs,imagepulljobs,pods,secrets"]].concat()).await.exits(0);
     }
 
@@ -365,7 +369,13 @@ impl Cluster {
         };
         match tokio::time::timeout(PATIENCE, waiting).await {
             Ok(object) => object,
-            Err(_) => panic!("{name} did not become as wanted: {:#?}", api.get_opt(name).await),
+            Err(_) => {
+                let mut object = api.get_opt(name).await;
+                if let Ok(Some(object)) = &mut object {
+                    object.meta_mut().managed_fields = None;
+                }
+                panic!("{name} did not become as wanted: {object:#?}")
+            }
         }
     }
 

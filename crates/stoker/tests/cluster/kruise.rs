@@ -3,7 +3,9 @@
 mod crds;
 mod ends;
 mod lists;
+mod node_images;
 mod pods;
+mod rollouts;
 mod samples;
 mod sharing;
 mod webhook;
@@ -84,6 +86,18 @@ async fn unheard(cluster: &Cluster) -> Vec<&'static str> {
         sum(&page, "stoker_controller_kinds_unheard", &[&label]) > 0.0
     };
     ["ImagePullJob", "ImageListPullJob"].into_iter().filter(counted).collect()
+}
+
+/// What the controllers said about OpenKruise's kinds, by now.
+async fn complaints(cluster: &Cluster) -> Vec<String> {
+    let mut lines = Vec::new();
+    for pod in cluster.parts("controller").await {
+        let log = cluster.kubectl(&["-n", SYSTEM, "logs", pod.metadata.name.as_deref().unwrap()]).await;
+        let about =
+            log.exits(0).out.lines().filter(|line| line.contains("ImagePullJob") || line.contains("ImageListPullJob"));
+        lines.extend(about.map(str::to_owned));
+    }
+    lines
 }
 
 /// Waits until a job or a list has ended, and returns its status.

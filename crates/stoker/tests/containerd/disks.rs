@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::json;
 use stoker_testbed::containerd::{Containerd, Options, Version};
-use stoker_testbed::image::{Compression, Image, ImageBuilder, LayerBuilder};
+use stoker_testbed::image::{Compression, Image, ImageBuilder, Layer, LayerBuilder};
 
 use crate::bed::{Node, Registry, leases, on_both};
 use crate::up::{Up, eventually};
@@ -117,11 +117,10 @@ async fn an_image_that_would_fill_the_disk_is_not_begun(version: Version) {
 }
 on_both!(an_image_that_would_fill_the_disk_is_not_begun);
 
-/// Small when it is packed, and larger than the disk when it is not.
-fn bomb(length: u64) -> Image {
-    let zeros = |layer: LayerBuilder, n: u64| layer.file(&format!("zeros-{n}"), vec![0; MIB as usize]);
-    let layer = (0..length / MIB).fold(LayerBuilder::new(), zeros).build(Compression::Gzip).unwrap();
-    ImageBuilder::new().layer(&layer).build()
+/// Small when it is packed, and large when it is not.
+fn zeros(length: u64) -> Layer {
+    let file = |layer: LayerBuilder, n: u64| layer.file(&format!("zeros-{n}"), vec![0; MIB as usize]);
+    (0..length / MIB).fold(LayerBuilder::new(), file).build(Compression::Gzip).unwrap()
 }
 
 /// Looks at a disk again and again, and says how full it was at most, in percent.
@@ -156,7 +155,7 @@ impl Highest {
 async fn a_bomb_stops_at_the_limit_and_leaves_nothing(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(node) = small(version).await else { return };
-    let name = registry.push("disks/bomb", "v1", &bomb(300 * MIB)).await;
+    let name = registry.push("disks/bomb", "v1", &ImageBuilder::new().layer(&zeros(300 * MIB)).build()).await;
     let free = async || stoker_runtime::space::of(node.containerd.root()).await.unwrap().free;
     let (before, highest) = (free().await, Highest::of(node.containerd.root()));
     node.wish("bomb", &name, &[], json!({"retries": 0})).await;
@@ -174,7 +173,11 @@ on_both!(quick a_bomb_stops_at_the_limit_and_leaves_nothing);
 /// containerd unpacks by itself, and knows no limit: by CRI, and with a snapshotter that we do not unpack into.
 async fn a_bomb_that_containerd_unpacks_is_cancelled(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
-    let name = registry.push("disks/their-bomb", "v1", &bomb(900 * MIB)).await;
+    // Past the limit and not past the disk, and a layer that never arrives: only the agent can end this pull.
+    let stalls = LayerBuilder::new().noise("noise", 20 * MIB, 7).build(Compression::Gzip).unwrap();
+    let image = ImageBuilder::new().layer(&zeros(500 * MIB)).layer(&stalls).build();
+    let name = registry.push("disks/their-bomb", "v1", &image).await;
+    registry.link.stall_each_after(10 * MIB);
     for (runtime, snapshotter) in [("cri", "overlayfs"), ("containerd", "native")] {
         let options = Options { disk: Some(800 * MIB), snapshotter, ..Options::default() };
         let Some(containerd) = Containerd::start(version, options).await.unwrap() else { return };
@@ -183,13 +186,11 @@ async fn a_bomb_that_containerd_unpacks_is_cancelled(version: Version) {
         let up = Up::start_with(tempfile::tempdir().unwrap(), 1, &args);
         let node = Node { up, containerd };
         let free = async || stoker_runtime::space::of(node.containerd.root()).await.unwrap().free;
-        let (before, highest) = (free().await, Highest::of(node.containerd.root()));
+        let before = free().await;
         node.wish("bomb", &name, &[], json!({"retries": 0})).await;
         let report = node.report(|report| report.phase == "Failed").await;
         assert_eq!(report.reason, "Disk", "{runtime}: {report:?}");
         assert!(report.message.contains(&name) && report.message.contains("--max-disk"), "{report:?}");
-        let most = highest.percent();
-        assert!(most < 100, "{runtime}: the disk was {most} % full");
         eventually("the disk is as it was", async || free().await + 3 * MIB >= before).await;
     }
 }
@@ -223,13 +224,13 @@ async fn what_was_left_goes_when_the_disk_is_needed(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };
     let Some(node) = small(version).await else { return };
     let left = registry.push("disks/left", "v1", &image(12 * MIB)).await;
-    let wanted = registry.push("disks/wanted", "v1", &image(16 * MIB)).await;
+    let wanted = registry.push("disks/wanted", "v1", &image(17 * MIB)).await;
     let used = async || {
         let space = stoker_runtime::space::of(node.containerd.root()).await.unwrap();
         space.total - space.free
     };
     let before = used().await;
-    // Less than a tenth of the disk, which is what may be left; on the disk it is in the spool, packed and unpacked.
+    // Less than a tenth of the disk, which is what may be left; on the disk it is in the spool and unpacked.
     registry.link.stall_after(9 * MIB);
     node.begin("left", &left, &[]).await;
     node.keeps(9 * MIB).await;
@@ -238,15 +239,14 @@ async fn what_was_left_goes_when_the_disk_is_needed(version: Version) {
         object.data.pointer("/spec/orders").and_then(|orders| orders.as_object()).is_none_or(|orders| orders.is_empty())
     };
     node.up.wait("NodePreheat", "node-1", gone).await;
-    assert!(used().await > before + 16 * MIB, "{} of {before}: nothing was left", used().await);
+    assert!(used().await > before + 12 * MIB, "{} of {before}: nothing was left", used().await);
     assert_eq!(leases(&node.containerd).await.len(), 1);
     registry.link.let_go();
     let mut watch = node.watch().await;
     node.begin("wanted", &wanted, &[]).await;
-    let over =
-        |report: &crate::bed::Report| report.total > 0 && (report.phase == "Succeeded" || !report.reason.is_empty());
-    let report = watch.until(over).await;
-    assert_eq!((report.phase.as_str(), report.reason.as_str()), ("Succeeded", ""), "{report:?}");
+    // The pull that was stopped may still have its reservation for a moment. That is waited for; for want of room an attempt fails.
+    let report = watch.until(|report| report.phase == "Succeeded" || report.attempt > 1).await;
+    assert_eq!((report.phase.as_str(), report.attempt), ("Succeeded", 1), "{report:?}");
     assert_eq!(leases(&node.containerd).await, Vec::<String>::new());
 }
 on_both!(what_was_left_goes_when_the_disk_is_needed);

@@ -6,6 +6,7 @@ use stoker_testbed::image::{Compression, Flavor, Image, ImageBuilder, Layer, Lay
 
 use crate::bed::{Node, Registry, collect, leases, on_both};
 use crate::kubelet::{Kubelet, inventory, listed, listed_as};
+use crate::wishes;
 
 fn layers(count: u64, seed: u64, compression: Compression) -> Vec<Layer> {
     let layer = |at| LayerBuilder::new().file(&format!("dir/{at}"), "x").noise("noise", 40_000, seed * 100 + at);
@@ -74,6 +75,21 @@ async fn images_look_as_if_containerd_had_pulled_them(version: Version) {
     assert!(!snapshots.contains("stoker"), "{snapshots}");
 }
 on_both!(images_look_as_if_containerd_had_pulled_them);
+
+/// The agent's own decoder would need 128 MiB for each of these layers.
+async fn layers_with_a_large_zstd_window_are_unpacked_by_containerd(version: Version) {
+    let Some(registry) = Registry::start(Default::default()).await else { return };
+    let started = wishes::node(version, Default::default(), &["--runtime", "containerd"], &[]).await;
+    let Some((node, log)) = started else { return };
+    let name = registry.push("kinds/wide", "v1", &image(Flavor::Oci, &layers(2, 41, Compression::ZstdWide))).await;
+    node.pull(&name).await.exits(0);
+    let mount = node.containerd.mount(&name).await.unwrap();
+    assert_eq!(std::fs::read_to_string(mount.join("dir/1")).unwrap(), "x");
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    let left = log.lines().filter(|line| line.contains("left to containerd") && line.contains("8 MiB"));
+    assert_eq!(left.count(), 2, "{log}");
+}
+on_both!(quick layers_with_a_large_zstd_window_are_unpacked_by_containerd);
 
 async fn a_digest_reference_is_found_again(version: Version) {
     let Some(registry) = Registry::start(Default::default()).await else { return };

@@ -19,6 +19,7 @@ mod disks;
 mod faults;
 mod kills;
 mod kinds;
+mod neighbours;
 mod others;
 mod proxies;
 mod pulling;

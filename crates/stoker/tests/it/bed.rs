@@ -204,9 +204,10 @@ impl Login {
         let object: DynamicObject = serde_saphyr::from_str(manifest).unwrap();
         let types = object.types.as_ref().unwrap();
         let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(types).unwrap());
-        let api = match types.kind.as_str() {
-            "NodePreheat" => Api::all_with(self.client().await, &resource),
-            _ => Api::default_namespaced_with(self.client().await, &resource),
+        let api = match (types.kind.as_str(), &object.metadata.namespace) {
+            ("NodePreheat", _) => Api::all_with(self.client().await, &resource),
+            (_, Some(namespace)) => Api::namespaced_with(self.client().await, namespace, &resource),
+            (_, None) => Api::default_namespaced_with(self.client().await, &resource),
         };
         api.create(&PostParams::default(), &object).await.unwrap()
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::http::{StatusCode, Uri};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams, PostParams};
@@ -22,9 +22,8 @@ use tokio_util::sync::CancellationToken;
 use crate::bed::{Ran, stoker};
 
 /// What the API in the box does not serve, and so neither installs nor removes.
-const LACKING: [&str; 8] = [
+const LACKING: [&str; 7] = [
     "ClusterRole",
-    "ClusterRoleBinding",
     "FlowSchema",
     "PodDisruptionBudget",
     "Role",
@@ -140,6 +139,10 @@ const NONE: [&str; 0] = [];
 fn notes(ran: &Ran) -> Vec<&str> {
     let (told, others): (Vec<&str>, Vec<&str>) = ran.err.lines().partition(|line| line.contains("AlwaysVerify"));
     assert_eq!(told.len(), 1, "{}", ran.err);
+    // From which version on that can be set, and what can be done before.
+    for word in ["1.35", "1.33", "KubeletEnsureSecretPulledImages", "AlwaysPullImages"] {
+        assert!(told[0].contains(word), "{word}: {}", told[0]);
+    }
     others
 }
 
@@ -178,7 +181,7 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
         .says("1 other ServiceAccount in namespace stoker-system (robot)")
         .says("1 other Deployment in namespace stoker-system (shop)")
         .says("--yes");
-    assert_eq!(bare.names::<CustomResourceDefinition>().await.len(), 4, "nothing was deleted");
+    assert_eq!(bare.names::<CustomResourceDefinition>().await.len(), 5, "nothing was deleted");
 
     let removed = bare.run(&["uninstall", "--yes"]).await;
     removed.exits(0).says("Deployment stoker-controller deleted").says("Namespace stoker-system deleted");
@@ -189,7 +192,7 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
     assert_eq!(bare.names::<CustomResourceDefinition>().await, Vec::<String>::new());
     assert_eq!(bare.names::<Deployment>().await, Vec::<String>::new());
     assert_eq!(bare.names::<k8s_openapi::api::apps::v1::DaemonSet>().await, Vec::<String>::new());
-    assert_eq!(bare.names::<k8s_openapi::api::core::v1::ServiceAccount>().await, Vec::<String>::new());
+    assert_eq!(bare.names::<ServiceAccount>().await, Vec::<String>::new());
     assert_eq!(bare.names::<k8s_openapi::api::core::v1::Secret>().await, Vec::<String>::new());
     assert_eq!(bare.names::<Pod>().await, Vec::<String>::new());
     assert_eq!(bare.names::<Namespace>().await, ["default"]);
@@ -230,7 +233,57 @@ async fn a_namespace_of_others_stays_as_it_is() {
     assert_eq!(bare.names::<Pod>().await, ["guest"]);
     assert_eq!(bare.names::<k8s_openapi::api::core::v1::Secret>().await, ["password"]);
     assert_eq!(bare.names::<k8s_openapi::api::coordination::v1::Lease>().await, Vec::<String>::new());
-    assert_eq!(bare.names::<k8s_openapi::api::core::v1::ServiceAccount>().await, Vec::<String>::new());
+    assert_eq!(bare.names::<ServiceAccount>().await, Vec::<String>::new());
+    bare.run(&["uninstall"]).await.exits(0).says("nothing of Stoker is here");
+    bare.stop().await;
+}
+
+/// What everybody who may edit a namespace can make in it: objects that look like Stoker's.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_strangers_label_as_ours_neither_blocks_nor_goes() {
+    let bare = Bare::start().await;
+    let theirs = serde_json::from_value(json!({ "metadata": { "name": "shop" } })).unwrap();
+    Api::<Namespace>::all(bare.client.clone()).create(&PostParams::default(), &theirs).await.unwrap();
+    let labels = json!({ "app.kubernetes.io/managed-by": "stoker", "app.kubernetes.io/part-of": "stoker" });
+    let metadata = json!({ "name": "stoker-controller", "namespace": "shop", "labels": labels });
+    bare.make("apps/v1", "Deployment", json!({ "metadata": metadata, "spec": {} })).await;
+    bare.make("coordination.k8s.io/v1", "Lease", json!({ "metadata": metadata })).await;
+    bare.make("v1", "Secret", copy_in("shop")).await;
+
+    bare.run(&["uninstall"]).await.exits(0).says("nothing of Stoker is here");
+    let printed = bare.run(&["install", "--image", IMAGE]).await;
+    bare.apply(&printed.exits(0).out).await;
+    bare.run(&["install", "--image", IMAGE]).await.exits(0);
+    let elsewhere = bare.run(&["install", "--image", IMAGE, "-n", "shop"]).await;
+    elsewhere.exits(1).says("Stoker is in the namespace stoker-system");
+    bare.run(&["uninstall", "-n", "shop"]).await.exits(1).says("Stoker is in the namespace stoker-system");
+    bare.run(&["uninstall", "-n", "stoker-system"]).await.exits(0).says("Namespace stoker-system deleted");
+    assert_eq!(bare.names::<Deployment>().await, ["stoker-controller"]);
+    assert_eq!(bare.names::<k8s_openapi::api::coordination::v1::Lease>().await, ["stoker-controller"]);
+    assert_eq!(bare.names::<k8s_openapi::api::core::v1::Secret>().await, ["pull-of-a-job"]);
+    bare.stop().await;
+}
+
+/// The namespace is somebody else's and carries no label: only the binding, which goes last, shows where the rest is.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_uninstall_finds_the_rest() {
+    let bare = Bare::start().await;
+    let theirs = serde_json::from_value(json!({ "metadata": { "name": "platform" } })).unwrap();
+    Api::<Namespace>::all(bare.client.clone()).create(&PostParams::default(), &theirs).await.unwrap();
+    bare.apply(&bare.run(&["install", "--image", IMAGE, "-n", "platform"]).await.exits(0).out).await;
+    let accounts: Api<ServiceAccount> = Api::namespaced(bare.client.clone(), "platform");
+    let finalizers = async |finalizers: serde_json::Value| {
+        let patch = Patch::Merge(json!({ "metadata": { "finalizers": finalizers } }));
+        accounts.patch("stoker-agent", &PatchParams::default(), &patch).await.unwrap();
+    };
+    finalizers(json!(["somebody.example/else"])).await;
+    for _ in 0..2 {
+        let held = bare.run(&["uninstall", "--timeout", "1s"]).await;
+        held.exits(1).says("ServiceAccount stoker-agent is still there");
+    }
+    finalizers(json!(null)).await;
+    bare.run(&["uninstall"]).await.exits(0).says("ClusterRoleBinding stoker-controller deleted");
+    assert_eq!(bare.names::<ServiceAccount>().await, Vec::<String>::new());
     bare.run(&["uninstall"]).await.exits(0).says("nothing of Stoker is here");
     bare.stop().await;
 }

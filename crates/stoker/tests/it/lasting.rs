@@ -181,6 +181,7 @@ async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_ow
         identity: "test".into(),
         trust_one_witness: false,
         handed_over: Default::default(),
+        serve: Default::default(),
         metrics: Default::default(),
     };
     let controlling = tokio::spawn(stoker_controller::run(settings, cancel.clone()));

@@ -20,6 +20,7 @@ mod memory;
 mod metrics;
 mod mistakes;
 mod neighbours;
+mod node_images;
 mod pages;
 mod pull;
 mod quiet;

@@ -51,7 +51,7 @@ async fn every_command_works(page: &str, at_least: usize) {
     let kubectl = kubectl();
     let bin = programs(scratch.path(), kubectl);
     std::fs::create_dir(scratch.path().join("examples")).unwrap();
-    for example in ["preheat.yaml", "imagepulljob.yaml"] {
+    for example in ["preheat.yaml", "imagepulljob.yaml", "imagelistpulljob.yaml"] {
         let text = std::fs::read_to_string(root.join("examples").join(example)).unwrap();
         let text = text.replace("127.0.0.1:5000", &registry.host());
         std::fs::write(scratch.path().join("examples").join(example), text).unwrap();
@@ -61,8 +61,9 @@ async fn every_command_works(page: &str, at_least: usize) {
     let path = std::env::join_paths(path).unwrap();
     let mut left_out = 0;
     for line in commands {
-        let applied =
-            ["imagepulljob/base-image", "next-release", "--secret"].iter().any(|object| line.contains(object));
+        let applied = ["imagepulljob/base-image", "imagelistpulljob/base-images", "next-release", "--secret"]
+            .iter()
+            .any(|object| line.contains(object));
         if kubectl.is_none() && (line.starts_with("kubectl ") || applied) {
             left_out += 1;
             continue;

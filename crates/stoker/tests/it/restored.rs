@@ -171,6 +171,7 @@ async fn a_link_that_breaks_costs_a_controller_no_list() {
         identity: "test".into(),
         trust_one_witness: false,
         handed_over: Default::default(),
+        serve: Default::default(),
         metrics: Default::default(),
     };
     let cancel = CancellationToken::new();

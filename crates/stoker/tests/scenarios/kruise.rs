@@ -1,11 +1,13 @@
 //! The three samples that OpenKruise's users start from, on a real image, to their own status, messages and columns.
 
+use k8s_openapi::api::core::v1::Event;
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use stoker_api::dialect::kruise::{ImageListPullJob, ImagePullJob, versions};
 use stoker_testbed::registry::{Registry, noise};
 
 use crate::bed::{Bed, Site, Wishes};
+use crate::up::eventually;
 
 fn status<'a>(object: &'a DynamicObject, field: &str) -> &'a Value {
     object.data.get("status").and_then(|status| status.get(field)).unwrap_or(&Value::Null)
@@ -94,10 +96,14 @@ fn with_image(kind: &str, mut spec: Value) -> Value {
 pub(crate) async fn upstreams_refusals_are_the_schemas(site: &Site) {
     let bed = site.bed(Wishes::default()).await;
     let both = [
-        (json!({"parallelism": -1}), "spec.parallelism"),
-        (json!({"parallelism": "many"}), "spec.parallelism"),
-        (json!({"parallelism": "-1"}), "spec.parallelism"),
-        (json!({"parallelism": "101%"}), "spec.parallelism"),
+        (json!({"parallelism": -1}), "parallelism must be non-negative"),
+        (json!({"parallelism": "-1"}), "parallelism must be non-negative"),
+        (json!({"parallelism": "many"}), "parallelism must be a valid integer: "),
+        (json!({"parallelism": "+5"}), "parallelism must be a valid integer: "),
+        (json!({"parallelism": "101%"}), "parallelism must be a valid integer: "),
+        (json!({"parallelism": "-5%"}), "parallelism must be a valid integer: "),
+        (json!({"parallelism": "1234567890"}), "spec.parallelism"),
+        (json!({"parallelism": 1.5}), "spec.parallelism"),
         (
             json!({"selector": {"names": ["x"], "matchLabels": {"a": "b"}}}),
             "can not set both names and labelSelector in this spec.selector",
@@ -135,7 +141,7 @@ pub(crate) async fn upstreams_refusals_are_the_schemas(site: &Site) {
         (json!({"images": ["a", ""]}), "image can not be empty"),
         (json!({"images": ["a", "A"]}), "invalid image A"),
         (json!({"images": ["a", "b", "a"]}), "Duplicate value"),
-        (json!({"images": numbers}), "255"),
+        (json!({"images": numbers}), "the maximum number of images cannot > 255"),
     ];
     for (kind, own) in [("ImagePullJob", &one[..]), ("ImageListPullJob", &list[..])] {
         let shared = both.iter().map(|(spec, words)| (with_image(kind, spec.clone()), *words));
@@ -157,6 +163,7 @@ pub(crate) async fn what_upstream_accepts_is_accepted(site: &Site) {
         json!({}),
         json!({"parallelism": 0}),
         json!({"parallelism": "5"}),
+        json!({"parallelism": 2_000_000_000}),
         // More than upstream.
         json!({"parallelism": "100%"}),
         json!({"selector": null, "podSelector": {}}),
@@ -172,6 +179,7 @@ pub(crate) async fn what_upstream_accepts_is_accepted(site: &Site) {
         json!({"imagePullPolicy": ""}),
         json!({"imagePullPolicy": "Whenever"}),
         json!({"pullSecrets": ["a", "a"]}),
+        json!({"pullSecrets": (0..64).map(|number| format!("s{number}")).collect::<Vec<_>>()}),
         json!({"sandboxConfig": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}),
     ];
     let images = [
@@ -214,4 +222,38 @@ pub(crate) async fn pull_secrets_of_a_list_can_be_changed(site: &Site) {
     let changed = api.patch("list", &PatchParams::default(), &patch).await.unwrap();
     assert_eq!(changed.data["spec"]["pullSecrets"], json!(["new"]));
     api.delete("list", &Default::default()).await.unwrap();
+}
+
+/// A list takes a deadline that none of its children may have.
+pub(crate) async fn a_list_whose_children_are_refused_says_so_and_ends_after_an_edit(site: &Site) {
+    let registry = Registry::start().await.unwrap();
+    registry.push("base/image", "latest", &[noise(1_000, 1)]);
+    let image = format!("{}/base/image:latest", registry.host());
+    let bed = site.bed(Wishes::default()).await;
+    let made = format!(
+        "{{apiVersion: apps.kruise.io/v1alpha1, kind: ImageListPullJob, metadata: {{name: refused}}, \
+         spec: {{images: ['{image}'], parallelism: 5, completionPolicy: {{activeDeadlineSeconds: 5}}}}}}"
+    );
+    bed.create(&made).await;
+    let events: Api<Event> = Api::namespaced(bed.administrator.clone(), &bed.namespace);
+    let words = "completionPolicy.activeDeadlineSeconds must be greater than pullPolicy.timeoutSeconds(default 600)";
+    let told = async || {
+        let events = events.list(&Default::default()).await.unwrap().items.into_iter();
+        let mut about = events.filter(|event| event.involved_object.name.as_deref() == Some("refused"));
+        about.any(|event| {
+            let is_refusal = event.reason.as_deref() == Some("Failed create ImagePullJob");
+            is_refusal && event.type_.as_deref() == Some("Warning") && event.message.is_some_and(|said| said.contains(words))
+        })
+    };
+    eventually("an event says why the child is refused", told).await;
+    let why = bed.run(&["why", "imagelistpulljob/refused"]).await;
+    why.exits(0).says("imagepulljob/refused-").says("Missing").says(&image).says("kubectl describe imagelistpulljob refused");
+
+    let api = bed.api("ImageListPullJob").await;
+    let patch = Patch::Merge(json!({ "spec": { "completionPolicy": { "activeDeadlineSeconds": null } } }));
+    api.patch("refused", &PatchParams::default(), &patch).await.unwrap();
+    let status = bed.ended("ImageListPullJob", "refused").await;
+    assert_eq!((&status["desired"], &status["succeeded"]), (&json!(1), &json!(1)), "{status:#}");
+    bed.run(&["why", "imagelistpulljob/refused"]).await.exits(0).says("no image is waiting");
+    api.delete("refused", &Default::default()).await.unwrap();
 }

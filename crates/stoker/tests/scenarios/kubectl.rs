@@ -47,12 +47,30 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
     let newest = run(&["get", "imagepulljobs"]).await;
     assert!(!newest.exits(0).says("SUCCEED").out.contains("MESSAGE"), "only the older version has this column");
     run(&["get", "imagepulljobs.v1alpha1.apps.kruise.io"]).await.exits(0).says("SUCCEED").says("job has completed");
+    let list = example("imagelistpulljob");
+    run(&["apply", "-f", &list]).await.exits(0).says("imagelistpulljob.apps.kruise.io/base-images created");
+    bed.ended("ImageListPullJob", "base-images").await;
+    // What is counted are images, and each has a job of its own.
+    bed.run(&["get"]).await.exits(0).says("imagelistpulljob/base-images").says("2 images");
+    let children = bed.run(&["get", "imagelistpulljob/base-images"]).await;
+    children.exits(0).says("2 of 2 images are done").says("imagepulljob/base-images-");
+    bed.run(&["why", "imagelistpulljob/base-images"]).await.exits(0).says("no image is waiting; 2 of 2 images are done");
     let bad = bed.scratch().join("bad.yaml");
     let text = std::fs::read_to_string(&preheat).unwrap();
     std::fs::write(&bad, text.replace("parallelism", "paralelism").replace("next-release", "bad")).unwrap();
     run(&["apply", "-f", bad.to_str().unwrap()]).await.exits(1).says("spec.pace.paralelism");
     std::fs::write(&bad, text.replace("parallelism: 3", "parallelism: -3").replace("next-release", "bad")).unwrap();
     run(&["apply", "-f", bad.to_str().unwrap()]).await.exits(1).says("spec.pace.parallelism");
-    run(&["delete", "-f", &preheat, "-f", &job]).await.exits(0).says("deleted");
-    run(&["get", "preheats,imagepulljobs"]).await.exits(0).says("No resources found");
+    // One that fails: the end can be waited for, also by somebody who does not know how it will end.
+    let missing = text.replace("demo/cart:v1", "demo/missing:v1").replace("next-release", "failing").replace("retries: 3", "retries: 0");
+    std::fs::write(&bad, &missing).unwrap();
+    run(&["apply", "-f", bad.to_str().unwrap()]).await.exits(0);
+    for end in ["jsonpath={.status.completionTime}", "condition=Stalled"] {
+        run(&["wait", &format!("--for={end}"), "--timeout=60s", "preheat/failing"]).await.exits(0).says("condition met");
+    }
+    let phase = run(&["get", "preheat", "failing", "-o", "jsonpath={.status.phase}"]).await.exits(0).out.clone();
+    assert_eq!(phase, "Failed");
+    run(&["delete", "-f", bad.to_str().unwrap()]).await.exits(0);
+    run(&["delete", "-f", &preheat, "-f", &job, "-f", &list]).await.exits(0).says("deleted");
+    run(&["get", "preheats,imagelistpulljobs"]).await.exits(0).says("No resources found");
 }

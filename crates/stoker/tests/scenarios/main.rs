@@ -49,7 +49,7 @@ scenarios! {
         after_the_end_a_job_is_told_of_by_its_own_reports_and_then_by_its_status,
         a_job_that_joins_a_pull_sees_how_far_it_is_and_nothing_is_counted_away, objects_and_nodes_are_printed;
     kruise: the_samples_of_the_article_run, upstreams_refusals_are_the_schemas, what_upstream_accepts_is_accepted,
-        pull_secrets_of_a_list_can_be_changed;
+        pull_secrets_of_a_list_can_be_changed, a_list_whose_children_are_refused_says_so_and_ends_after_an_edit;
     kubectl: the_examples_are_applied_shown_and_deleted;
     mistakes: every_mistake_is_answered_with_the_thing_and_the_next_step;
     needs: an_order_that_needs_what_an_agent_lacks_fails_and_others_go_on;

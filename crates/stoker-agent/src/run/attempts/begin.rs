@@ -35,7 +35,7 @@ impl Attempts {
         let earlier = task.report.bytes;
         // The registry is asked once: what an earlier attempt was told, all other nodes have by now.
         if order.ask == Ask::Fetch(None) {
-            order.ask = Ask::Fetch(task.report.pin.clone().filter(|pin| pin.asked >= order.asked));
+            order.ask = Ask::Fetch(task.report.pin.clone().filter(|pin| pin.asked == order.asked));
         }
         self.tasks.insert(key, task);
         let meter = Meter::new(self.news.clone());

@@ -53,6 +53,9 @@ impl Attempts {
                     Stored::Missing => "somebody has removed it",
                 };
                 tracing::info!(node = self.node, image = order.image, "{what}");
+                if let Some(running) = self.running.get(&key) {
+                    running.meter.found(task.report.present);
+                }
                 self.tasks.insert(key, task);
             }
         }

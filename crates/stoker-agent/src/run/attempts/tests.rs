@@ -63,7 +63,8 @@ fn bed(earlier: EarlierLife) -> NodeBed {
         layers: 1,
         uses,
     };
-    let attempts = Attempts::new("n".into(), 1, tools, Arc::new(Metrics::new().join()), earlier);
+    let limits = Limits { pulls: 1, ..Limits::default() };
+    let attempts = Attempts::new("n".into(), &limits, tools, Arc::new(Metrics::new().join()), earlier);
     NodeBed { attempts, orders: BTreeMap::new(), _dir: dir, _sealed }
 }
 

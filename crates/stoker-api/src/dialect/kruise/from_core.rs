@@ -7,8 +7,8 @@ use stoker_core::World;
 use stoker_core::rollup::{Outcome, Stage};
 
 use super::versions::version_of;
-use super::{ImagePullJob, ImagePullJobStatus};
-use crate::dialect::project_job;
+use super::{ImagePullJob, ImagePullJobStatus, predownload};
+use crate::dialect::{project_job, project_unreadable};
 use crate::native;
 use crate::view::{Projected, Reader, Root};
 use crate::write::{Target, Write, status_write};
@@ -18,10 +18,24 @@ const PROTECTION: &str = "apps.kruise.io/deletion-protection";
 
 /// What an ImagePullJob asks to be written.
 pub(super) fn project(root: &Root, reader: &mut Reader<'_>, world: &World, now: Timestamp) -> Projected {
-    match reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_some()) {
-        Some(object) => unprotected(object).into_iter().collect::<Vec<_>>().into(),
-        None => project_job(root, reader, world, now, status_change),
+    let Some(object) = reader.own(root) else { return Projected::default() };
+    if object.metadata.deletion_timestamp.is_some() {
+        return unprotected(object).into_iter().collect::<Vec<_>>().into();
     }
+    match (predownload::left_over(object, reader), reader.problem()) {
+        (Some(delete), _) => vec![delete].into(),
+        (None, Some(problem)) => {
+            project_unreadable((root.kind, object), problem, now, |before, message| unreadable(object, before, message))
+        }
+        (None, None) => project_job(root, reader, world, now, status_change),
+    }
+}
+
+/// The change of the status of an ImagePullJob whose spec cannot be read. One that has ended stays as it is.
+fn unreadable(object: &DynamicObject, before: ImagePullJobStatus, message: String) -> Option<Write> {
+    let status = ImagePullJobStatus { message, active: 0, ..before };
+    let open = status.completion_time.is_none();
+    status_write(version_of::<ImagePullJob>(object), object, &status).filter(|_| open)
 }
 
 /// An object that is being deleted without upstream's finalizer, as long as nobody else has changed it: finalizers are one list.
@@ -69,7 +83,9 @@ fn message(outcome: &Outcome) -> String {
         _ if outcome.desired == 0 => "job is running, no progress".into(),
         _ => {
             let progress = 100.0 * f64::from(done) / f64::from(outcome.desired);
-            format!("job is running, progress {progress:.1}%")
+            let running = format!("job is running, progress {progress:.1}%");
+            // Upstream has no word for it.
+            [running].into_iter().chain(native::from_core::refused(outcome)).collect::<Vec<_>>().join("; ")
         }
     }
 }
@@ -79,6 +95,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
     use stoker_core::model::{JobId, NodeName, Order, Phase, Report};
+    use stoker_core::rollup::RefusedOrder;
     use stoker_core::{Event, Node, World};
 
     fn object(spec: Value, status: Value) -> DynamicObject {
@@ -117,6 +134,11 @@ mod tests {
             let outcome = Outcome { stage, desired, succeeded, failed, overdue, ..outcome() };
             assert_eq!(message(&outcome), wanted, "{stage:?} {desired} {succeeded} {failed}");
         }
+        let refused = RefusedOrder { image: "web:1".into(), node: "n1".into(), nodes: 3, why: "too many".into() };
+        let outcome = Outcome { stage: Stage::Running, desired: 3, refused: vec![refused], ..outcome() };
+        let wanted = "job is running, progress 0.0%; the API server refuses the order of web:1 for node n1 and 2 other nodes, and it is \
+                      tried again: too many";
+        assert_eq!(message(&outcome), wanted);
     }
 
     #[test]
@@ -153,6 +175,37 @@ mod tests {
         assert_eq!(expired(json!(600)).len(), 1);
     }
 
+    #[test]
+    fn upstreams_finalizer_goes_with_the_object_and_those_of_others_stay() {
+        let protected = |others: &[&str], going: bool| {
+            let mut object = object(json!({}), Value::Null);
+            let all = others.iter().copied().chain([PROTECTION]).map(str::to_owned);
+            object.metadata.finalizers = Some(all.collect());
+            object.metadata.resource_version = Some("7".into());
+            let going = going.then(|| serde_json::from_value(json!("2026-01-01T00:01:00Z")).unwrap());
+            object.metadata.deletion_timestamp = going;
+            let (mut view, mut world) = (crate::View::without_signs(), World::new());
+            let query = crate::view::Query::all(&super::super::IMAGE_PULL_JOBS.kind);
+            view.see(&query, object);
+            view.hear(&query, crate::view::Heard::Listed);
+            view.settle(&mut world);
+            let root = Root { kind: &super::super::IMAGE_PULL_JOBS, namespace: "shop".into(), name: "j".into() };
+            view.project(&root, &world, "2026-01-01T00:02:00Z".parse().unwrap())
+        };
+        for others in [&[][..], &["example.com/mine"], &["foregroundDeletion", "example.com/mine"]] {
+            let writes = protected(others, true);
+            let [Write::Guarded(target, patch)] = &writes[..] else { panic!("{writes:?}") };
+            assert_eq!((target.namespace.as_deref(), target.name.as_str()), (Some("shop"), "j"));
+            let metadata = json!({ "uid": "u", "resourceVersion": "7", "finalizers": others });
+            assert_eq!(*patch, json!({ "metadata": metadata }));
+            let guarded = protected(others, false).iter().any(|write| matches!(write, Write::Guarded(..)));
+            assert!(!guarded, "an object that is not being deleted keeps its finalizers");
+        }
+        let mut unprotected_object = object(json!({}), Value::Null);
+        unprotected_object.metadata.finalizers = Some(vec!["example.com/mine".into()]);
+        assert_eq!(unprotected(&unprotected_object), None, "finalizers of others alone are no concern of ours");
+    }
+
     /// All orders of a node that are planned, as pulls that have begun or are over.
     fn reports(world: &World, node: &str, phase: Phase, now: Timestamp) -> Event {
         let report = |order: Order| Report {
@@ -162,9 +215,12 @@ mod tests {
             digest: None,
             pin: None,
             bytes: Default::default(),
+            from: None,
+            bad: Vec::new(),
             attempt: 1,
             reason: None,
             message: String::new(),
+            present: false,
             stalled: None,
             started: now,
             finished: (phase != Phase::Pulling).then_some(now),
@@ -179,7 +235,13 @@ mod tests {
         let mut world = World::new();
         for name in ["n1", "n2", "n3"] {
             let name: NodeName = name.into();
-            let node = Node { name: name.clone(), labels: Default::default(), ready: true, ready_changed: None };
+            let node = Node {
+                name: name.clone(),
+                labels: Default::default(),
+                ready: true,
+                ready_changed: None,
+                foreign: false,
+            };
             world.apply(Event::Node(node));
             world.apply(Event::Orders(name, Default::default()));
         }

@@ -17,9 +17,9 @@ use super::{
     CompletionType, FailedImageStatus, IMAGE_PULL_JOBS, ImageListPullJob, ImageListPullJobSpec, ImageListPullJobStatus,
     ImagePullJob, ImagePullJobSpec, ImagePullJobStatus,
 };
-use crate::dialect::{NotReadable, Summary, part};
+use crate::dialect::{Extras, MissingJob, NotReadable, Summary, part, project_unreadable};
 use crate::events;
-use crate::view::{Answer, Projected, Reader, Root};
+use crate::view::{Answer, Projected, Reader, Root, controls};
 use crate::write::{Target, Write, status_write};
 
 /// The label with the hash of the template, on the list and on its children.
@@ -33,9 +33,9 @@ pub(super) fn project(root: &Root, reader: &mut Reader<'_>, _: &World, now: Time
     let mut jobs = match reader.owned(&IMAGE_PULL_JOBS.kind, &uid) {
         Answer::Known(jobs) => jobs,
         // What is left to do about it does not depend on its children.
-        Answer::Unlisted | Answer::Refused if has_ended => Vec::new(),
+        Answer::Unlisted | Answer::Unseen if has_ended => Vec::new(),
         // Whoever does not see its children would make them again, and say that none of them has done anything.
-        Answer::Unlisted | Answer::Refused => return Projected::default(),
+        Answer::Unlisted | Answer::Unseen => return Projected::default(),
     };
     // Somebody else's job may have the name of a child.
     for child in children(list).unwrap_or_default() {
@@ -44,7 +44,14 @@ pub(super) fn project(root: &Root, reader: &mut Reader<'_>, _: &World, now: Time
     }
     let mut projected = match plan(list, &jobs, now) {
         Ok(projected) => projected,
-        Err(problem) => return vec![events::unreadable(root.kind, list, &problem.to_string(), now)].into(),
+        Err(problem) if problem.is_status => {
+            return vec![events::unreadable(root.kind, list, &problem.problem, now)].into();
+        }
+        // Its status has no field for a message.
+        Err(problem) => {
+            let status = |_: ImageListPullJobStatus, _| None;
+            return project_unreadable((root.kind, list), &problem.problem, now, status);
+        }
     };
     let told = projected.writes.iter().filter_map(|write| {
         let (done, child) = match write {
@@ -54,9 +61,17 @@ pub(super) fn project(root: &Root, reader: &mut Reader<'_>, _: &World, now: Time
         };
         let (reason, message) =
             (format!("Successful {done} ImagePullJob"), format!("{done} ImagePullJob {}", child.name));
-        Some(events::event(root.kind, list, &reason, true, &message, now))
+        Some(events::related(events::event(root.kind, list, &reason, true, &message, now), child))
     });
-    let told: Vec<Write> = told.collect();
+    let mut told: Vec<Write> = told.collect();
+    let refused = projected.writes.iter().filter_map(|write| match write {
+        Write::Create(child, _) => Some((child, reader.failed(&IMAGE_PULL_JOBS.kind, &child.name)?)),
+        _ => None,
+    });
+    told.extend(refused.map(|(child, why)| {
+        let message = format!("create ImagePullJob {}: {why}", child.name);
+        events::related(events::event(root.kind, list, "Failed create ImagePullJob", false, &message, now), child)
+    }));
     projected.writes.extend(told);
     projected
 }
@@ -65,7 +80,7 @@ pub(super) fn project(root: &Root, reader: &mut Reader<'_>, _: &World, now: Time
 pub(super) fn summary(list: &DynamicObject) -> Summary {
     let status = status_of(list).unwrap_or_default();
     let count = |images: i32| u32::try_from(images).unwrap_or(0);
-    let (ended, failed) = (status.completion_time.is_some(), status.completed - status.succeeded);
+    let (ended, failed) = (status.completion_time.is_some(), status.completed.saturating_sub(status.succeeded));
     let phase = match (ended, failed, status.start_time) {
         (true, 0, _) => "Succeeded",
         (true, ..) => "Failed",
@@ -143,12 +158,27 @@ fn children(list: &DynamicObject) -> Result<Vec<DynamicObject>, NotReadable> {
             "name": list.metadata.name, "uid": list.metadata.uid,
         }]);
         child.metadata.owner_references = serde_json::from_value(owner).ok();
+        child.metadata.annotations = Some(extras(list)).filter(|extras| !extras.is_empty());
         let mut spec = template(list);
         spec.insert("image".into(), json!(image));
         child.data = json!({ "spec": spec });
         child
     };
     Ok(once.map(child).collect())
+}
+
+/// The children that a list wants and that are not among these jobs. A list that has ended wants none.
+pub(super) fn missing(list: &DynamicObject, jobs: &[&DynamicObject]) -> Vec<MissingJob> {
+    if status_of(list).is_ok_and(|status| status.completion_time.is_some()) {
+        return Vec::new();
+    }
+    let wanted = children(list).unwrap_or_default().into_iter();
+    let missing = wanted.filter(|child| !jobs.iter().any(|job| is_for(child, job)));
+    let named = missing.map(|child| {
+        let image = part::<ImagePullJobSpec>(&child, "spec").map(|spec| spec.image).unwrap_or_default();
+        MissingJob { name: child.metadata.name.unwrap_or_default(), image }
+    });
+    named.collect()
 }
 
 /// How a list stands. Counts are of images; a list that has ended stays as it is.
@@ -169,6 +199,7 @@ fn status(
         ..Default::default()
     };
     let ends = spec.template.completion_policy.kind == CompletionType::Always;
+    let mut times = Vec::new();
     for child in &wanted {
         let job = jobs.iter().find(|job| is_for(child, job) && controls(list, job));
         // One that has not begun says nothing: its zeros are no result.
@@ -180,7 +211,11 @@ fn status(
         if said.desired == 0 && said.completion_time.is_none() && ends {
             continue;
         }
-        status.completed += i32::from(said.succeeded + said.failed == said.desired);
+        // Somebody may have written any number there.
+        if said.succeeded.saturating_add(said.failed) == said.desired {
+            status.completed += 1;
+            times.push(said.completion_time);
+        }
         status.succeeded += i32::from(said.succeeded == said.desired);
         if said.failed > 0 {
             let image = part::<ImagePullJobSpec>(child, "spec").map(|spec| spec.image).unwrap_or_default();
@@ -191,14 +226,11 @@ fn status(
             });
         }
     }
-    status.completion_time = (ends && status.completed == status.desired).then(|| whole_seconds(now));
+    // The time of the last one, so that a status that is written twice says the same time twice.
+    let last = || times.iter().copied().collect::<Option<Vec<_>>>()?.into_iter().max();
+    let over = ends && status.completed == status.desired;
+    status.completion_time = over.then(|| last().unwrap_or_else(|| whole_seconds(now)));
     Ok(status)
-}
-
-/// Whether the list is the controller of this ImagePullJob: the very object, not one of the same name.
-fn controls(list: &DynamicObject, job: &DynamicObject) -> bool {
-    let mut owners = job.metadata.owner_references.iter().flatten();
-    owners.any(|owner| owner.controller == Some(true) && list.metadata.uid.as_deref() == Some(owner.uid.as_str()))
 }
 
 /// Whether an ImagePullJob is what this child should be. One whose image somebody has changed is not; all else of it may be edited.
@@ -252,9 +284,21 @@ fn template(list: &DynamicObject) -> serde_json::Map<String, Value> {
     spec
 }
 
-/// The hash of a list's template.
+/// The annotations of a list that its children have too, because Stoker reads them.
+fn extras(list: &DynamicObject) -> BTreeMap<String, String> {
+    let all = list.metadata.annotations.iter().flatten();
+    all.filter(|(name, _)| name.starts_with(Extras::PREFIX))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// The hash of a list's template, and of the annotations that go with it.
 fn revision(list: &DynamicObject) -> String {
-    hash(&Value::Object(template(list)).to_string(), 10)
+    let template = Value::Object(template(list)).to_string();
+    match extras(list) {
+        extras if extras.is_empty() => hash(&template, 10),
+        extras => hash(&format!("{template} {}", json!(extras)), 10),
+    }
 }
 
 /// A name for each image, none twice.
@@ -275,7 +319,7 @@ fn names<'a>(list: &DynamicObject, revision: &str, images: &'a [String]) -> BTre
 }
 
 /// So many letters and digits that depend on the whole text. No vowels: they spell no words.
-fn hash(text: &str, length: usize) -> String {
+pub(super) fn hash(text: &str, length: usize) -> String {
     const LETTERS: [char; 27] = [
         'b', 'c', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'q', 'r', 's', 't', 'v', 'w', 'x', 'z', '2', '4',
         '5', '6', '7', '8', '9',

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use kube_core::dynamic::DynamicObject;
+use serde::Deserialize as _;
 use serde_json::Value;
 use stoker_core::model::{Completion, Empty, Job, JobId, Policy, Pull, SecretId, Unreachable, Words};
 use stoker_core::select::{Operator, Requirement, Selector};
@@ -11,8 +12,9 @@ use stoker_core::text;
 
 use super::types::{CompletionType, GROUP, NodeSelector};
 use super::{ImagePullJobSpec, ImagePullJobStatus};
-use crate::dialect::{NotReadable, Summary, created, part, status_or_why};
+use crate::dialect::{Extras, NotReadable, Summary, created, part, status_or_why};
 use crate::pods;
+use crate::share::Share;
 use crate::view::{Answer, Derived, Reader, Root, Unready};
 use crate::{image, labels, native};
 
@@ -25,7 +27,7 @@ const RETRIES: u32 = 3;
 const WORDS: Words = Words { resume: "make another job", secrets: "pullSecrets", orders: "NodePreheat" };
 
 /// Upstream's daemon says of every pull that it does it. Plugins of container runtimes look at this annotation of the pod.
-const PULLED_BY: (&str, &str) = ("apps.kruise.io/pulling-image-by", "kruise-daemon");
+pub(super) const PULLED_BY: (&str, &str) = ("apps.kruise.io/pulling-image-by", "kruise-daemon");
 
 /// The job of an ImagePullJob; one that is being deleted has none.
 pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
@@ -35,10 +37,13 @@ pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
     let job = job_on(object, BTreeSet::new())?;
     let spec: ImagePullJobSpec = part(object, "spec")?;
     let Some(selector) = spec.template.pod_selector.filter(|_| job.ended.is_none()) else { return Ok(vec![job]) };
+    if let Some(problem) = labels::problem(&selector) {
+        return Err(NotReadable::new(object, "spec.podSelector", &problem).into());
+    }
     match pods::nodes(reader, &root.namespace, &selector) {
         Answer::Known(nodes) => Ok(vec![job_on(object, nodes)?]),
         Answer::Unlisted => Err(Unready::Unlisted),
-        Answer::Refused => Ok(vec![Job { unseen: Some(pods::PODS.name), ..job }]),
+        Answer::Unseen => Ok(vec![Job { unseen: Some(pods::PODS.name), ..job }]),
     }
 }
 
@@ -53,14 +58,15 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
     let policy = &template.completion_policy;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     let names = match template.pod_selector.is_some() {
-        true => Some(nodes_of_pods),
-        false => Some(&selector.names).filter(|names| !names.is_empty()).map(|names| names.iter().cloned().collect()),
+        true => Some(Job::named(nodes_of_pods)),
+        false => Some(&selector.names).filter(|names| !names.is_empty()).map(|names| Job::named(names.iter().cloned())),
     };
-    let mut sandbox = template.sandbox_config.map(native::to_core::sandbox).unwrap_or_default();
+    let sandbox = template.sandbox_config.unwrap_or_default();
+    let mut sandbox = native::to_core::sandbox(object, "spec.sandboxConfig", sandbox)?;
     sandbox.annotations.insert(PULLED_BY.0.into(), PULLED_BY.1.into());
     let (parallelism, percent) = parallelism(template.parallelism.as_ref());
     let secrets = template.pull_secrets.iter().filter(|name| !name.is_empty());
-    Ok(Job {
+    let mut job = Job {
         id: JobId::new((GROUP, "ImagePullJob"), namespace, object.metadata.name.as_deref().unwrap_or_default()),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation: object.metadata.generation.unwrap_or_default(),
@@ -70,8 +76,11 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
         ),
         names,
         selector: node_selector(&selector),
+        // Selectors see the labels of NodeImages that have no Node behind them.
+        foreign_nodes: true,
         parallelism,
         percent,
+        tolerance: None,
         unseen: None,
         pull: Pull {
             policy: pull_policy(&spec.image_pull_policy),
@@ -79,7 +88,10 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
             // A negative number is upstream's way to write the default.
             retries: u32::try_from(template.pull_policy.backoff_limit).unwrap_or(RETRIES),
             bandwidth: None,
+            priority: 0,
             sandbox,
+            source: Default::default(),
+            upstream_copies: None,
         },
         completion: match policy.kind {
             CompletionType::Always => Completion::Once {
@@ -96,7 +108,9 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
         // Once ended, edits change nothing.
         ended: status.completion_time,
         unreadable,
-    })
+    };
+    Extras::of(object).apply(&mut job);
+    Ok(job)
 }
 
 /// What an ImagePullJob's status says. It has no phase of its own; these are the words of the others.
@@ -104,8 +118,10 @@ pub(super) fn summary(object: &DynamicObject) -> Summary {
     let status: ImagePullJobStatus = part(object, "status").unwrap_or_default();
     let count = |nodes: i32| u32::try_from(nodes).unwrap_or(0);
     let ended = status.completion_time.is_some();
+    let extras = Extras::of(object);
     let phase = match (ended, status.failed, status.start_time) {
         (true, 0, _) => "Succeeded",
+        (true, failed, _) if extras.allows(count(failed), count(status.desired)) => "Succeeded",
         (true, ..) => "Failed",
         (false, _, Some(_)) => "Running",
         (false, _, None) => "",
@@ -121,7 +137,7 @@ pub(super) fn summary(object: &DynamicObject) -> Summary {
         failures: Vec::new(),
         secrets: Vec::new(),
         message: text::message(&status.message),
-        warnings: Vec::new(),
+        warnings: extras.problems,
     }
 }
 
@@ -133,13 +149,14 @@ fn node_selector(selector: &NodeSelector) -> Selector {
     selector
 }
 
-/// Numbers come as numbers or as strings, and as percentages; what the schema would have refused pauses.
+/// Numbers come as numbers or as strings, and as percentages. What the schema would have refused pauses; it refuses no number for being
+/// large.
 fn parallelism(value: Option<&Value>) -> (u32, bool) {
     let Some(value) = value.filter(|value| !value.is_null()) else { return (1, false) };
-    let text = value.as_str().unwrap_or_default();
-    let percentage = text.strip_suffix('%');
-    let number: u64 = value.as_u64().or_else(|| percentage.unwrap_or(text).parse().ok()).unwrap_or(0);
-    (u32::try_from(number).unwrap_or(u32::MAX), percentage.is_some())
+    match Share::deserialize(value) {
+        Ok(share) => (share.number, share.percent),
+        Err(_) => (value.as_u64().map_or(0, |_| u32::MAX), false),
+    }
 }
 
 /// Upstream checks the text nowhere: whatever is not IfNotPresent asks the registry.
@@ -208,6 +225,8 @@ mod tests {
             (json!("7"), 7, false),
             (json!("30%"), 30, true),
             (json!("0%"), 0, true),
+            (json!("+5"), 0, false),
+            (json!("101%"), 0, false),
             (json!(-1), 0, false),
             (json!("many"), 0, false),
             (json!(1u64 << 40), u32::MAX, false),
@@ -223,8 +242,8 @@ mod tests {
     fn a_pod_selector_means_the_nodes_of_pods() {
         let selected = object(json!({ "podSelector": { "matchLabels": { "app": "web" } } }));
         let nodes: BTreeSet<String> = ["n1".to_string()].into();
-        assert_eq!(job_on(&selected, nodes.clone()).unwrap().names, Some(nodes.clone()));
-        assert_eq!(job_on(&selected, BTreeSet::new()).unwrap().names, Some(BTreeSet::new()));
+        assert_eq!(job_on(&selected, nodes.clone()).unwrap().names, Some(Job::named(["n1"])));
+        assert_eq!(job_on(&selected, BTreeSet::new()).unwrap().names, Some(Default::default()));
         assert_eq!(job_on(&object(json!({})), nodes).unwrap().names, None, "it has no podSelector");
     }
 }

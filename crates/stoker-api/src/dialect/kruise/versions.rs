@@ -8,7 +8,7 @@ use kube_core::dynamic::DynamicObject;
 use kube_core::{CustomResourceExt, Resource};
 use serde_json::{Value, json};
 
-use super::{ImageListPullJob, ImagePullJob};
+use super::{ImageListPullJob, ImagePullJob, NodeImage};
 
 /// The older version, which is served as well. Releases of OpenKruise before 1.9 serve this one alone.
 const OLDER: &str = "v1alpha1";
@@ -18,6 +18,11 @@ pub trait Versioned: Resource<DynamicType = ()> + CustomResourceExt {
     /// Columns that only the older version has, behind the others.
     fn older_columns() -> Vec<CustomResourceColumnDefinition> {
         Vec::new()
+    }
+
+    /// What upstream's webhook says of an object without a spec, where it refuses one.
+    fn without_spec() -> Option<&'static str> {
+        Some("image can not be empty")
     }
 }
 
@@ -33,6 +38,12 @@ impl Versioned for ImagePullJob {
 }
 
 impl Versioned for ImageListPullJob {}
+
+impl Versioned for NodeImage {
+    fn without_spec() -> Option<&'static str> {
+        None
+    }
+}
 
 /// How the kind is found on an API server, the newest version first. Our own CRD serves both; a CRD of upstream's may serve the
 /// last one alone.
@@ -57,8 +68,8 @@ pub fn crd<K: Versioned>() -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(schema) = schema
-            && let Ok(theirs) =
-                serde_json::to_value(&*schema).and_then(|value| serde_json::from_value(as_upstream(value)))
+            && let Ok(theirs) = serde_json::to_value(&*schema)
+                .and_then(|value| serde_json::from_value(as_upstream(value, K::without_spec())))
         {
             *schema = theirs;
         }
@@ -72,13 +83,15 @@ pub fn crd<K: Versioned>() -> CustomResourceDefinition {
     definition
 }
 
-/// Upstream's schema does not require a spec. Its webhook does, and says so in these words.
-fn as_upstream(schema: Value) -> Value {
+/// Upstream's schema does not require a spec. Its webhook may, and says so in these words.
+fn as_upstream(schema: Value, without_spec: Option<&str>) -> Value {
     let mut schema = not_nullable(schema);
     if let Some(map) = schema.as_object_mut() {
         map.remove("required");
-        let rule = json!([{ "rule": "has(self.spec)", "message": "image can not be empty" }]);
-        map.insert("x-kubernetes-validations".into(), rule);
+        if let Some(message) = without_spec {
+            let rule = json!([{ "rule": "has(self.spec)", "message": message }]);
+            map.insert("x-kubernetes-validations".into(), rule);
+        }
     }
     schema
 }
@@ -111,6 +124,7 @@ mod tests {
         let columns_of = [
             (crd::<ImagePullJob>(), ["TOTAL ACTIVE SUCCEED FAILED AGE MESSAGE", "TOTAL ACTIVE SUCCEED FAILED AGE"]),
             (crd::<ImageListPullJob>(), ["TOTAL SUCCEEDED COMPLETED AGE", "TOTAL SUCCEEDED COMPLETED AGE"]),
+            (crd::<NodeImage>(), ["DESIRED PULLING SUCCEED FAILED AGE", "DESIRED PULLING SUCCEED FAILED AGE"]),
         ];
         for (definition, wanted) in columns_of {
             assert_eq!(definition.spec.conversion.as_ref().unwrap().strategy, "None");

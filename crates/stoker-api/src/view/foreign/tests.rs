@@ -64,10 +64,11 @@ impl Seen {
             labels: Default::default(),
             ready: true,
             ready_changed: None,
+            foreign: false,
         }));
         world.apply(Event::Orders("n1".into(), Default::default()));
         let mut view = View::default();
-        for kind in crate::job_kinds() {
+        for kind in crate::served_kinds() {
             view.hear(&Query::all(&kind.kind), Heard::Listed);
         }
         view.see(&Query::all(&kruise::IMAGE_PULL_JOBS.kind), job());
@@ -168,6 +169,16 @@ fn orders_stay_while_signs_that_were_refused_cannot_be_heard() {
     assert_eq!(seen.after(0), (false, 0), "one that is gone is gone");
 }
 
+/// Whoever may edit a namespace may make a Lease of any name there.
+#[test]
+fn a_lease_in_the_namespace_of_somebody_else_says_nothing() {
+    let mut seen = Seen::all();
+    let mut theirs = lease("m_1", 1);
+    theirs.metadata.namespace = Some("shop".into());
+    seen.view.see(&leases(), theirs);
+    assert_eq!(seen.after(0), OURS);
+}
+
 #[test]
 fn a_lease_that_was_alive_stays_so_while_nothing_can_be_heard() {
     let mut seen = Seen::all();
@@ -214,7 +225,7 @@ fn signs_are_looked_at_only_where_there_are_objects_to_leave_alone() {
     let mut view = View::default();
     let signs = || [leases(), validating()];
     assert!(signs().iter().all(|sign| !view.wanted().contains(sign)));
-    for kind in crate::job_kinds() {
+    for kind in crate::served_kinds() {
         view.hear(&Query::all(&kind.kind), if kind.is_foreign() { Heard::Refused } else { Heard::Listed });
     }
     view.look(Duration::ZERO);

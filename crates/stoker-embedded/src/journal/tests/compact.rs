@@ -2,7 +2,7 @@
 
 use super::super::compact::beside;
 use super::super::faulty::Faulty;
-use super::{Journal, JournalError, Rows, State, commit, open_hasty, state};
+use super::{Journal, JournalError, KeptObjects, Rows, commit, open_hasty, state};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ fn rows(number: u64) -> Rows {
 }
 
 /// Commits until one fails. Out: what was acknowledged, and that with the one that failed.
-fn run(path: &Path, disk: &Arc<Faulty>) -> (State, State, Option<Journal>) {
-    let (mut acknowledged, mut doubtful) = (State::new(), State::new());
+fn run(path: &Path, disk: &Arc<Faulty>) -> (KeptObjects, KeptObjects, Option<Journal>) {
+    let (mut acknowledged, mut doubtful) = (KeptObjects::new(), KeptObjects::new());
     let Ok((mut journal, _)) = Journal::open_with(path, disk.clone(), FLOOR) else {
         return (acknowledged, doubtful, None);
     };
@@ -40,7 +40,7 @@ fn run(path: &Path, disk: &Arc<Faulty>) -> (State, State, Option<Journal>) {
 }
 
 /// Opens a copy of what is left and compares.
-fn survives(name: &Path, left: Option<Vec<u8>>, beside_it: bool, states: &[&State], what: &str) {
+fn survives(name: &Path, left: Option<Vec<u8>>, beside_it: bool, states: &[&KeptObjects], what: &str) {
     match left {
         Some(bytes) => std::fs::write(name, bytes).unwrap(),
         None => assert!(states[0].is_empty(), "{what}: no journal, and something was acknowledged"),
@@ -91,7 +91,7 @@ fn it_shrinks_and_a_cut_in_what_came_after_still_opens() {
     let path = dir.path().join("journal");
     let disk = Faulty::new();
     let (mut journal, _) = Journal::open_with(&path, disk.clone(), FLOOR).unwrap();
-    let (mut now, mut number, mut largest) = (State::new(), 0, 0);
+    let (mut now, mut number, mut largest) = (KeptObjects::new(), 0, 0);
     while disk.renames.load(Ordering::SeqCst) == 0 {
         number += 1;
         commit(&mut journal, &rows(number), number, &mut now).unwrap();

@@ -1,6 +1,6 @@
 //! Files to which something happened: cut at every byte, one byte wrong anywhere. Whole writes before a cut are always there.
 
-use super::{JournalError, Rows, State, commit, open_hasty, state};
+use super::{JournalError, KeptObjects, Rows, commit, open_hasty, state};
 use proptest::prelude::*;
 use std::io::Write as _;
 use std::path::Path;
@@ -13,9 +13,9 @@ fn commits() -> impl Strategy<Value = Vec<Rows>> {
 }
 
 /// A file with these commits, and the state and the length after each, beginning with none.
-fn written(path: &Path, commits: &[Rows]) -> (Vec<u8>, Vec<(State, usize)>) {
+fn written(path: &Path, commits: &[Rows]) -> (Vec<u8>, Vec<(KeptObjects, usize)>) {
     let (mut journal, _) = open_hasty(path).unwrap();
-    let mut seen = vec![(State::new(), journal.end as usize)];
+    let mut seen = vec![(KeptObjects::new(), journal.end as usize)];
     for (number, rows) in commits.iter().enumerate() {
         let mut now = seen[number].0.clone();
         commit(&mut journal, rows, number as u64 + 1, &mut now).unwrap();

@@ -15,7 +15,10 @@ async fn edits_deletion_deadline_and_time_to_live_count_in_the_middle_of_a_pull(
     let image = &linked.reference;
 
     // Parallelism 0 pauses: the nodes are counted, and none is told to pull.
-    cluster.create(&job("web", image, json!({"parallelism": 0}))).await;
+    let mut web = job("web", image, json!({"parallelism": 0}));
+    // OpenKruise's controller has left it there. Nobody else would remove it.
+    web["metadata"]["finalizers"] = json!(["apps.kruise.io/deletion-protection"]);
+    cluster.create(&web).await;
     let counts = |active: u64| {
         let status = json!({"desired": 2, "active": active, "succeeded": 0, "failed": 0,
             "message": "job is running, progress 0.0%"});

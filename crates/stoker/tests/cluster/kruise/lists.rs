@@ -43,6 +43,11 @@ async fn a_list_has_a_job_for_each_image_at_once_and_says_which_image_failed() {
     assert_eq!(own.iter().map(|(image, _)| image.as_str()).collect::<Vec<_>>(), images);
     let runs = json!({"desired": 2, "completed": 0, "succeeded": 0, "completionTime": null});
     cluster.wait(&lists(&cluster), "pair", says(runs)).await;
+    // People ask for the list, and are told of the jobs that it is made of.
+    for command in ["get", "why"] {
+        let said = cluster.stoker(&[command, "imagelistpulljob/pair"]).await;
+        own.iter().for_each(|(_, child)| _ = said.exits(0).says(&format!("imagepulljob/{child}")));
+    }
     linked.link.let_go();
     let status = ended(&cluster, &lists(&cluster), "pair").await;
     let counts = ["desired", "active", "completed", "succeeded"].map(|field| status[field].as_u64());
@@ -74,8 +79,12 @@ async fn a_list_has_a_job_for_each_image_at_once_and_says_which_image_failed() {
 
     let events = cluster.kubectl_as_person(&["events", "--for", "imagelistpulljob/half"]).await;
     events.exits(0).says("Successful create ImagePullJob").says(&failed);
-    let events = cluster.kubectl_as_person(&["events", "--for", &format!("imagepulljob/{failed}")]).await;
-    events.exits(0).says("Warning").says("NotFound");
+    // An Event is a write of its own, after that of the status.
+    let warned = async || {
+        let events = cluster.kubectl_as_person(&["events", "--for", &format!("imagepulljob/{failed}")]).await;
+        events.out.contains("Warning") && events.out.contains("NotFound")
+    };
+    eventually("the Event names what failed", warned).await;
     let table = cluster.kubectl_as_person(&["get", "imagelistpulljobs", "half"]).await;
     assert_eq!(header(&table.exits(0).out), ["NAME", "TOTAL", "SUCCEEDED", "COMPLETED", "AGE"]);
     let line: Vec<&str> = table.out.lines().last().unwrap().split_whitespace().collect();

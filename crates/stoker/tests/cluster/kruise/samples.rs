@@ -41,6 +41,11 @@ async fn the_samples_of_openkruise_reach_their_status_and_images_that_never_ends
         }
     }
 
+    // A node that joins the pool has the image too: so the sample has run on both containerds.
+    cluster.kubectl(&["label", "--overwrite", "node", "n1", "resource-pool=serverless"]).await.exits(0);
+    cluster.wait(&jobs(&cluster), "serverless-job", says(all.clone())).await;
+    assert!(cluster.has("n1", &serverless).await, "{serverless} is not on n1");
+
     let columns = ["NAME", "TOTAL", "ACTIVE", "SUCCEED", "FAILED", "AGE"];
     let table = cluster.kubectl_as_person(&["get", "imagepulljob"]).await;
     assert_eq!(header(&table.exits(0).out), columns);
@@ -48,7 +53,7 @@ async fn the_samples_of_openkruise_reach_their_status_and_images_that_never_ends
         let line = table.lines().find(|line| line.starts_with(job)).unwrap_or_default();
         line.split_whitespace().map(str::to_owned).collect()
     };
-    for (name, nodes) in [("base-image-job", "2"), ("sidecar-image-job", "2"), ("serverless-job", "1")] {
+    for (name, nodes) in [("base-image-job", "2"), ("sidecar-image-job", "2"), ("serverless-job", "2")] {
         assert_eq!(cells(&table.out, name)[1..5], [nodes, "0", nodes, "0"], "{}", table.out);
     }
     let older = cluster.kubectl_as_person(&["get", "imagepulljobs.v1alpha1.apps.kruise.io"]).await;
@@ -63,5 +68,5 @@ async fn the_samples_of_openkruise_reach_their_status_and_images_that_never_ends
     }
     cluster.wait(&jobs(&cluster), "base-image-job", says(all)).await;
     cluster.stoker(&["get", "imagepulljob/base-image-job"]).await.exits(0).says("n1").says("n2").says("Done");
-    cluster.kubectl(&["label", "node", "n2", "resource-pool-"]).await.exits(0);
+    cluster.kubectl(&["label", "node", "n1", "n2", "resource-pool-"]).await.exits(0);
 }

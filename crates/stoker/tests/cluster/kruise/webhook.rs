@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use stoker_testbed::webhook::Webhook;
 
 use super::{
-    CRDS, completes, controllers_lived_on, edit, ended, is_gone, job, jobs, list, lists, new_controllers, pulls, says,
-    unheard,
+    CRDS, complaints, completes, controllers_lived_on, edit, ended, is_gone, job, jobs, list, lists, new_controllers,
+    pulls, says, unheard,
 };
 use crate::bed::{Cluster, image};
 use crate::embedded::{eventually, kubectl};
@@ -92,6 +92,12 @@ async fn a_kind_whose_conversion_fails_stops_alone_and_goes_on_when_that_works_a
     cluster.stoker(&["get"]).await.exits(0).says("imagelistpulljob/done");
     let frozen = async || unheard(&cluster).await == ["ImagePullJob"];
     eventually("the controller counts the kind as one that it cannot see", frozen).await;
+    let stays = format!("{cannot}, so what was ordered for them stays as it is, and nothing new is");
+    let logged = |words: String| {
+        let cluster = &cluster;
+        async move { complaints(cluster).await.iter().any(|line| line.contains(&words)) }
+    };
+    eventually("the log says what that means", async || logged(stays.clone()).await).await;
     controllers_lived_on(&cluster, &before).await;
     // Controllers that have never seen the job know that there may be one.
     new_controllers(&cluster).await;
@@ -123,6 +129,8 @@ async fn a_kind_whose_conversion_fails_stops_alone_and_goes_on_when_that_works_a
     linked.sent_at_most(2, 0);
     let heard = async || !cluster.stoker(&["get"]).await.err.contains(cannot);
     eventually("nothing is said about the kind any more", heard).await;
+    let again = "ImagePullJob objects can be listed again";
+    eventually("the log says that it is over", async || logged(again.into()).await).await;
     drop(converted);
     controllers_lived_on(&cluster, &after).await;
     cluster.create(&job("again", &linked.reference, json!({}))).await;

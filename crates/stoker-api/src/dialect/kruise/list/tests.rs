@@ -49,7 +49,7 @@ fn told(plan: &Projected) -> Vec<String> {
         Write::Create(target, _) => format!("create {}", target.name),
         Write::Delete(target, _) => format!("delete {}", target.name),
         Write::Status(..) => "status".into(),
-        Write::Guarded(..) => panic!("{write:?}"),
+        Write::Guarded(..) | Write::GuardedStatus(..) => panic!("{write:?}"),
     };
     plan.writes.iter().map(word).collect()
 }
@@ -255,8 +255,9 @@ fn a_child_with_another_image_is_replaced_and_does_not_count() {
 #[test]
 fn a_list_that_has_ended_stays_as_it_is_and_goes_when_its_time_is_over() {
     let mut list = list(&["a"], json!({ "completionPolicy": { "type": "Always" } }));
-    let jobs = stored(&list, &[Some([0, 1, 0, 1])]);
-    let ends = plan(&list, &refs(&jobs), time("00:10:00")).unwrap();
+    let mut jobs = stored(&list, &[Some([0, 1, 0, 1])]);
+    jobs[0].data["status"]["completionTime"] = json!("2026-01-01T00:10:00Z");
+    let ends = plan(&list, &refs(&jobs), time("00:10:01")).unwrap();
     assert_eq!(told(&ends), ["label base", "status"]);
     list = after(list, &ends);
     let ended = status(&list, &refs(&jobs), time("00:11:00")).unwrap();
@@ -280,4 +281,53 @@ fn a_list_whose_status_cannot_be_read_is_left_alone() {
     let mut list = list(&["a"], json!({}));
     list.data["status"] = json!({ "completionTime": "some time ago", "desired": 1 });
     assert!(plan(&list, &[], time("00:00:00")).is_err());
+}
+
+/// Whoever may write a status may write any number into it.
+#[test]
+fn numbers_that_no_controller_writes_end_nothing_and_fail_nothing() {
+    let list = list(&["a"], json!({}));
+    let mut jobs = stored(&list, &[None]);
+    jobs[0].data["status"] = json!({
+        "startTime": "2026-01-01T00:00:00Z", "desired": 2, "succeeded": i32::MAX, "failed": 1,
+    });
+    assert_eq!(status(&list, &refs(&jobs), time("00:00:00")).unwrap().completed, 0);
+    let mut odd = list;
+    odd.data["status"] = json!({ "desired": 1, "completed": i32::MIN, "succeeded": i32::MAX });
+    assert_eq!(summary(&odd).failed, 0);
+}
+
+#[test]
+fn an_owner_of_another_namespace_is_none() {
+    let list = list(&["a"], json!({}));
+    let mut jobs = stored(&list, &[Some([0, 1, 0, 1])]);
+    assert!(controls(&list, &jobs[0]));
+    jobs[0].metadata.namespace = Some("evil".into());
+    assert!(!controls(&list, &jobs[0]));
+}
+
+/// A write whose answer is lost is made once more, later.
+#[test]
+fn a_list_ends_with_the_last_of_its_children_whenever_that_is_said() {
+    let list = list(&["nginx:1", "redis:7"], json!({}));
+    let mut jobs = stored(&list, &[Some([0, 1, 0, 1]), Some([0, 0, 1, 1])]);
+    jobs[1].data["status"]["completionTime"] = json!("2026-01-01T00:00:07Z");
+    for now in ["00:00:08", "00:00:50", "00:00:02"] {
+        let said = status(&list, &refs(&jobs), time(now)).unwrap();
+        assert_eq!(said.completion_time, Some(time("00:00:07")), "at {now}");
+    }
+}
+
+#[test]
+fn a_child_that_is_not_there_is_named_until_the_list_has_ended() {
+    let mut list = list(&["web:1", "db:1"], json!({}));
+    let jobs = stored(&list, &[None, None]);
+    let names = names_of(&list);
+    let [web, db] =
+        [(0, "web:1"), (1, "db:1")].map(|(at, image)| MissingJob { name: names[at].clone(), image: image.into() });
+    assert_eq!(missing(&list, &[]), [web, db.clone()]);
+    assert_eq!(missing(&list, &refs(&jobs[..1])), [db]);
+    assert_eq!(missing(&list, &refs(&jobs)), []);
+    list.data["status"] = json!({ "desired": 2, "completionTime": "2026-01-01T00:00:00Z" });
+    assert_eq!(missing(&list, &[]), [], "none of them is made again");
 }

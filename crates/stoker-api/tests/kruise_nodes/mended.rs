@@ -1,0 +1,240 @@
+//! One test for each fault that somebody has found in NodeImages.
+
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use stoker_testbed::paper::PaperId;
+
+use crate::bed::Bed;
+
+/// A NodeImage without a Node.
+const FAKE: &str = r#"
+apiVersion: apps.kruise.io/v1beta1
+kind: NodeImage
+metadata: { name: edge-1, labels: { apps.kruise.io/fake-nodeimage: "", zone: b } }
+spec: { images: {} }
+"#;
+
+const NODE: &str = "
+apiVersion: v1
+kind: Node
+metadata: { name: n1, labels: { zone: b } }
+";
+
+/// A job that has all nodes pull this image.
+fn job(image: &str, uid: &str) -> String {
+    format!(
+        "
+apiVersion: apps.kruise.io/v1beta1
+kind: ImagePullJob
+metadata: {{ name: web, uid: {uid}, generation: 1 }}
+spec:
+  image: {image}
+  parallelism: 1
+  imagePullPolicy: IfNotPresent
+  pullPolicy: {{ timeoutSeconds: 3600, backoffLimit: 0 }}
+  completionPolicy: {{ type: Always }}
+"
+    )
+}
+
+fn digest() -> String {
+    format!("sha256:{}", "a".repeat(64))
+}
+
+fn edge() -> PaperId {
+    PaperId::new("NodeImage", "", "edge-1")
+}
+
+fn web() -> PaperId {
+    PaperId::new("ImagePullJob", "shop", "web")
+}
+
+impl Bed {
+    fn of(objects: &[&str]) -> Self {
+        let mut bed = Self::new(false, crate::shown);
+        objects.iter().for_each(|object| bed.put(object, true));
+        bed.rest();
+        bed
+    }
+
+    fn pass(&mut self, minutes: i64) {
+        self.now += SignedDuration::from_mins(minutes);
+        self.beat();
+        self.rest();
+    }
+
+    /// The only tag of a repository of a NodeImage.
+    fn tag(&self, id: &PaperId, image: &str) -> Value {
+        let object = self.paper.get(id).unwrap();
+        let tags = &object.data["spec"]["images"][image]["tags"];
+        assert_eq!(tags.as_array().map(Vec::len), Some(1), "{}\n{}", object.data, self.said);
+        tags[0].clone()
+    }
+
+    /// The status of an object.
+    fn status(&self, id: &PaperId) -> Value {
+        self.paper.get(id).unwrap().data["status"].clone()
+    }
+
+    /// Whoever plays the agent of the NodeImage without a Node says this of its tag.
+    fn maker_says(&mut self, image: &str, phase: &str) {
+        let tag = self.tag(&edge(), image);
+        let mut entry = json!({ "tag": tag["tag"], "phase": phase, "completionTime": self.now.to_string() });
+        if !tag["version"].is_null() {
+            entry["version"] = tag["version"].clone();
+        }
+        let status = json!({ "desired": 1, "imageStatuses": { image: { "tags": [entry] } } });
+        self.write(&edge(), &json!({ "status": status }), true);
+        self.rest();
+    }
+}
+
+/// The tag is all that says that such a node is done.
+#[test]
+fn the_tag_of_a_fake_node_outlives_its_time_while_its_job_runs() {
+    let mut bed = Bed::of(&[NODE, FAKE, &job(&format!("reg.test/slow@{}", digest()), "u1")]);
+    bed.maker_says("reg.test/slow", "Succeeded");
+    // Its time to live is ten minutes at most.
+    (0..8).for_each(|_| bed.pass(4));
+    assert_eq!(bed.tag(&edge(), "reg.test/slow")["version"], Value::Null, "{}", bed.said);
+    let status = bed.status(&web());
+    assert_eq!((&status["succeeded"], &status["active"]), (&json!(1), &json!(1)), "{}", bed.said);
+}
+
+/// Otherwise its node would hold the only place of the job until then.
+#[test]
+fn a_time_that_somebody_writes_into_the_tag_of_a_fake_node_holds_no_place() {
+    for restarts in [false, true] {
+        let mut bed = Bed::of(&[FAKE, &job(&format!("reg.test/web@{}", digest()), "u1")]);
+        bed.put(NODE, true);
+        bed.rest();
+        assert!(bed.world.orders("n1").is_none_or(|orders| orders.is_empty()), "edge-1 has the place");
+        let mut tag = bed.tag(&edge(), "reg.test/web");
+        tag["createdAt"] = json!("2099-01-01T00:00:00Z");
+        if restarts {
+            bed.paper
+                .patch(&edge(), &json!({ "spec": { "images": { "reg.test/web": { "tags": [tag] } } } }), false)
+                .unwrap();
+            bed.restart();
+        } else {
+            bed.write(&edge(), &json!({ "spec": { "images": { "reg.test/web": { "tags": [tag] } } } }), false);
+        }
+        bed.rest();
+        let tag = bed.tag(&edge(), "reg.test/web");
+        assert!(tag["createdAt"].as_str().unwrap().starts_with("2026-"), "{tag}: {}", bed.said);
+        assert_eq!(tag["version"], 1, "whoever plays the agent looks again");
+        // It says nothing.
+        bed.pass(11);
+        assert_eq!(bed.status(&web())["succeeded"], 1, "{}", bed.said);
+    }
+}
+
+/// A status of the old tag says nothing about the pull of the new one.
+#[test]
+fn a_tag_that_is_made_anew_does_not_take_the_status_of_the_old_one() {
+    let job = |uid| job(&format!("reg.test/broken@{}", digest()), uid).replace("parallelism: 1", "parallelism: 2");
+    let mut bed = Bed::of(&[NODE, FAKE, &job("u1")]);
+    bed.maker_says("reg.test/broken", "Succeeded");
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    assert_eq!(bed.status(&n1)["failed"], 1, "{}", bed.said);
+    // Both happen before anybody looks.
+    bed.put(&job("u1"), false);
+    bed.put(&job("u2"), true);
+    bed.pass(1);
+    assert_eq!(bed.tag(&n1, "reg.test/broken")["version"], 1, "{}", bed.said);
+    assert_eq!(bed.status(&n1)["imageStatuses"]["reg.test/broken"]["tags"][0]["version"], 1, "{}", bed.said);
+    assert_eq!(bed.tag(&edge(), "reg.test/broken")["version"], 1, "{}", bed.said);
+    assert_eq!(bed.status(&web())["succeeded"], 0, "nobody has pulled it for this job: {}", bed.said);
+}
+
+/// A NodeImage has one field for both.
+#[test]
+fn a_fake_node_succeeds_with_an_image_that_has_a_tag_and_a_digest() {
+    let mut bed = Bed::of(&[FAKE, &job(&format!("reg.test/web:1@{}", digest()), "u1")]);
+    assert_eq!(bed.tag(&edge(), "reg.test/web")["tag"], digest());
+    bed.maker_says("reg.test/web", "Succeeded");
+    let status = bed.status(&web());
+    assert_eq!((&status["succeeded"], &status["message"]), (&json!(1), &json!("job has completed")), "{}", bed.said);
+}
+
+/// What it said while it was one of somebody else's counts for nothing.
+#[test]
+fn a_fake_node_whose_node_joins_is_asked_itself() {
+    let mut bed = Bed::of(&[FAKE, &job(&format!("reg.test/slow@{}", digest()), "u1")]);
+    bed.put(&NODE.replace("n1", "edge-1"), true);
+    bed.rest();
+    let labels = bed.paper.get(&edge()).unwrap().metadata.labels.clone().unwrap_or_default();
+    assert_eq!(labels.into_keys().collect::<Vec<_>>(), ["zone"], "it is fake no more");
+    let status = bed.status(&edge());
+    assert_eq!(status["imageStatuses"]["reg.test/slow"]["tags"][0]["phase"], "Pulling", "{}", bed.said);
+}
+
+/// Where the time of an earlier version stays in a tag, its version alone is raised: what was read or asked before that does not count.
+#[test]
+fn a_version_that_somebody_raises_is_given_a_time() {
+    let spec = |version: u8, created: &str| {
+        json!({ "spec": { "images": { "reg.test/web": { "tags": [{
+        "tag": digest(), "version": version, "createdAt": created, "pullPolicy": { "ttlSecondsAfterFinished": 3600 },
+    }] } } } })
+    };
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE]);
+    bed.write(&n1, &spec(1, "2026-01-02T03:00:00Z"), false);
+    bed.rest();
+    assert_eq!(bed.tag(&n1, "reg.test/web")["createdAt"], "2026-01-02T03:00:00Z");
+    bed.pass(1);
+    bed.write(&n1, &spec(2, "2026-01-02T03:00:00Z"), false);
+    bed.rest();
+    assert_eq!(bed.tag(&n1, "reg.test/web")["createdAt"], "2026-01-02T03:05:05Z", "{}", bed.said);
+    assert_eq!(bed.status(&n1)["imageStatuses"]["reg.test/web"]["tags"][0]["version"], 2);
+}
+
+/// Whoever else counts tags leaves what was said of those that are gone, and a tag may go before it was begun.
+#[test]
+fn what_was_said_of_tags_that_are_gone_goes() {
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE]);
+    let entries = json!([
+        { "tag": "1", "phase": "Waiting" },
+        { "tag": "2", "phase": "Failed", "version": 3 },
+        { "tag": "3", "phase": "Waiting", "version": -1, "message": "no tag has this version" },
+    ]);
+    let status = json!({ "desired": 0, "imageStatuses": { "reg.test/web": { "tags": entries } } });
+    bed.write(&n1, &json!({ "status": status }), true);
+    bed.rest();
+    assert_eq!(bed.status(&n1)["imageStatuses"]["reg.test/web"]["tags"], json!([entries[2]]), "{}", bed.said);
+}
+
+/// Upstream allows 256 images of a node. Its manager then fails to write the tag, and the job goes no further.
+#[test]
+fn a_node_image_that_is_full_stops_no_job() {
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE]);
+    let tag = json!({ "tag": digest(), "pullPolicy": { "ttlSecondsAfterFinished": 3600 } });
+    let images: serde_json::Map<String, Value> =
+        (0..256).map(|n| (format!("reg.test/i{n}"), json!({ "tags": [tag] }))).collect();
+    bed.write(&n1, &json!({ "spec": { "images": images } }), false);
+    bed.rest();
+    bed.put(&job(&format!("reg.test/web@{}", digest()), "u1"), true);
+    bed.rest();
+    let status = bed.status(&web());
+    assert_eq!((&status["succeeded"], &status["message"]), (&json!(1), &json!("job has completed")), "{}", bed.said);
+    let images = bed.paper.get(&n1).unwrap().data["spec"]["images"].as_object().map(serde_json::Map::len);
+    assert_eq!(images, Some(256), "as many as a schema allows");
+}
+
+/// Upstream accepts such values.
+#[test]
+fn a_negative_time_to_live_is_over_at_once_and_a_negative_timeout_is_a_second() {
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE]);
+    let policy = json!({ "ttlSecondsAfterFinished": -5, "timeoutSeconds": -1 });
+    let images = json!({ "reg.test/web": { "tags": [{ "tag": digest(), "pullPolicy": policy }] } });
+    bed.write(&n1, &json!({ "spec": { "images": images } }), false);
+    bed.rest();
+    let orders = bed.world.orders("n1").unwrap();
+    let timeouts: Vec<u64> = orders.values().map(|order| order.terms.pull.timeout.as_secs()).collect();
+    assert_eq!(timeouts, [1]);
+    assert_eq!(bed.paper.get(&n1).unwrap().data["spec"]["images"], json!({}), "{}", bed.said);
+    assert!(bed.said.contains("PullImageSucceed"), "{}", bed.said);
+}

@@ -1,0 +1,302 @@
+//! Orders under way whose node gets no bytes: it reads from somebody else, or goes upstream. Only on a complaint of an agent, only a few times for each ask, and
+//! the ask stays: the attempt that is under way changes its source.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::Route;
+use super::chain::{Chain, Wanting, Way};
+use crate::model::{Ask, Key, NodeName, Order, PeerPast, Report};
+use crate::reason::Reason;
+use crate::world::World;
+use crate::world::demand::answered;
+use crate::world::held::HeldOrder;
+use crate::world::orders::Changes;
+
+/// How many times the list of an ask is replaced.
+const MOST_LISTS: u8 = 2;
+
+/// What an agent says of its source that somebody else must mend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::world) enum Complaint {
+    /// None of its peers can serve it.
+    NoSource,
+    /// It goes upstream, and does not get on.
+    SeedFails,
+    /// It is much slower than its source, and others read from it.
+    Lagging,
+}
+
+/// What an unfinished order has to complain of. A list that was replaced since then is an answer, until the agent says that it is no better.
+pub(in crate::world) fn complaint(order: &HeldOrder, report: Option<&Report>) -> Option<Complaint> {
+    let report = report.filter(|report| report.asked == order.asked && !report.ended())?;
+    if order.hold || !matches!(order.ask, Ask::Fetch(_)) {
+        return None;
+    }
+    match report.reason? {
+        Reason::NoSource | Reason::PeerLied if !order.upstream => {
+            let tried = order.peers().all(|peer| report.bad.contains(&peer.node));
+            tried.then_some(Complaint::NoSource)
+        }
+        Reason::Lagging if !order.upstream => (!order.past.out).then_some(Complaint::Lagging),
+        Reason::NoSource | Reason::PeerLied | Reason::Lagging | Reason::Removed => None,
+        _ => order.upstream.then_some(Complaint::SeedFails),
+    }
+}
+
+/// Somebody who complains.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Complaining {
+    /// Who has nothing to read from comes first.
+    complaint: Complaint,
+    /// Of those, who has most of the image: it would fetch the least upstream.
+    done: Reverse<u64>,
+    name: NodeName,
+    at: usize,
+}
+
+impl World {
+    /// Answers complaints. Returns whether any order has changed.
+    pub(in crate::world) fn repair(&mut self, now: Timestamp, changes: &mut Changes) -> bool {
+        let failing = self.failing.iter().filter(|_| self.relay);
+        let keys: BTreeSet<Key> = self.complaining.iter().chain(failing).copied().collect();
+        let mut repaired = false;
+        for key in keys {
+            for Complaining { complaint, at, .. } in self.complaints(key) {
+                repaired |= self.answer(complaint, at, key, now, changes);
+            }
+        }
+        repaired
+    }
+
+    /// When a node stops to serve an image that others complain about: then one of those may go upstream.
+    pub(in crate::world) fn repairs_lapse(&self, now: Timestamp) -> Option<Timestamp> {
+        let keys = self.complaining.iter().filter(|key| !self.complaints(**key).is_empty());
+        let chains = keys.filter_map(|key| self.chains.by_key.get(key)).flatten();
+        chains.flat_map(|chains| chains.groups.values()).filter_map(Chain::lapse).filter(|lapse| *lapse > now).min()
+    }
+
+    /// Who complains about an image.
+    fn complaints(&self, key: Key) -> BTreeSet<Complaining> {
+        let slots = self.demand.get(&key).into_iter().flat_map(|demand| demand.complaining());
+        let complaining = slots.filter_map(|at| {
+            let (complaint, order, report) = self.complaint_of(at, key)?;
+            let works = complaint != Complaint::SeedFails || self.relay;
+            let done = Reverse(report.bytes.done);
+            let complaining = || Complaining {
+                complaint,
+                done,
+                name: self.slots.get(at).map(|slot| slot.name.clone()).unwrap_or_default(),
+                at,
+            };
+            (works && !self.is_fixed(order)).then(complaining)
+        });
+        complaining.collect()
+    }
+
+    fn complaint_of(&self, at: usize, key: Key) -> Option<(Complaint, &HeldOrder, &Report)> {
+        let slot = self.slots.get(at)?;
+        let order = slot.orders.get(&key)?;
+        let report = slot.report_to(Some(order), key)?;
+        Some((complaint(order, Some(report))?, order, report))
+    }
+
+    fn answer(&mut self, complaint: Complaint, at: usize, key: Key, now: Timestamp, changes: &mut Changes) -> bool {
+        // Somebody else's complaint may have been the same.
+        let Some((_, order, report)) = self.complaint_of(at, key).filter(|(still, ..)| *still == complaint) else {
+            return false;
+        };
+        let bad: Vec<usize> = report.bad.iter().filter_map(|name| self.by_name.get(name).copied()).collect();
+        let digest = super::digest_under_way(order, Some(report)).map(str::to_owned);
+        self.prepare_chains(key, digest.as_deref(), now);
+        let repair = &mut Repair { at, key, digest: digest.as_deref(), bad: &bad, now, changes };
+        match complaint {
+            Complaint::NoSource => self.find_source(repair),
+            Complaint::SeedFails => self.replace_seed(repair),
+            Complaint::Lagging => self.step_aside(repair),
+        }
+    }
+
+    /// A node without source gets another list, or goes upstream.
+    fn find_source(&mut self, repair: &mut Repair<'_>) -> bool {
+        let Some(past) = self.past(repair.at, repair.key) else { return false };
+        match self.way_again(repair.at, repair) {
+            Way::Upstream { instead_of } => {
+                self.promote(repair.at, repair);
+                instead_of.into_iter().for_each(|seed| self.demote(seed, repair));
+                true
+            }
+            Way::Peers(list) if past.lists < MOST_LISTS => {
+                self.relist(repair.at, &list, repair);
+                true
+            }
+            Way::Peers(_) | Way::NoSource => self.give_up_peers(past, repair),
+        }
+    }
+
+    /// No list has helped. A node whose jobs promise nothing goes upstream. Otherwise it takes the place of a seed, if it can reach none.
+    fn give_up_peers(&mut self, past: PeerPast, repair: &mut Repair<'_>) -> bool {
+        let Some(order) = self.order_of(repair.at, repair.key).filter(|_| !past.seed) else { return false };
+        let (_, hard) = order.terms.pull.copies();
+        if !hard {
+            self.promote(repair.at, repair);
+            return true;
+        }
+        let seeds = self.own_chain(repair).map(|chain| chain.working_seeds(repair.at)).unwrap_or_default();
+        let lost = seeds.iter().all(|seed| repair.bad.contains(seed));
+        let movable = |seed: &&usize| self.order_of(**seed, repair.key).is_some_and(|order| !self.is_fixed(order));
+        let Some(seed) = seeds.iter().filter(|_| lost).find(movable).copied() else { return false };
+        self.promote(repair.at, repair);
+        self.demote(seed, repair);
+        true
+    }
+
+    /// A seed that does not get on reads from others, if there is anybody to read from; or a reader of it goes upstream instead.
+    fn replace_seed(&mut self, repair: &mut Repair<'_>) -> bool {
+        let Some(chain) = self.own_chain(repair) else { return false };
+        let heirs = chain.heirs();
+        if heirs.is_empty() {
+            return false;
+        }
+        let served = !chain.working_seeds(repair.at).is_empty() || chain.has_whole(repair.at, repair.bad);
+        if !served {
+            let movable = |heir: &&usize| self.order_of(**heir, repair.key).is_some_and(|order| !self.is_fixed(order));
+            let Some(heir) = heirs.iter().find(movable).copied() else { return false };
+            self.promote(heir, repair);
+        }
+        self.demote(repair.at, repair);
+        true
+    }
+
+    /// Nobody reads from a node that is too slow any more: who did reads from its source, and it reads from somebody with nothing else to do.
+    fn step_aside(&mut self, repair: &mut Repair<'_>) -> bool {
+        let Some(chain) = self.own_chain(repair) else { return false };
+        let source = chain.member(repair.at).and_then(|member| member.reads);
+        let readers = chain.readers(repair.at);
+        self.change(repair.at, repair, |order| order.past.out = true);
+        for reader in readers {
+            let Some(order) = self.order_of(reader, repair.key) else { continue };
+            if order.past.lists >= MOST_LISTS || self.is_fixed(order) {
+                continue;
+            }
+            let bad = self.bad_of(reader, repair.key);
+            let list = self.own_chain(repair).and_then(|chain| {
+                let serves = |at: &usize| chain.member(*at).is_some_and(|member| member.serves);
+                let source = source.filter(|at| !bad.contains(at) && serves(at) && !chain.is_below(*at, reader))?;
+                let wanting = self.wanting(chain, reader, &bad);
+                Some(chain.list(&wanting, source))
+            });
+            if let Some(list) = list {
+                self.relist(reader, &list, repair);
+            }
+        }
+        if let Way::Peers(list) = self.way_again(repair.at, repair)
+            && self.past(repair.at, repair.key).is_some_and(|past| past.lists < MOST_LISTS)
+        {
+            self.relist(repair.at, &list, repair);
+        }
+        true
+    }
+
+    fn order_of(&self, at: usize, key: Key) -> Option<&HeldOrder> {
+        let slot = self.slots.get(at)?;
+        slot.orders.get(&key).filter(|order| !answered(order, slot.report(key)))
+    }
+
+    fn past(&self, at: usize, key: Key) -> Option<PeerPast> {
+        self.order_of(at, key).map(|order| order.past)
+    }
+
+    /// The slots of the nodes that could not serve this one.
+    fn bad_of(&self, at: usize, key: Key) -> Vec<usize> {
+        let report = self.slots.get(at).and_then(|slot| slot.report(key));
+        let asked = self.order_of(at, key).map(|order| order.asked);
+        let bad = report.filter(|report| Some(report.asked) == asked).into_iter().flat_map(|report| &report.bad);
+        bad.filter_map(|name| self.by_name.get(name).copied()).collect()
+    }
+
+    fn own_chain(&self, repair: &Repair<'_>) -> Option<&Chain> {
+        self.chain(repair.at, repair.key, repair.digest)
+    }
+
+    fn wanting<'a>(&self, chain: &Chain, at: usize, bad: &'a [usize]) -> Wanting<'a> {
+        let zone = self.slots.get(at).map_or(usize::MAX, |slot| chain.zone_or_none(slot.zone()));
+        let class = chain.member(at).and_then(|member| member.class);
+        Wanting { at, zone, class, relays: true, may_seed: false, bad }
+    }
+
+    /// How a node whose order is under way gets the image.
+    fn way_again(&self, at: usize, repair: &Repair<'_>) -> Way {
+        let Some(order) = self.order_of(at, repair.key) else { return Way::NoSource };
+        let bad = self.bad_of(at, repair.key);
+        let since = order
+            .jobs
+            .iter()
+            .filter_map(|id| self.jobs.get(id))
+            .map(|state| self.since(&state.job, at, repair.now))
+            .max();
+        let route = Route {
+            at,
+            key: repair.key,
+            digest: repair.digest,
+            pull: &order.terms.pull,
+            since: since.unwrap_or(order.asked),
+            past: order.past,
+            bad: &bad,
+        };
+        self.way(&route, repair.now)
+    }
+
+    /// A reader goes upstream from now on.
+    fn promote(&mut self, at: usize, repair: &mut Repair<'_>) {
+        self.change(at, repair, |order| (order.upstream, order.peers) = (true, Vec::new()));
+    }
+
+    /// A seed reads from others from now on.
+    fn demote(&mut self, at: usize, repair: &mut Repair<'_>) {
+        self.change(at, repair, |order| (order.upstream, order.past.seed) = (false, true));
+        if let Way::Peers(list) = self.way_again(at, repair) {
+            self.relist(at, &list, repair);
+        }
+    }
+
+    /// The same where a new order takes the place of a seed.
+    pub(in crate::world) fn demote_seed(&mut self, at: usize, key: Key, now: Timestamp, changes: &mut Changes) {
+        let Some(order) = self.order_of(at, key) else { return };
+        let report = self.slots.get(at).and_then(|slot| slot.report(key));
+        let digest = super::digest_under_way(order, report).map(str::to_owned);
+        self.prepare_chains(key, digest.as_deref(), now);
+        self.demote(at, &mut Repair { at, key, digest: digest.as_deref(), bad: &[], now, changes });
+    }
+
+    /// An order has this list from now on.
+    fn relist(&mut self, at: usize, list: &[usize], repair: &mut Repair<'_>) {
+        let Some(mut order) = self.order_of(at, repair.key).map(HeldOrder::order) else { return };
+        self.tell_peers(&mut order, (at, repair.key), list);
+        order.past.lists = order.past.lists.saturating_add(1);
+        self.write(at, repair, order);
+    }
+
+    fn change(&mut self, at: usize, repair: &mut Repair<'_>, change: impl FnOnce(&mut Order)) {
+        let Some(mut order) = self.order_of(at, repair.key).map(HeldOrder::order) else { return };
+        change(&mut order);
+        self.write(at, repair, order);
+    }
+
+    fn write(&mut self, at: usize, repair: &mut Repair<'_>, order: Order) {
+        self.set_order(at, repair.key, Some(order.clone()));
+        repair.changes.entry(at).or_default().insert(repair.key, Some(order));
+    }
+}
+
+/// One complaint while it is answered.
+struct Repair<'a> {
+    at: usize,
+    key: Key,
+    digest: Option<&'a str>,
+    bad: &'a [usize],
+    now: Timestamp,
+    changes: &'a mut Changes,
+}

@@ -1,0 +1,253 @@
+//! Who reads from whom, and who goes upstream.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+use stoker_core::model::{Node, Order, Report, after};
+use stoker_core::pace::LINGER;
+use stoker_core::{Ask, Key, Origin, Phase, Reason};
+
+use super::{config, each_plan};
+use crate::history::history;
+use crate::sim::{NODES, Sim};
+
+/// A node with an order for an image that has no answer.
+struct Fetching {
+    node: &'static str,
+    key: Key,
+    order: Order,
+    report: Option<Report>,
+}
+
+impl Fetching {
+    fn digest(&self) -> Option<&str> {
+        let said = || self.report.as_ref()?.pin.as_ref().map(|pin| pin.digest.as_str());
+        let brings = || self.report.as_ref()?.digest.as_deref();
+        self.order.pin().map(|pin| pin.digest.as_str()).or_else(said).or_else(brings)
+    }
+
+    fn reason(&self) -> Option<Reason> {
+        self.report.as_ref().and_then(|report| report.reason)
+    }
+
+    fn is_bad(&self, node: &str) -> bool {
+        self.report.iter().flat_map(|report| &report.bad).any(|bad| &**bad == node)
+    }
+
+    /// What its agent names, or the first of its list that may serve it.
+    fn reads(&self) -> Option<&str> {
+        let mut listed = self.order.peers.iter().map(|peer| &*peer.node).filter(|node| !self.is_bad(node));
+        let from = self.report.as_ref().filter(|report| report.reason != Some(Reason::NoSource));
+        let named = match from.and_then(|report| report.from.as_ref()) {
+            Some(Origin::Peer(name)) => listed.clone().find(|node| *node == &**name),
+            _ => None,
+        };
+        named.or_else(|| listed.next())
+    }
+
+    fn complains(&self) -> bool {
+        let reason = matches!(self.reason(), Some(Reason::NoSource | Reason::PeerLied));
+        reason && !self.order.upstream && self.order.peers.iter().all(|peer| self.is_bad(&peer.node))
+    }
+
+    /// A seed that is there and gets on.
+    fn works(&self, sim: &Sim) -> bool {
+        let trouble = self.reason().filter(|reason| {
+            !matches!(reason, Reason::NoSource | Reason::PeerLied | Reason::Lagging | Reason::Removed)
+        });
+        self.order.upstream && is_ready(sim, self.node) && trouble.is_none()
+    }
+}
+
+fn is_ready(sim: &Sim, node: &str) -> bool {
+    sim.nodes.get(node).is_some_and(|node| node.ready)
+}
+
+fn group<'a>(sim: &'a Sim, node: &str) -> Option<&'a str> {
+    sim.nodes.get(node).and_then(Node::peer_group)
+}
+
+fn serves(sim: &Sim, node: &str) -> bool {
+    let agent = sim.agents.get(node).filter(|agent| agent.features.contains("peers"));
+    is_ready(sim, node) && agent.is_some_and(|agent| agent.peer.is_some())
+}
+
+/// A report of a later ask is about another order.
+fn report(sim: &Sim, node: &str, key: Key, order: &Order) -> Option<Report> {
+    sim.agents.get(node)?.reports.get(&key).filter(|report| report.asked <= order.asked).cloned()
+}
+
+fn fetching(sim: &Sim) -> Vec<Fetching> {
+    let mut all = Vec::new();
+    for node in NODES {
+        for (key, order) in sim.world.orders(node).into_iter().flatten() {
+            let report = report(sim, node, key, &order).filter(|report| report.asked == order.asked);
+            let open = !order.hold && report.as_ref().is_none_or(|report| !report.ended());
+            if open && matches!(order.ask, Ask::Fetch(_)) {
+                all.push(Fetching { node, key, order, report });
+            }
+        }
+    }
+    all
+}
+
+/// The nodes that fetch the same in the same peer group.
+fn chain_of<'a>(sim: &Sim, all: &'a [Fetching], of: &Fetching) -> Vec<&'a Fetching> {
+    let same = |other: &&Fetching| {
+        other.key == of.key && group(sim, other.node).is_some() && group(sim, other.node) == group(sim, of.node)
+    };
+    all.iter().filter(same).filter(|other| other.digest() == of.digest()).collect()
+}
+
+/// What a plan says about the sources of nodes, where that is new. An order that gets a login, for example, keeps its sources.
+fn routed<'a>(before: &[Fetching], after: &'a [Fetching]) -> Vec<&'a Fetching> {
+    let old = |new: &Fetching| before.iter().find(|old| (old.node, old.key) == (new.node, new.key));
+    let same = |new: &Fetching| {
+        old(new).is_some_and(|old| (old.order.upstream, &old.order.peers) == (new.order.upstream, &new.order.peers))
+    };
+    after.iter().filter(|new| !same(new)).collect()
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Agents move inside their lists; what a plan tells them never closes a circle.
+    #[test]
+    fn nobody_is_told_to_read_from_itself(history in history()) {
+        each_plan(&history, |before, after, _| {
+            let (was, is) = (fetching(before), fetching(after));
+            for new in routed(&was, &is) {
+                let chain = chain_of(after, &is, new);
+                let reads: BTreeMap<&str, &str> = chain.iter().filter_map(|one| Some((one.node, one.reads()?))).collect();
+                let mut next = reads.get(new.node);
+                for _ in 0..NODES.len() {
+                    assert_ne!(next, Some(&new.node), "{reads:?}");
+                    next = next.and_then(|at| reads.get(at));
+                }
+                assert!(next.is_none() || !reads.values().any(|at| *at == new.node), "{reads:?}");
+            }
+        });
+    }
+
+    /// A list has a few different nodes of the own group, which serve, each with the address and key that it published.
+    #[test]
+    fn lists_name_nodes_that_serve(history in history()) {
+        each_plan(&history, |before, after, _| {
+            let (was, is) = (fetching(before), fetching(after));
+            for new in routed(&was, &is).into_iter().filter(|new| !new.order.peers.is_empty()) {
+                let peers = &new.order.peers;
+                let names: BTreeSet<&str> = peers.iter().map(|peer| &*peer.node).collect();
+                assert!(names.len() == peers.len() && peers.len() <= 4 && !names.contains(new.node), "{peers:?}");
+                assert!(!new.order.upstream && new.order.features().any(|feature| feature == "peers"));
+                for peer in peers {
+                    assert!(serves(after, &peer.node) && group(after, &peer.node) == group(after, new.node), "{peer:?}");
+                    let facts = after.agents[&*peer.node].peer.as_ref().unwrap();
+                    assert_eq!((peer.address.port(), &peer.key), (facts.port, &facts.key));
+                    assert_eq!(peer.far, after.nodes[&*peer.node].zone() != after.nodes[new.node].zone());
+                }
+            }
+        });
+    }
+
+    /// No node is sent upstream while as many are there as may be, but one that has complained that no list helps.
+    #[test]
+    fn few_nodes_go_upstream(history in history()) {
+        each_plan(&history, |before, after, _| {
+            let (was, is) = (fetching(before), fetching(after));
+            for new in routed(&was, &is).into_iter().filter(|new| new.order.upstream && serves(after, new.node)) {
+                let (copies, hard) = new.order.terms.pull.copies();
+                let complained = was.iter().any(|old| {
+                    (old.node, old.key, old.order.asked) == (new.node, new.key, new.order.asked) && old.complains()
+                });
+                let chain = chain_of(after, &is, new);
+                let seeds = chain.iter().filter(|one| one.works(after) && serves(after, one.node)).count();
+                let failed = was.iter().filter(|old| old.key == new.key && old.order.upstream && !old.works(before)).count();
+                assert!(hard || complained || failed > 0 || seeds <= copies, "{seeds} seeds of {}", new.order.image);
+            }
+        });
+    }
+
+    /// A promise is kept whatever fails.
+    #[test]
+    fn a_promised_number_of_copies_is_never_exceeded(history in history()) {
+        each_plan(&history, |before, after, _| {
+            let (was, is) = (fetching(before), fetching(after));
+            let seeds = |sim: &Sim, all: &[Fetching], of: &Fetching| {
+                let same = |other: &&Fetching| {
+                    let digests = [other.digest(), of.digest()];
+                    let may_be = digests[0] == digests[1] || digests.contains(&None);
+                    other.key == of.key && other.order.upstream && may_be && group(sim, other.node) == group(sim, of.node)
+                };
+                all.iter().filter(same).count()
+            };
+            for new in routed(&was, &is).into_iter().filter(|new| new.order.upstream) {
+                // A job may join what another one was allowed to fetch.
+                let limits = new.order.jobs.iter().map(|id| after.world.job(id).map(|job| job.pull.copies()));
+                let limits: Vec<(usize, bool)> = limits.flatten().filter(|(_, hard)| *hard).collect();
+                let copies = limits.iter().map(|(copies, _)| *copies).max().unwrap_or_default();
+                if limits.len() < new.order.jobs.len() {
+                    continue;
+                }
+                let (had, has) = (seeds(after, &was, new), seeds(after, &is, new));
+                let alone = group(after, new.node).is_none();
+                assert!(copies > 0, "{} goes upstream: {:?}", new.node, new.order);
+                assert!(alone || has <= copies.max(had), "{had} became {has} of {copies}: {}", new.order.image);
+            }
+        });
+    }
+
+    /// Who complains that it has no source is given one, or nobody can serve it.
+    #[test]
+    fn every_reader_has_a_source_or_a_reason(history in history()) {
+        each_plan(&history, |_, after, _| {
+            let is = fetching(after);
+            let moves = |one: &&Fetching| {
+                one.order.jobs.iter().any(|id| !after.is_frozen(id) && after.world.waits_for_sight(id).is_none())
+            };
+            for one in is.iter().filter(|one| one.complains() && serves(after, one.node)).filter(moves) {
+                assert!(one.order.terms.pull.copies().1 || one.order.past.seed, "{} is left alone: {:?}", one.node, one.order);
+                let chain = chain_of(after, &is, one);
+                let below = |node: &str| {
+                    let mut next = Some(node);
+                    for _ in 0..=NODES.len() {
+                        match next {
+                            Some(at) if at == one.node => return true,
+                            Some(at) => next = chain.iter().find(|other| other.node == at).and_then(|other| other.reads()),
+                            None => return false,
+                        }
+                    }
+                    true
+                };
+                let readers = |node: &str| chain.iter().filter(|other| other.reads() == Some(node)).count();
+                let accused = |node: &str| {
+                    let accuses = |other: &&Fetching| other.reason() == Some(Reason::PeerLied) && other.is_bad(node);
+                    is.iter().filter(|other| other.key == one.key).filter(accuses).count() > 1
+                };
+                let growing = |node: &str| chain.iter().any(|other| {
+                    let gets_on = other.works(after) || !other.order.upstream && !other.complains();
+                    other.node == node && gets_on && !other.order.past.out && !below(node)
+                });
+                let whole = |node: &str| {
+                    let orders = after.world.orders(node).unwrap_or_default();
+                    let said = [one.key, one.key.question()].into_iter().filter_map(|key| report(after, node, key, orders.get(&key)?));
+                    let keeps = after.agents[node].peer.as_ref().is_some_and(|peer| peer.keeps);
+                    let open = is.iter().any(|other| (other.node, other.key) == (node, one.key));
+                    let mut held = said.filter(|report| report.phase == Phase::Succeeded && report.digest.as_deref() == one.digest());
+                    let fresh = |report: &Report| {
+                        report.finished.is_some_and(|finished| finished <= after.now && after.now < serves_until(finished))
+                    };
+                    !open && held.any(|report| keeps || fresh(&report))
+                };
+                let source = NODES.into_iter().find(|node| {
+                    let reachable = *node != one.node && serves(after, node) && group(after, node) == group(after, one.node);
+                    reachable && !one.is_bad(node) && !accused(node) && readers(node) < 4 && (growing(node) || whole(node))
+                });
+                assert!(source.is_none() || one.order.past.lists >= 2, "{} could read from {source:?}: {:?}", one.node, one.order);
+            }
+        });
+    }
+}
+
+fn serves_until(finished: jiff::Timestamp) -> jiff::Timestamp {
+    after(finished, LINGER)
+}

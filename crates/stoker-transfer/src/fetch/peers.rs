@@ -1,0 +1,190 @@
+//! The bytes of a blob from other nodes.
+//!
+//! A list of nodes comes in, which may change at any time; the blob is written on from where it is, from one node after the other,
+//! until it is whole or the registry is to be asked. What a node gives that still receives the blob itself comes as it comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+
+use super::pump::{self, BodyEnd};
+use super::{BlobCheck, Chances, Fetch};
+use crate::Error;
+use crate::peer::key::PeerId;
+use crate::peer::read::{Peer, PeerProblem};
+use crate::peer::ways::{PeerList, PeerWays};
+use crate::registry::{BlobBody, Party};
+use crate::spool::{BlobSource, SpoolWriter};
+
+/// A node that sends nothing for so long is asked how far it is.
+const SILENCE: Duration = Duration::from_secs(2);
+/// It must answer that within this time.
+const PROBE: Duration = Duration::from_millis(500);
+/// When nobody gives anything, they are asked again after this time, or after this one if somebody will have it soon.
+const ROUND: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_millis(250);
+
+/// What is left to do.
+pub(super) enum PeersEnd {
+    /// Nothing.
+    Whole,
+    /// The registry is to be asked for the rest.
+    Upstream(SpoolWriter),
+}
+
+/// Who gave what turned out corrupt.
+#[derive(Default)]
+struct Blame {
+    gave: Vec<Peer>,
+    suspected: BTreeMap<PeerId, u32>,
+}
+
+impl Blame {
+    fn gave(&mut self, peer: &Peer) {
+        if !self.gave.iter().any(|other| other.id == peer.id) {
+            self.gave.push(peer.clone());
+        }
+    }
+
+    /// The blob is corrupt; says who lied. One that gave all of it did, and so did whoever gave a part of it twice: a node that was deceived
+    /// itself begins anew, and is right the second time.
+    fn corrupt(&mut self, innocent: bool) -> Vec<Peer> {
+        let gave = std::mem::take(&mut self.gave);
+        if innocent {
+            return Vec::new();
+        }
+        let alone = gave.len() == 1;
+        let mut lied = |peer: &Peer| {
+            let times = self.suspected.entry(peer.id).or_default();
+            *times += 1;
+            alone || *times > 1
+        };
+        gave.into_iter().filter(|peer| lied(peer)).collect()
+    }
+}
+
+impl Fetch<'_> {
+    pub(super) async fn read_peers(
+        &self,
+        source: &BlobSource,
+        ways: &PeerWays,
+        mut writer: SpoolWriter,
+        chances: &mut Chances,
+    ) -> Result<PeersEnd, Error> {
+        let mut changes = ways.changes();
+        let mut gone: BTreeSet<PeerId> = BTreeSet::new();
+        let mut blame = Blame::default();
+        loop {
+            self.core.pulse.rests();
+            if writer.length() == self.core.descriptor.size() {
+                let BlobCheck::Bad(bad, actual) = self.check(writer).await? else { return Ok(PeersEnd::Whole) };
+                tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, reading it again");
+                writer = self.restart(bad).await?;
+                // A part may be from an earlier fetch: then nobody is blamed.
+                let innocent = std::mem::take(&mut chances.inherited);
+                blame.corrupt(innocent).iter().for_each(|peer| ways.lied(peer));
+            }
+            let list = changes.borrow_and_update().clone();
+            if list.upstream {
+                return Ok(PeersEnd::Upstream(writer));
+            }
+            let mut soon = false;
+            let before = writer.length();
+            for peer in ways.in_turn(&list).into_iter().filter(|peer| !gone.contains(&peer.id)).collect::<Vec<_>>() {
+                let opened = ways.reader().open(&peer, &list.ticket, &self.core.descriptor, writer.length()).await;
+                let body = match opened {
+                    Ok(body) => {
+                        BlobBody::of_peer(body, writer.length(), Party::new(&peer.node, &peer.addr.to_string()))
+                    }
+                    Err(problem) => {
+                        soon |= matches!(problem, PeerProblem::Later(_));
+                        if problem == PeerProblem::Gone {
+                            gone.insert(peer.id);
+                        }
+                        ways.failed(&peer, problem);
+                        continue;
+                    }
+                };
+                ways.gives(&peer);
+                let length = writer.length();
+                let (back, end) = pump::pump(self.core, &source.image, writer, body, SILENCE).await?;
+                if back.length() > length {
+                    blame.gave(&peer);
+                }
+                writer = back;
+                let BodyEnd::Failed(error) = end else { break };
+                if error.is_stall() && self.is_waiting_too(ways, &list, &peer).await {
+                    soon = true;
+                    break;
+                }
+                ways.failed(&peer, PeerProblem::Unreachable(error.brief()));
+                if writer.length() > before {
+                    break;
+                }
+            }
+            if writer.length() > before || writer.length() == self.core.descriptor.size() {
+                continue;
+            }
+            if !soon {
+                ways.nobody_gives();
+            }
+            tokio::select! {
+                changed = changes.changed() => {
+                    gone.clear();
+                    if changed.is_err() {
+                        sleep(ROUND).await;
+                    }
+                }
+                () = sleep(if soon { SOON } else { ROUND }) => {}
+            }
+        }
+    }
+
+    /// Whether a silent node is alive and has nothing more itself, and nobody else of the list has.
+    async fn is_waiting_too(&self, ways: &PeerWays, list: &PeerList, peer: &Peer) -> bool {
+        let state = |peer: Peer| async move {
+            let asked = timeout(PROBE, ways.reader().state(&peer, &list.ticket)).await;
+            asked.ok().and_then(Result::ok)
+        };
+        let Some(theirs) = state(peer.clone()).await.filter(|state| !state.whole) else { return false };
+        for other in ways.in_turn(list).into_iter().filter(|other| other.id != peer.id) {
+            if state(other).await.is_some_and(|other| other.whole || other.have > theirs.have) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::PeerIdentity;
+
+    #[test]
+    fn who_gave_all_of_it_lied_and_who_gave_parts_of_it_twice() {
+        let peer = |name: &str| Peer {
+            node: name.into(),
+            addr: ([127, 0, 0, 1], 1).into(),
+            id: PeerIdentity::generate().unwrap().id(),
+            far: false,
+        };
+        let (a, b) = (peer("a"), peer("b"));
+        let names = |lied: Vec<Peer>| lied.iter().map(|peer| peer.node.to_string()).collect::<Vec<_>>().join(" ");
+        let mut blame = Blame::default();
+        blame.gave(&a);
+        assert_eq!(names(blame.corrupt(true)), "", "a part was here before");
+        blame.gave(&a);
+        blame.gave(&b);
+        assert_eq!(names(blame.corrupt(false)), "");
+        blame.gave(&b);
+        blame.gave(&a);
+        blame.gave(&a);
+        assert_eq!(names(blame.corrupt(false)), "b a");
+        let mut blame = Blame::default();
+        blame.gave(&a);
+        blame.gave(&a);
+        assert_eq!(names(blame.corrupt(false)), "a");
+    }
+}
