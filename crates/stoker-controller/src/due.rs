@@ -1,7 +1,8 @@
 //! Writes of roots that are under way. A root is projected again only when all its writes have ended: so each projection sees what
 //! the one before has done, and one that failed is made anew instead of being sent again. Events about what has been done go last:
 //! they are told only where the other writes have succeeded; one that is related to another object, where the write of that
-//! object has. Warnings are about what is, and go at once.
+//! object has. Warnings are about what is, and go at once. An event that cannot be written is tried again a few times: the status
+//! beside it may have been written, and then no later projection makes the event anew.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ use crate::leading::is_node;
 /// Writes under way, by number, and what is left of each root.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
-    writes: BTreeMap<u64, (Root, Target, Ends)>,
+    writes: BTreeMap<u64, (Root, Sent)>,
     busy: BTreeMap<Root, Left>,
     /// Events that are being told after the rest, each with how often it is tried again. No root waits for them.
     told: BTreeMap<u64, (Write, u8)>,
@@ -21,6 +22,14 @@ pub(crate) struct Due {
 
 /// An event that cannot be written is tried this often again: nobody could tell it later.
 const EVENT_TRIES: u8 = 3;
+
+/// A write that was handed out, as far as its end matters.
+#[derive(Debug)]
+enum Sent {
+    /// The whole of it, to be tried again.
+    Event(Write),
+    Change(Target, Ends),
+}
 
 /// How a write ends well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +95,12 @@ impl Due {
 
     /// A write of this root was handed out.
     pub(crate) fn hand_out(&mut self, root: &Root, number: u64, write: &Write) {
-        let ends = if matches!(write, Write::Delete(..)) { Ends::Gone } else { Ends::There };
-        self.writes.insert(number, (root.clone(), write.target().clone(), ends));
+        let sent = match write {
+            event if is_event(event) => Sent::Event(event.clone()),
+            Write::Delete(target, _) => Sent::Change(target.clone(), Ends::Gone),
+            other => Sent::Change(other.target().clone(), Ends::There),
+        };
+        self.writes.insert(number, (root.clone(), sent));
         self.busy.entry(root.clone()).or_default().under_way += 1;
     }
 
@@ -103,23 +116,31 @@ impl Due {
             Some(_) => return Some(Next::Told),
             None => {}
         }
-        let (root, target, ends) = self.writes.remove(&number)?;
+        let (root, sent) = self.writes.remove(&number)?;
         let Some(left) = self.busy.get_mut(&root) else { return Some(Next::Of(root, Vec::new())) };
-        if !matches!((ends, ended), (Ends::There, Ended::There) | (Ends::Gone, Ended::Gone)) {
-            left.events.retain(|event| tells_of_another(event, &target));
+        let mut events = Vec::new();
+        match (sent, ended) {
+            (Sent::Event(event), Ended::Failed) => events.push(event),
+            (Sent::Event(_), _)
+            | (Sent::Change(_, Ends::There), Ended::There)
+            | (Sent::Change(_, Ends::Gone), Ended::Gone) => {}
+            (Sent::Change(target, _), _) => left.events.retain(|event| tells_of_another(event, &target)),
         }
         left.under_way = left.under_way.saturating_sub(1);
-        let mut events = Vec::new();
         if left.under_way == 0 {
-            events = std::mem::take(&mut left.events);
+            events.append(&mut left.events);
             self.busy.remove(&root);
         }
         Some(Next::Of(root, events))
     }
 }
 
+fn is_event(write: &Write) -> bool {
+    matches!(write, Write::Create(target, _) if target.resource.kind == "Event")
+}
+
 fn tells_of_a_success(write: &Write) -> bool {
-    matches!(write, Write::Create(target, event) if target.resource.kind == "Event" && event["type"] == "Normal")
+    matches!(write, Write::Create(_, event) if is_event(write) && event["type"] == "Normal")
 }
 
 /// Whether an event is related to one object, and not to this one.
@@ -193,6 +214,14 @@ mod tests {
         );
         let warning = || Write::Create(target("Event"), json!({ "type": "Warning" }));
         assert_eq!(Due::default().begin(&root("web"), vec![warning(), status()]), [warning(), status()]);
+        for (ended, again) in [(Ended::Failed, vec![warning()]), (Ended::There, vec![]), (Ended::Gone, vec![])] {
+            let mut due = Due::default();
+            let now = due.begin(&root("web"), vec![warning(), status(), event()]);
+            now.iter().zip(1..).for_each(|(write, number)| due.hand_out(&root("web"), number, write));
+            assert_eq!(due.end(1, ended), Some(Next::Of(root("web"), again)), "{ended:?}");
+            let told = Some(Next::Of(root("web"), vec![event()]));
+            assert_eq!(due.end(2, Ended::There), told, "events depend on the status, not on each other: {ended:?}");
+        }
     }
 
     #[test]

@@ -80,11 +80,15 @@ async fn a_list_has_a_job_for_each_image_at_once_and_says_which_image_failed() {
     let events = cluster.kubectl_as_person(&["events", "--for", "imagelistpulljob/half"]).await;
     events.exits(0).says("Successful create ImagePullJob").says(&failed);
     // An Event is a write of its own, after that of the status.
-    let warned = async || {
+    let mut told = String::new();
+    for _ in 0..100 {
         let events = cluster.kubectl_as_person(&["events", "--for", &format!("imagepulljob/{failed}")]).await;
-        events.out.contains("Warning") && events.out.contains("NotFound")
-    };
-    eventually("the Event names what failed", warned).await;
+        told = events.exits(0).out.clone();
+        if told.contains("Failed ") && told.contains("NodeFailed") {
+            break;
+        }
+    }
+    assert!(told.contains("NotFound"), "{told}\n{status:#}");
     let table = cluster.kubectl_as_person(&["get", "imagelistpulljobs", "half"]).await;
     assert_eq!(header(&table.exits(0).out), ["NAME", "TOTAL", "SUCCEEDED", "COMPLETED", "AGE"]);
     let line: Vec<&str> = table.out.lines().last().unwrap().split_whitespace().collect();
