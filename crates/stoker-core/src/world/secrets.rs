@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::demand::answered;
 use super::held::HeldOrder;
 use super::room::{ROOM_OF_LOGINS, ROOM_OF_LOGINS_OF_A_NAMESPACE};
-use super::seat::{SeatFailure, Wait};
+use super::seat::{Seat, SeatFailure, SeatStanding, Wait};
 use super::wanted::{Wanted, names_secrets};
 use super::{NodeSlot, Stale, World};
 use crate::model::{Found, Image, Job, JobId, Key, LoginId, Offer, SEALED, SecretId, after};
@@ -114,6 +114,10 @@ impl KnownSecrets {
     }
 }
 
+fn is_unauthorized(seat: &Seat) -> bool {
+    matches!(seat.standing, SeatStanding::Failed(SeatFailure { reason: Reason::Unauthorized, .. }))
+}
+
 impl World {
     /// A Secret was read.
     pub(super) fn set_secret(&mut self, id: SecretId, found: BTreeMap<Key, Found>, asked: Timestamp) {
@@ -140,14 +144,18 @@ impl World {
     /// Every job with such an image, and every order of such an image, is looked at again.
     fn touch_users(&mut self, uses: impl Fn(&Job, &Image) -> bool) {
         let mut keys: BTreeSet<Key> = BTreeSet::new();
+        // What is said of nodes whose registry wants credentials depends on the Secrets ([`Self::failure_reason`]).
+        let mut unauthorized: BTreeSet<usize> = BTreeSet::new();
         for (id, state) in self.jobs.iter_mut().filter(|(_, state)| state.job.ended.is_none()) {
             let mut used = pullable(&state.job).filter(|(image, _)| uses(&state.job, image)).peekable();
             if used.peek().is_some() {
                 keys.extend(used.map(|(_, reference)| reference.key()));
+                unauthorized.extend(state.seats.iter().filter(|(_, seat)| is_unauthorized(seat)).map(|(at, _)| *at));
                 state.stale = Stale::All;
                 self.dirty_jobs.insert(id.clone());
             }
         }
+        unauthorized.into_iter().for_each(|at| self.tell_node(at));
         self.recheck_orders(&keys);
     }
 

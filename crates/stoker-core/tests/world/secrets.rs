@@ -303,8 +303,12 @@ fn a_secret_that_may_not_be_read_or_makes_no_sense_is_said() {
     scene.plan();
     assert_eq!(scene.outcome("web").failures[0].reason, Reason::SecretForbidden);
     assert!(scene.said("web").starts_with("SecretForbidden: the controller may not read Secret default/a;"));
+    scene.world.tell_nodes(true);
+    scene.world.plan(scene.now);
+    assert_eq!(scene.world.plan(scene.now).nodes, [].into());
     scene.holds(secret("a"), Found::Unusable("a login of it is longer than 8 KiB".into()));
-    scene.plan();
+    scene.read();
+    assert_eq!(scene.world.plan(scene.now).nodes, ["n1".into()].into(), "another word for the same failure");
     assert_eq!(
         scene.said("web"),
         "SecretUnusable: Secret default/a cannot be used: a login of it is longer than 8 KiB; make it anew \

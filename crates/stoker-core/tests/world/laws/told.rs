@@ -15,8 +15,8 @@ use crate::sim::{NODES, Sim};
 /// All that can be shown of a node.
 #[derive(Debug, PartialEq)]
 struct Shown {
-    orders: Option<BTreeMap<Key, Order>>,
-    reports: Option<BTreeMap<Key, Report>>,
+    orders: BTreeMap<Key, Order>,
+    reports: BTreeMap<Key, Report>,
     /// The words for where jobs stand; what else sentences say may be about other nodes.
     jobs: BTreeMap<JobId, String>,
 }
@@ -37,8 +37,9 @@ fn shown(sim: &Sim, node: &str) -> Shown {
     let jobs = sim.world.jobs().filter(planned).filter(|_| sim.world.has_node(node));
     let standing = jobs.filter_map(|id| Some((id.clone(), word(sim.world.seat_of(id, node, sim.now)?.state))));
     Shown {
-        orders: sim.world.orders(node),
-        reports: sim.world.reports(node).map(|reports| reports.map(unsigned).collect()),
+        // Of a node that is forgotten there is as much to show as of one that has nothing.
+        orders: sim.world.orders(node).unwrap_or_default(),
+        reports: sim.world.reports(node).into_iter().flatten().map(unsigned).collect(),
         jobs: standing.collect(),
     }
 }
@@ -64,9 +65,9 @@ proptest! {
                     let had = before.jobs.iter().filter(|(id, _)| now.jobs.contains_key(*id));
                     had.map(|(id, word)| (id.clone(), word.clone())).collect()
                 };
-                let is = (&now.orders, &now.reports);
-                let was = before.map(|before| (&before.orders, &before.reports)).unwrap_or((&None, &None));
-                assert_eq!(is, was, "{node}");
+                let nothing = (&BTreeMap::new(), &BTreeMap::new());
+                let was = before.map_or(nothing, |before| (&before.orders, &before.reports));
+                assert_eq!((&now.orders, &now.reports), was, "{node}");
                 if let Some(before) = before {
                     let had = had(before);
                     assert_eq!(jobs, had.iter().collect::<BTreeMap<_, _>>(), "{node}");
