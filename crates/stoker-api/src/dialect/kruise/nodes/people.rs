@@ -36,22 +36,25 @@ pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
     let mut names: BTreeMap<NodeName, Timestamp> = BTreeMap::new();
     let mut wish: Option<Arc<TagSpec>> = None;
     for (node, row) in reader.naming(&root.name) {
-        for (tag, since) in wishes(row, half).filter(|(tag, _)| tag.spec.group == root.name) {
-            names.insert(node.into(), since);
+        for tag in row.of_group(&root.name).filter(|tag| is_wish(row, tag, half)) {
+            names.insert(node.into(), since(row, tag));
             wish.get_or_insert_with(|| tag.spec.clone());
         }
     }
     Ok(wish.map(|wish| job(&root.name, &wish, names)).into_iter().collect())
 }
 
-/// The tags of a NodeImage that people wrote and that have not ended, each with the time from when on answers count.
-pub(super) fn wishes(row: &NodeImageRow, half: bool) -> impl Iterator<Item = (&TagRow, Timestamp)> {
+/// The tags of a NodeImage that people wrote and that have not ended.
+pub(super) fn wishes(row: &NodeImageRow, half: bool) -> impl Iterator<Item = &TagRow> {
+    row.tags.iter().filter(move |tag| is_wish(row, tag, half))
+}
+
+/// Whether people wrote this tag, and it has not ended.
+fn is_wish(row: &NodeImageRow, tag: &TagRow, half: bool) -> bool {
     // Whoever made one without a Node pulls for it.
-    let tags = row.tags.iter().filter(|_| !row.going && row.fake.is_none());
-    let open = tags.filter(move |tag| tag.spec.is_peoples(half) && !row.has_ended(tag));
+    let is_served = !row.going && row.fake.is_none();
     // One without a time is given one first, see [`super::tags`].
-    let open = open.filter(move |tag| half || !needs_time(row, tag));
-    open.map(|tag| (tag, since(row, tag)))
+    is_served && tag.spec.is_peoples(half) && !row.has_ended(tag) && (half || !needs_time(row, tag))
 }
 
 /// Whether a tag that people wrote is to be given a time: answers from before it was written do not count. Upstream's webhook gives one to

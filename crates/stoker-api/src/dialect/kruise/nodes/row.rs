@@ -5,6 +5,7 @@
 mod interned;
 mod keep;
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -40,6 +41,8 @@ pub struct NodeImageRow {
     pub(super) fake: Option<BTreeMap<String, String>>,
     /// By repository and tag.
     pub(super) tags: Box<[TagRow]>,
+    /// The positions of the tags, in the order of their groups: a group finds its tags without a look at all of them.
+    pub(super) by_group: Box<[u32]>,
     /// Repositories that have no tags.
     pub(super) bare: u32,
     /// What its status says of other tags or versions, and what could not be kept shorter.
@@ -60,6 +63,7 @@ impl Default for NodeImageRow {
             labels: Key::of(""),
             fake: None,
             tags: Box::default(),
+            by_group: Box::default(),
             bare: 0,
             others: Box::default(),
             counts: None,
@@ -188,7 +192,24 @@ impl OtherStatus {
 impl NodeImageRow {
     /// The rows of a repository.
     pub(super) fn of_image<'a>(&'a self, image: &'a str) -> impl Iterator<Item = &'a TagRow> {
-        self.tags.iter().filter(move |row| row.spec.image == image)
+        run_of(&self.tags, |row| row.spec.image.as_str().cmp(image)).iter()
+    }
+
+    /// The tags of a group.
+    pub(super) fn of_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a TagRow> {
+        let tag = |at: &u32| self.tags.get(usize::try_from(*at).ok()?);
+        let own = run_of(&self.by_group, move |at| tag(at).map_or("", |tag| tag.spec.group.as_str()).cmp(group));
+        own.iter().filter_map(tag)
+    }
+
+    /// The tag of this name.
+    pub(super) fn tag(&self, image: &str, tag: &str) -> Option<&TagRow> {
+        run_of(&self.tags, |row| (row.spec.image.as_str(), row.spec.tag.as_str()).cmp(&(image, tag))).first()
+    }
+
+    /// What the status says of a tag of this name beside what its row has.
+    fn others_of(&self, image: &str, tag: &str) -> &[OtherStatus] {
+        run_of(&self.others, |other| (&*other.image, &*other.tag).cmp(&(image, tag)))
     }
 
     /// What the status says of a tag in the version that the spec has.
@@ -196,9 +217,8 @@ impl NodeImageRow {
         if row.phase != TagPhase::Unsaid {
             return Some(row.status());
         }
-        let own = |other: &&OtherStatus| *other.image == *row.spec.image && *other.tag == *row.spec.tag;
-        let entries = self.others.iter().filter(own).map(OtherStatus::parsed);
-        entries.into_iter().find(|entry| entry.version.unwrap_or_default() == row.version && !entry.phase.is_empty())
+        let mut entries = self.others_of(&row.spec.image, &row.spec.tag).iter().map(OtherStatus::parsed);
+        entries.find(|entry| entry.version.unwrap_or_default() == row.version && !entry.phase.is_empty())
     }
 
     /// Whether the status says that this version of a tag has ended.
@@ -220,17 +240,15 @@ impl NodeImageRow {
 
     /// What the status says of another version of a tag.
     pub(super) fn stale(&self, image: &str, tag: &str, version: Option<i64>) -> Option<ImageTagStatus> {
-        let own = |other: &&OtherStatus| *other.image == *image && *other.tag == *tag;
-        let entries = self.others.iter().filter(own).map(OtherStatus::parsed);
-        entries.into_iter().find(|entry| version != Some(entry.version.unwrap_or_default()))
+        let mut entries = self.others_of(image, tag).iter().map(OtherStatus::parsed);
+        entries.find(|entry| version != Some(entry.version.unwrap_or_default()))
     }
 
     /// Every version of a tag that the status says something of, or that is in the spec.
     pub(super) fn versions(&self, image: &str, tag: &str) -> impl Iterator<Item = i64> {
-        let others = self.others.iter().filter(move |other| *other.image == *image && *other.tag == *tag);
-        let own = self.tags.iter().filter(move |row| row.spec.image == image && row.spec.tag == tag);
-        let own = own.filter(|row| row.said_here()).map(|row| row.version);
-        others.map(|other| other.parsed().version.unwrap_or_default()).chain(own)
+        let own = run_of(&self.tags, |row| (row.spec.image.as_str(), row.spec.tag.as_str()).cmp(&(image, tag)));
+        let own = own.iter().filter(|row| row.said_here()).map(|row| row.version);
+        self.others_of(image, tag).iter().map(|other| other.parsed().version.unwrap_or_default()).chain(own)
     }
 
     /// Whether one of these ImagePullJobs owns a tag.
@@ -272,6 +290,13 @@ impl TagRow {
         }
         rendered(self.spec.parsed(), self.version, self.created)
     }
+}
+
+/// The entries of a sorted slice that are equal to what is looked for.
+fn run_of<T>(sorted: &[T], compare: impl Fn(&T) -> Ordering) -> &[T] {
+    let begin = sorted.partition_point(|entry| compare(entry).is_lt());
+    let rest = sorted.get(begin..).unwrap_or_default();
+    rest.get(..rest.partition_point(|entry| compare(entry).is_eq())).unwrap_or_default()
 }
 
 /// A tag with its version and its time.

@@ -11,8 +11,8 @@ use stoker_core::world::NodeState;
 use stoker_core::{Reference, Waiting, text};
 
 use super::people::{self, has_ended};
-use super::row::{COUNTS, Counts, NodeImageRow, OtherStatus, TagRow, TagSpec};
-use super::tags::name_and_tag;
+use super::row::{COUNTS, Counts, NodeImageRow, OtherStatus, TagRow, TagSpec, seconds};
+use super::tags::{is_ahead, name_and_tag};
 use super::{NODE_IMAGES, Sight, resource};
 use crate::dialect::kruise::node_image::ImageTagStatus;
 use crate::dialect::kruise::{IMAGE_PULL_JOBS, from_core::whole_seconds};
@@ -66,11 +66,11 @@ pub(super) fn status(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>) 
     }
     let removed = row.counts.is_some_and(|[desired, ..]| desired > counts[0]);
     // Upstream's manager counts tags, too, and leaves what was said of those that are gone.
-    let removed = removed || row.others.iter().any(|other| is_left(row, other));
+    let removed = removed || row.others.iter().any(|other| is_left(row, other, sight.now));
     if changed.is_empty() && !removed {
         return news;
     }
-    let images = images(row, &changed);
+    let images = images(row, &changed, sight.now);
     let mut status: Map<String, Value> =
         COUNTS.iter().zip(counts).map(|(field, count)| ((*field).to_owned(), count.into())).collect();
     if !images.is_empty() {
@@ -81,8 +81,12 @@ pub(super) fn status(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>) 
 }
 
 /// The lists that are written again: those of changed tags, and those with entries of tags that are not there any more.
-fn images(row: &NodeImageRow, changed: &BTreeMap<(&str, &str), ImageTagStatus>) -> Map<String, Value> {
-    let is_left = |other: &OtherStatus| is_left(row, other);
+fn images(
+    row: &NodeImageRow,
+    changed: &BTreeMap<(&str, &str), ImageTagStatus>,
+    now: Timestamp,
+) -> Map<String, Value> {
+    let is_left = |other: &OtherStatus| is_left(row, other, now);
     let named: BTreeSet<&str> = changed
         .keys()
         .map(|(image, _)| *image)
@@ -111,12 +115,13 @@ fn images(row: &NodeImageRow, changed: &BTreeMap<(&str, &str), ImageTagStatus>) 
 }
 
 /// Whether an entry of the status is about a tag that is gone. Such entries go, as upstream's daemon does it. An entry that waits in a version that
-/// no tag can have is somebody else's.
-fn is_left(row: &NodeImageRow, other: &OtherStatus) -> bool {
-    if row.of_image(&other.image).any(|tag| *tag.spec.tag == *other.tag) {
-        return false;
-    }
+/// no tag can have is somebody else's. An entry of another version that ended in the far future goes, too: no version after it could begin.
+fn is_left(row: &NodeImageRow, other: &OtherStatus, now: Timestamp) -> bool {
     let entry = other.parsed();
+    if let Some(tag) = row.tag(&other.image, &other.tag) {
+        let is_before = has_ended(&entry) && entry.version.unwrap_or_default() != tag.version;
+        return is_before && is_ahead(seconds(entry.completion_time.as_deref()), now);
+    }
     has_ended(&entry) || entry.phase == "Pulling" || entry.phase == "Waiting" && entry.version.unwrap_or_default() >= 0
 }
 

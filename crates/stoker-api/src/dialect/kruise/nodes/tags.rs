@@ -30,6 +30,18 @@ const SWEPT_TOGETHER: Duration = Duration::from_secs(600);
 /// that are served, and not shown.
 const MOST_OF_ALL: usize = 1000;
 
+/// A namespace with so many tags leaves a quarter of the room to others.
+const FEW_TAGS: usize = 16;
+/// Repositories that jobs leave to people.
+const OF_PEOPLE: usize = 16;
+/// Jobs that are shown as owners of a tag, at most. Jobs that have ended make room for others.
+const MOST_OWNERS: usize = 16;
+const ENDED_OWNERS: usize = 8;
+/// What a clock may be ahead, in seconds. A time later than that was not taken from a clock.
+const AHEAD: u32 = 3600;
+/// A time that was given within so many seconds is not given again.
+const JUST_NOW: u32 = 60;
+
 /// What is to be changed of the spec.
 #[derive(Default)]
 pub(super) struct Changes {
@@ -100,7 +112,7 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
                 // The order of a tag that has just gone stays until the next write to its node.
                 None if expired.contains(&name) || is_over() => continue,
                 None => {
-                    if !has_room(row, &tags, &name.0) {
+                    if !has_room(row, &tags, &name.0, id.namespace()) {
                         continue;
                     }
                     tags.insert(name.clone(), wanted.tag());
@@ -127,13 +139,28 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
     Changes { images: images.collect(), wake }
 }
 
-/// Whether a schema allows one tag more of this repository.
-fn has_room(row: &NodeImageRow, tags: &BTreeMap<(String, String), Tag>, image: &String) -> bool {
+/// Whether a schema allows one tag more of this repository, and a namespace may have it: no namespace takes all of the room.
+fn has_room(row: &NodeImageRow, tags: &BTreeMap<(String, String), Tag>, image: &String, namespace: &str) -> bool {
     let own = tags.keys().filter(|(of, _)| of == image).count();
     let images: BTreeSet<&String> = tags.keys().map(|(image, _)| image).collect();
     let bare = usize::try_from(row.bare).unwrap_or(usize::MAX);
-    let fits = images.contains(image) || images.len().saturating_add(bare) < MOST_IMAGES;
-    fits && own < MOST_TAGS && tags.len() < MOST_OF_ALL
+    let is_owner = |owner: &Value| owner.get("namespace").and_then(Value::as_str) == Some(namespace);
+    let is_of_namespace = |tag: &&Tag| owners(&tag.json).iter().any(is_owner);
+    let (most_images, most_tags) = match tags.values().filter(is_of_namespace).count() {
+        few if few < FEW_TAGS => (MOST_IMAGES - OF_PEOPLE, MOST_OF_ALL),
+        _ => (MOST_IMAGES / 4 * 3, MOST_OF_ALL / 4 * 3),
+    };
+    let fits = images.contains(image) || images.len().saturating_add(bare) < most_images;
+    fits && own < MOST_TAGS && tags.len() < most_tags
+}
+
+/// The owners of a tag.
+fn owners(tag: &Value) -> &[Value] {
+    tag.get("ownerReferences").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn parsed(owner: &Value) -> TagOwner {
+    serde_json::from_value(owner.clone()).unwrap_or_default()
 }
 
 /// The version after one that a status or a spec names, whatever that is.
@@ -148,21 +175,33 @@ fn kept(row: &NodeImageRow, tag: &TagRow, sight: Sight<'_>, reader: &Reader<'_>)
         && let (Some(fields), Ok(now)) = (present.json.as_object_mut(), u32::try_from(sight.now.as_second()))
     {
         // Later than the end of the version before, whatever the clock says.
-        let now = now.max(ended_before(row, tag).map_or(0, |ended| ended.saturating_add(1)));
-        fields.insert("createdAt".into(), json!(text(now)));
-        present.changed = true;
+        let ended = ended_before(row, tag).unwrap_or_default();
+        let is_absurd = is_ahead(ended, sight.now);
+        // What the status says of an absurd time is removed next (`said.rs`), so a time that was given now is enough.
+        if !is_absurd || tag.created.saturating_add(JUST_NOW) < now || tag.created > now.saturating_add(AHEAD) {
+            let time = if is_absurd { now } else { now.max(ended.saturating_add(1)) };
+            fields.insert("createdAt".into(), json!(text(time)));
+            present.changed = true;
+        }
     }
     if tag.spec.jobs.is_empty() || !reader.is_listed(&IMAGE_PULL_JOBS.kind) {
         return Some(present);
     }
     let ended = row.has_ended(tag);
     let stays = |owner: &Value| {
-        let parsed: TagOwner = serde_json::from_value(owner.clone()).unwrap_or_default();
+        let parsed = parsed(owner);
         !is_job(&parsed) || is_there(&parsed, reader) && (ended || is_wanted(&parsed, tag, sight))
     };
-    let owners = present.json.get("ownerReferences").and_then(Value::as_array).cloned().unwrap_or_default();
-    let left: Vec<Value> = owners.iter().filter(|owner| stays(owner)).cloned().collect();
-    if left.len() == owners.len() {
+    let all = owners(&present.json).len();
+    let mut left: Vec<Value> = owners(&present.json).iter().filter(|owner| stays(owner)).cloned().collect();
+    let mut too_many = left.len().saturating_sub(ENDED_OWNERS);
+    left.retain(|owner| {
+        let parsed = parsed(owner);
+        let goes = too_many > 0 && is_job(&parsed) && has_ended_job(&parsed, sight.world);
+        too_many -= usize::from(goes);
+        !goes
+    });
+    if left.len() == all {
         return Some(present);
     }
     if left.is_empty() {
@@ -172,6 +211,16 @@ fn kept(row: &NodeImageRow, tag: &TagRow, sight: Sight<'_>, reader: &Reader<'_>)
         fields.insert("ownerReferences".into(), Value::Array(left));
     }
     Some(Tag { changed: true, ..present })
+}
+
+/// Whether the job of an owner has ended.
+fn has_ended_job(owner: &TagOwner, world: &World) -> bool {
+    world.job(&id_of(owner)).is_some_and(|job| job.ended.is_some())
+}
+
+/// Whether a time is later than a clock can be.
+pub(super) fn is_ahead(seconds: u32, now: Timestamp) -> bool {
+    i64::from(seconds) > now.as_second().saturating_add(i64::from(AHEAD))
 }
 
 /// Whether the ImagePullJob that owns a tag is there, and not another one of its name.
@@ -309,13 +358,14 @@ impl Wanted<'_> {
     fn join(&self, tag: &mut Tag) {
         let Some(fields) = tag.json.as_object_mut() else { return };
         let mut owners = fields.get("ownerReferences").and_then(Value::as_array).cloned().unwrap_or_default();
-        let parsed: Vec<TagOwner> =
-            owners.iter().map(|owner| serde_json::from_value(owner.clone()).unwrap_or_default()).collect();
+        let parsed: Vec<TagOwner> = owners.iter().map(parsed).collect();
         let is_own = |owner: &TagOwner| {
             let uid = owner.uid.as_deref();
             is_job(owner) && id_of(owner) == self.job.id && (uid.is_none() || uid == Some(self.job.uid.as_str()))
         };
-        if !parsed.iter().any(is_own) {
+        let most = if self.job.ended.is_some() { ENDED_OWNERS } else { MOST_OWNERS };
+        // The mark of a tag that people wrote may come along.
+        if !parsed.iter().any(is_own) && owners.len() + 1 < most {
             let is_peoples = !parsed.iter().any(is_job);
             let is_kept = parsed.iter().any(|owner| !is_job(owner));
             owners.push(self.owner());
@@ -326,7 +376,7 @@ impl Wanted<'_> {
             fields.insert("ownerReferences".into(), Value::Array(owners));
             tag.changed = true;
         }
-        let Some(own) = self.row.of_image(&self.name.0).find(|own| own.spec.tag == self.name.1) else { return };
+        let Some(own) = self.row.tag(&self.name.0, &self.name.1) else { return };
         // The status says of a job's pull when it was asked for.
         let answered = own.created.max(self.row.began(own));
         // A time that somebody wrote there is not when this node was asked, and no answer would count.
@@ -335,7 +385,10 @@ impl Wanted<'_> {
             let version = version_after(own.version);
             fields.insert("version".into(), version.into());
             fields.insert("createdAt".into(), json!(text(self.asked)));
-            fields.insert("imagePullPolicy".into(), self.policy().into());
+            // People's own terms stay as they wrote them.
+            if parsed.iter().all(is_job) && !parsed.is_empty() {
+                fields.insert("imagePullPolicy".into(), self.policy().into());
+            }
             tag.changed = true;
         }
     }
@@ -352,26 +405,39 @@ mod tests {
         }
     }
 
+    /// So many repositories with so many tags each, of jobs of one namespace.
+    fn tags(images: usize, each: usize, namespace: &str) -> BTreeMap<(String, String), Tag> {
+        let names = (0..images).flat_map(|image| (0..each).map(move |tag| (format!("i{image}"), format!("t{tag}"))));
+        let json = json!({ "ownerReferences": [{ "namespace": namespace }] });
+        names.map(|name| (name, Tag { json: json.clone(), changed: false })).collect()
+    }
+
     /// A spec that a schema refuses could not be written at all, with nothing in it.
     #[test]
     fn no_more_tags_are_shown_than_a_schema_allows() {
-        let tags = |images: usize, each: usize| -> BTreeMap<(String, String), Tag> {
-            let names =
-                (0..images).flat_map(|image| (0..each).map(move |tag| (format!("i{image}"), format!("t{tag}"))));
-            names.map(|name| (name, Tag { json: Value::Null, changed: false })).collect()
-        };
         for (images, each, bare, image, fits) in [
             (0, 0, 0, "new", true),
-            (255, 1, 0, "new", true),
-            (256, 1, 0, "new", false),
+            (239, 1, 0, "new", true),
+            (240, 1, 0, "new", false),
             (256, 1, 0, "i0", true),
-            (255, 1, 1, "new", false),
+            (239, 1, 1, "new", false),
             (1, 255, 0, "i0", true),
             (1, 256, 0, "i0", false),
             (4, 250, 0, "i0", false),
         ] {
             let row = NodeImageRow { bare, ..NodeImageRow::default() };
-            assert_eq!(has_room(&row, &tags(images, each), &image.to_string()), fits, "{images} × {each}, {image}");
+            let others = tags(images, each, "others");
+            assert_eq!(has_room(&row, &others, &image.to_string(), "shop"), fits, "{images} × {each}, {image}");
+        }
+    }
+
+    #[test]
+    fn no_namespace_takes_the_room_of_another() {
+        let row = NodeImageRow::default();
+        for (images, each, own, other) in [(15, 1, true, true), (192, 1, false, true), (3, 250, false, true)] {
+            let tags = tags(images, each, "greedy");
+            assert_eq!(has_room(&row, &tags, &"new".to_string(), "greedy"), own, "{images} × {each}");
+            assert_eq!(has_room(&row, &tags, &"new".to_string(), "shop"), other, "{images} × {each}");
         }
     }
 }

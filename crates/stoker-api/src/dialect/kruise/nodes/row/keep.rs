@@ -1,5 +1,6 @@
 //! From the object of a NodeImage to its row.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube_core::dynamic::DynamicObject;
@@ -33,10 +34,16 @@ pub(in super::super) fn keep(object: DynamicObject) -> Row {
         bare += u32::from(tags.len() == before);
     }
     tags.sort_by(|a, b| (&a.spec.image, &a.spec.tag).cmp(&(&b.spec.image, &b.spec.tag)));
-    let others = statuses.into_iter().map(|(image, tag, entry)| OtherStatus {
-        image: image.into(),
-        tag: tag.into(),
-        text: entry.to_string().into(),
+    let mut by_group: Vec<u32> = (0..).take(tags.len()).collect();
+    let group = |at: &u32| usize::try_from(*at).ok().and_then(|at| tags.get(at)).map(|tag| &tag.spec.group);
+    by_group.sort_by(|a, b| group(a).cmp(&group(b)));
+    // In the order of their names, as the tags are.
+    let others = statuses.into_iter().flat_map(|((image, tag), entries)| {
+        entries.into_iter().map(move |entry| OtherStatus {
+            image: image.as_str().into(),
+            tag: tag.as_str().into(),
+            text: entry.to_string().into(),
+        })
     });
     let [_, older] = versions::<NodeImage>();
     let made = meta.creation_timestamp.as_ref().and_then(|time| u32::try_from(time.0.as_second()).ok());
@@ -53,6 +60,7 @@ pub(in super::super) fn keep(object: DynamicObject) -> Row {
         label_keys: keys.into(),
         labels: hash(&labels),
         fake: labels.contains_key(FAKE).then_some(labels),
+        by_group: by_group.into(),
         tags: tags.into(),
         bare,
         others: others.collect(),
@@ -64,16 +72,17 @@ fn read<T: serde::de::DeserializeOwned>(value: Option<&Value>) -> Option<T> {
     T::deserialize(value?).ok()
 }
 
-/// The entries of a status: repository, tag, entry.
-fn said(object: &DynamicObject) -> Vec<(String, String, Value)> {
+/// The entries of a status, by repository and tag.
+type Statuses = BTreeMap<(String, String), Vec<Value>>;
+
+fn said(object: &DynamicObject) -> Statuses {
     let images = object.data.pointer("/status/imageStatuses").and_then(Value::as_object);
-    let mut all = Vec::new();
+    let mut all = Statuses::new();
     for (name, image) in images.into_iter().flatten() {
-        let entries = image.get("tags").and_then(Value::as_array).into_iter().flatten();
-        all.extend(entries.map(|entry| {
+        for entry in image.get("tags").and_then(Value::as_array).into_iter().flatten() {
             let tag = entry.get("tag").and_then(Value::as_str).unwrap_or_default();
-            (name.clone(), tag.to_owned(), entry.clone())
-        }));
+            all.entry((name.clone(), tag.to_owned())).or_default().push(entry.clone());
+        }
     }
     all
 }
@@ -84,7 +93,7 @@ fn tag_row(
     entry: &Value,
     secrets: &[SecretReference],
     sandbox: Option<&str>,
-    statuses: &mut Vec<(String, String, Value)>,
+    statuses: &mut Statuses,
 ) -> TagRow {
     let parsed: ImageTagSpec = read(Some(entry)).unwrap_or_else(|| ImageTagSpec {
         tag: entry.get("tag").and_then(Value::as_str).unwrap_or_default().into(),
@@ -119,13 +128,12 @@ fn tag_row(
         phase: TagPhase::Unsaid,
         progress: u8::MAX,
     };
-    let own = |(of, name, entry): &(String, String, Value)| {
-        *of == image && *name == tag && entry.get("version").and_then(Value::as_i64).unwrap_or_default() == version
-    };
-    if let Some(at) = statuses.iter().position(own)
-        && let Some(kept) = statuses.get(at).and_then(|(_, _, entry)| row.saying(entry))
+    let own = |entry: &Value| entry.get("version").and_then(Value::as_i64).unwrap_or_default() == version;
+    if let Some(entries) = statuses.get_mut(&(image.to_owned(), tag))
+        && let Some(at) = entries.iter().position(own)
+        && let Some(kept) = entries.get(at).and_then(|entry| row.saying(entry))
     {
-        statuses.remove(at);
+        entries.remove(at);
         row = kept;
     }
     row
