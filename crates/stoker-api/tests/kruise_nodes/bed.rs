@@ -116,6 +116,11 @@ impl Bed {
         }
     }
 
+    /// Lets the World hear of what is there.
+    pub(crate) fn settle(&mut self) {
+        self.view.settle(&mut self.world);
+    }
+
     /// Lets everything happen that follows.
     pub(crate) fn rest(&mut self) {
         for _ in 0..20 {

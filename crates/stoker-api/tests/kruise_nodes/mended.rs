@@ -238,3 +238,99 @@ fn a_negative_time_to_live_is_over_at_once_and_a_negative_timeout_is_a_second() 
     assert_eq!(bed.paper.get(&n1).unwrap().data["spec"]["images"], json!({}), "{}", bed.said);
     assert!(bed.said.contains("PullImageSucceed"), "{}", bed.said);
 }
+
+/// Whoever may write a status could mute the NodeImage, and keep each later version from being pulled.
+#[test]
+fn an_end_in_the_far_future_stops_no_later_version() {
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    for absurd in ["2106-02-07T06:28:15Z", "2100-01-01T00:00:00Z", "2026-01-02T06:00:00Z"] {
+        let mut bed = Bed::of(&[NODE]);
+        let tag = |version: u8| {
+            json!({
+                "tag": digest(), "version": version, "createdAt": "2026-01-02T03:00:00Z",
+                "pullPolicy": { "ttlSecondsAfterFinished": 3600 },
+            })
+        };
+        let image = |version: u8| json!({ "tags": [tag(version)] });
+        bed.write(&n1, &json!({ "spec": { "images": { "reg.test/a": image(1), "reg.test/b": image(1) } } }), false);
+        let ended = json!({ "tag": digest(), "version": 1, "phase": "Failed", "completionTime": absurd });
+        bed.write(&n1, &json!({ "status": { "imageStatuses": { "reg.test/a": { "tags": [ended] } } } }), true);
+        bed.rest();
+        bed.write(&n1, &json!({ "spec": { "images": { "reg.test/a": image(2), "reg.test/b": image(2) } } }), false);
+        bed.rest();
+        for repository in ["reg.test/a", "reg.test/b"] {
+            let said = &bed.status(&n1)["imageStatuses"][repository]["tags"];
+            assert_eq!(
+                (&said[0]["version"], &said[0]["phase"]),
+                (&json!(2), &json!("Succeeded")),
+                "{said}\n{}",
+                bed.said
+            );
+            assert_eq!(said.as_array().map(Vec::len), Some(1), "{said}");
+        }
+    }
+}
+
+/// A tag that people wrote is theirs, whatever jobs of some namespace want of the same image.
+#[test]
+fn a_job_does_not_change_the_terms_of_a_tag_that_people_wrote() {
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE]);
+    let tag = json!({
+        "tag": digest(), "version": 5, "createdAt": "2026-01-02T03:00:00Z", "imagePullPolicy": "IfNotPresent",
+        "pullPolicy": { "ttlSecondsAfterFinished": 36000 },
+    });
+    bed.write(&n1, &json!({ "spec": { "images": { "reg.test/web": { "tags": [tag] } } } }), false);
+    bed.rest();
+    bed.pass(1);
+    let always = job(&format!("reg.test/web@{}", digest()), "u1").replace("IfNotPresent", "Always");
+    bed.put(&always, true);
+    bed.rest();
+    let now = bed.tag(&n1, "reg.test/web");
+    assert_eq!((&now["version"], &now["imagePullPolicy"]), (&json!(6), &json!("IfNotPresent")), "{}", bed.said);
+    assert_eq!(now["pullPolicy"], tag["pullPolicy"]);
+}
+
+/// A pipeline that makes a job for each build would grow the tag until the NodeImage does not fit into etcd.
+#[test]
+fn a_tag_has_few_owners_however_many_jobs_want_it() {
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE]);
+    for build in 0..40 {
+        let image = format!("reg.test/web@{}", digest());
+        let job = job(&image, &format!("u{build}")).replace("name: web", &format!("name: build-{build}"));
+        bed.put(&job, true);
+        bed.rest();
+        bed.pass(1);
+        let status = bed.status(&PaperId::new("ImagePullJob", "shop", &format!("build-{build}")));
+        assert_eq!(status["succeeded"], 1, "{status}");
+        let owners = bed.tag(&n1, "reg.test/web")["ownerReferences"].as_array().unwrap().clone();
+        assert!(owners.len() <= 16, "{owners:#?}");
+        assert!(owners.iter().any(|owner| owner["name"] == format!("build-{build}")), "{owners:#?}");
+    }
+}
+
+/// All tags were looked at for each tag, and all entries of the status for each of those: the controller's loop stood still for minutes.
+#[test]
+fn thousands_of_tags_with_strange_statuses_are_served_in_passing() {
+    const EACH: usize = 250;
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE]);
+    let mut images = [serde_json::Map::new(), serde_json::Map::new()];
+    for image in 0..8 {
+        let of = |entry: &dyn Fn(usize) -> Value| json!({ "tags": (0..EACH).map(entry).collect::<Vec<_>>() });
+        let name = format!("reg.test/i{image}");
+        let wished = of(&|n| {
+            json!({
+                "tag": format!("t{n}"), "version": 1, "createdAt": "2026-01-02T03:00:00Z",
+                "pullPolicy": { "ttlSecondsAfterFinished": 3600 },
+            })
+        });
+        images[0].insert(name.clone(), wished);
+        images[1].insert(name, of(&|n| json!({ "tag": format!("t{n}"), "version": -1, "phase": "Waiting" })));
+    }
+    bed.write(&n1, &json!({ "status": { "imageStatuses": images[1] } }), true);
+    bed.write(&n1, &json!({ "spec": { "images": images[0] } }), false);
+    bed.settle();
+    assert_eq!(bed.world.jobs().count(), 8 * EACH);
+}

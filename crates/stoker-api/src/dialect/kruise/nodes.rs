@@ -73,7 +73,9 @@ pub static TAG_GROUPS: JobKind = JobKind {
 /// The groups of tags that a NodeImage names.
 fn groups(row: &Row, half: bool) -> BTreeMap<String, Timestamp> {
     match row {
-        Row::NodeImage(row) => people::wishes(row, half).map(|tag| (tag.spec.group.clone(), people::since(row, tag))).collect(),
+        Row::NodeImage(row) => {
+            people::wishes(row, half).map(|tag| (tag.spec.group.clone(), people::since(row, tag))).collect()
+        }
         _ => BTreeMap::new(),
     }
 }

@@ -81,11 +81,7 @@ pub(super) fn status(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>) 
 }
 
 /// The lists that are written again: those of changed tags, and those with entries of tags that are not there any more.
-fn images(
-    row: &NodeImageRow,
-    changed: &BTreeMap<(&str, &str), ImageTagStatus>,
-    now: Timestamp,
-) -> Map<String, Value> {
+fn images(row: &NodeImageRow, changed: &BTreeMap<(&str, &str), ImageTagStatus>, now: Timestamp) -> Map<String, Value> {
     let is_left = |other: &OtherStatus| is_left(row, other, now);
     let named: BTreeSet<&str> = changed
         .keys()
