@@ -144,7 +144,7 @@ async fn one_job(client: &Client, job: &JobObject, args: &GetArgs) -> anyhow::Re
     let rows = why::all_rows(&mut world, job, &summary, now);
     if summary.ended && rows.len() < usize::try_from(summary.desired).unwrap_or(usize::MAX) {
         outln!(
-            "It has ended. Agents still keep the reports of {} of its {} nodes: later jobs for the same images replace them.",
+            "It has ended. Something is still known of {} of its {} nodes: agents keep their last reports, one for each image.",
             rows.len(),
             summary.desired
         );

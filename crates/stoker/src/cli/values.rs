@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use stoker_api::Span;
+use stoker_api::secret::is_name;
 use stoker_core::Reference;
 use tracing_subscriber::EnvFilter;
 
@@ -41,9 +42,9 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 
 /// The name of an object.
 pub(crate) fn name(text: &str) -> Result<String, String> {
-    match text.len() <= 253 && text.split('.').all(is_label) {
+    match is_name(text) {
         true => Ok(text.to_string()),
-        false => Err("a name has lower-case letters, digits, dashes and dots, and begins and ends with a letter or \
+        false => Err("a name has lower-case letters, digits, dashes and dots, 253 at most, and begins and ends with a letter or \
                       a digit"
             .to_string()),
     }

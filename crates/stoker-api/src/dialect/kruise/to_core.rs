@@ -7,8 +7,9 @@ use kube_core::dynamic::DynamicObject;
 use serde::Deserialize as _;
 use serde_json::Value;
 use stoker_core::model::{Completion, Empty, Job, JobId, Policy, Pull, SecretId, Unreachable, Words};
+use stoker_core::rollup::FailedNode;
 use stoker_core::select::{Operator, Requirement, Selector};
-use stoker_core::text;
+use stoker_core::{Reason, text};
 
 use super::types::{CompletionType, GROUP, NodeSelector};
 use super::{ImagePullJobSpec, ImagePullJobStatus};
@@ -134,11 +135,18 @@ pub(super) fn summary(object: &DynamicObject) -> Summary {
         failed: count(status.failed),
         ended,
         // Their status has names only.
-        failures: Vec::new(),
+        failures: status.failed_nodes.iter().map(String::as_str).map(failed_node).collect(),
         secrets: Vec::new(),
         message: text::message(&status.message),
         warnings: extras.problems,
     }
+}
+
+fn failed_node(node: &str) -> FailedNode {
+    let message =
+        "the job's status names this node among those that failed; the report with the cause is not kept any more"
+            .into();
+    FailedNode { node: node.into(), reason: Reason::Unknown, message }
 }
 
 /// Virtual kubelets have no images; upstream leaves them out.
@@ -245,5 +253,18 @@ mod tests {
         assert_eq!(job_on(&selected, nodes.clone()).unwrap().names, Some(Job::named(["n1"])));
         assert_eq!(job_on(&selected, BTreeSet::new()).unwrap().names, Some(Default::default()));
         assert_eq!(job_on(&object(json!({})), nodes).unwrap().names, None, "it has no podSelector");
+    }
+
+    /// `stoker why` names them when the reports of the nodes are not kept any more.
+    #[test]
+    fn a_status_names_the_nodes_that_failed() {
+        let mut ended = object(json!({}));
+        ended.data["status"] = json!({
+            "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:10:00Z", "desired": 3, "failed": 2,
+            "failedNodes": ["n1", "n3"],
+        });
+        let summary = summary(&ended);
+        let named: Vec<(&str, Reason)> = summary.failures.iter().map(|failed| (&*failed.node, failed.reason)).collect();
+        assert_eq!(named, [("n1", Reason::Unknown), ("n3", Reason::Unknown)]);
     }
 }
