@@ -104,7 +104,8 @@ mod tests {
             ("a b", false, false),
             ("a/b", false, false),
             ("a'b", false, false),
-            (&"x".repeat(64), false, false),
+            (&"x".repeat(64), true, false),
+            (&"x".repeat(254), false, false),
         ] {
             assert_eq!((name(text).is_ok(), namespace(text).is_ok()), (of_object, of_namespace), "{text}");
         }
