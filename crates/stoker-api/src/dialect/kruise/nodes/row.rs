@@ -204,7 +204,11 @@ impl NodeImageRow {
 
     /// The tag of this name.
     pub(super) fn tag(&self, image: &str, tag: &str) -> Option<&TagRow> {
-        run_of(&self.tags, |row| (row.spec.image.as_str(), row.spec.tag.as_str()).cmp(&(image, tag))).first()
+        self.tags_of(image, tag).first()
+    }
+
+    fn tags_of(&self, image: &str, tag: &str) -> &[TagRow] {
+        run_of(&self.tags, |row| (row.spec.image.as_str(), row.spec.tag.as_str()).cmp(&(image, tag)))
     }
 
     /// What the status says of a tag of this name beside what its row has.
@@ -246,8 +250,7 @@ impl NodeImageRow {
 
     /// Every version of a tag that the status says something of, or that is in the spec.
     pub(super) fn versions(&self, image: &str, tag: &str) -> impl Iterator<Item = i64> {
-        let own = run_of(&self.tags, |row| (row.spec.image.as_str(), row.spec.tag.as_str()).cmp(&(image, tag)));
-        let own = own.iter().filter(|row| row.said_here()).map(|row| row.version);
+        let own = self.tags_of(image, tag).iter().filter(|row| row.said_here()).map(|row| row.version);
         self.others_of(image, tag).iter().map(|other| other.parsed().version.unwrap_or_default()).chain(own)
     }
 
