@@ -29,9 +29,10 @@ pub fn quantity(bytes: &[u8]) {
 /// A NodePreheat: orders and reports that are read are written and read again without a loss, and the agent can say what to do next.
 pub fn node_object(bytes: &[u8]) {
     let Ok(object) = serde_json::from_slice::<NodeObject>(bytes) else { return };
-    let written = from_core::node_preheat(&object.orders, &object.logins, &object.reports);
+    let written = from_core::node_preheat(&object.orders, &object.tickets, &object.logins, &object.reports);
     let again: NodeObject = serde_json::from_value(written.clone()).expect("what was written is read");
-    assert_eq!((&again.orders, &again.reports), (&object.orders, &object.reports), "{written:#}");
+    let orders = (&object.orders, &object.tickets, &object.reports);
+    assert_eq!((&again.orders, &again.tickets, &again.reports), orders, "{written:#}");
     assert_eq!(again.broken, Vec::<String>::new(), "{written:#}");
     let now: Timestamp = "2026-01-02T03:04:05Z".parse().expect("a time");
     let tasks: BTreeMap<Key, Task> =

@@ -15,6 +15,7 @@ const BENCHES: &[(&str, &[&str])] = &[
     (PULL, &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "pull"]),
     ("memory", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "memory"]),
     ("bytes", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "bytes"]),
+    ("peers", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "peers"]),
     ("hop", &["bench", "--quiet", "--locked", "--package", "stoker-transfer", "--bench", "hop"]),
     ("away", &["bench", "--quiet", "--locked", "--package", "stoker", "--bench", "away"]),
     (

@@ -227,6 +227,7 @@ mod tests {
             uses: Arc::default(),
             pulls: Arc::new(crate::pulls::PullNotes::open(dir.join("pulls"))),
             age: std::time::Duration::ZERO,
+            lingering: Default::default(),
             turn: Arc::default(),
         };
         DiskGuard { runtime, spool: spool.dir().into(), room: Room::new(percent), leftovers }

@@ -7,7 +7,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use stoker_api::native::{NodeObject, SealedLogin, from_core};
+use stoker_api::native::from_core::{self, Tickets};
+use stoker_api::native::{NodeObject, SealedLogin};
 use stoker_core::model::{Key, LoginId, Order, Report};
 
 use crate::starts::Starts;
@@ -23,6 +24,8 @@ pub(crate) struct Ledger {
     /// Its generation: an older one of the same object is refused.
     pub(crate) generation: i64,
     pub(crate) orders: BTreeMap<Key, Order>,
+    /// What this node shows to the nodes that they let it read from.
+    pub(crate) tickets: Tickets,
     /// The logins that they name, sealed: the key is in a file of its own.
     pub(crate) logins: BTreeMap<LoginId, SealedLogin>,
     pub(crate) reports: BTreeMap<Key, Report>,
@@ -68,12 +71,13 @@ impl Ledger {
         for problem in &object.broken {
             tracing::warn!("an entry of the ledger cannot be read and is left out: {problem}");
         }
-        let NodeObject { orders, logins, reports, .. } = object;
+        let NodeObject { orders, tickets, logins, reports, .. } = object;
         let starts = value.get("starts").cloned().and_then(|starts| serde_json::from_value(starts).ok());
         Self {
             uid: value.get("uid").and_then(Value::as_str).unwrap_or_default().into(),
             generation: value.get("generation").and_then(Value::as_i64).unwrap_or_default(),
             orders,
+            tickets,
             logins,
             reports,
             starts: starts.unwrap_or_default(),
@@ -87,7 +91,7 @@ impl Ledger {
             "uid": self.uid,
             "generation": self.generation,
             "starts": self.starts,
-            "nodePreheat": from_core::node_preheat(&self.orders, &self.logins, &self.reports),
+            "nodePreheat": from_core::node_preheat(&self.orders, &self.tickets, &self.logins, &self.reports),
         });
         let part = path.with_extension("part");
         let mut file = File::create(&part)?;
@@ -117,6 +121,7 @@ mod tests {
             uid: "u".into(),
             generation: 7,
             orders: BTreeMap::from([(key, order)]),
+            tickets: BTreeMap::from([(key, "ticket".into())]),
             logins: BTreeMap::from([(LoginId::new("0a"), SealedLogin { key: "k".into(), sealed: "box".into() })]),
             reports: BTreeMap::from([(key, report)]),
             starts,

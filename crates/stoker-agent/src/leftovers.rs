@@ -11,10 +11,11 @@ use jiff::Timestamp;
 use stoker_core::Clock;
 use stoker_core::model::after;
 use stoker_runtime::{Runtime, space};
-use stoker_transfer::Spool;
+use stoker_transfer::{Digest, Spool};
 
 use crate::pull::Uses;
 use crate::pulls::{LeftBehind, PullNote, PullNotes};
+use crate::serving::Lingering;
 use crate::sweep::Keep;
 
 /// The most that leftovers take, whatever the disk has.
@@ -112,6 +113,8 @@ pub(crate) struct Leftovers {
     pub(crate) runtime: Runtime,
     pub(crate) uses: Arc<Uses>,
     pub(crate) pulls: Arc<PullNotes>,
+    /// What stays in the spool for other nodes.
+    pub(crate) lingering: Lingering,
     /// How long it stays.
     pub(crate) age: Duration,
     /// Held by the one who is at it.
@@ -123,12 +126,12 @@ impl Leftovers {
     pub(crate) async fn sweep(&self) -> Result<Option<Timestamp>, String> {
         let disk = space::of(self.spool.dir().to_owned()).await;
         let bytes = disk.map_or(MOST_BYTES, |disk| MOST_BYTES.min(disk.total / SHARE));
-        self.perform(Bounds { age: self.age, bytes }).await.map(|(next, _)| next)
+        self.perform(Bounds { age: self.age, bytes }, false).await.map(|(next, _)| next)
     }
 
     /// Removes all of it, because the disk is needed; says whether there was anything.
     pub(crate) async fn clear(&self) -> bool {
-        match self.perform(Bounds { age: Duration::ZERO, bytes: 0 }).await {
+        match self.perform(Bounds { age: Duration::ZERO, bytes: 0 }, true).await {
             Ok((_, freed)) => freed,
             Err(problem) => {
                 tracing::warn!("cannot make room: {problem}");
@@ -137,12 +140,32 @@ impl Leftovers {
         }
     }
 
-    async fn perform(&self, bounds: Bounds) -> Result<(Option<Timestamp>, bool), String> {
+    /// This node needs a blob no longer. It goes, unless it stays for other nodes.
+    pub(crate) async fn release(&self, blob: &Digest) -> Result<(), stoker_transfer::Error> {
+        if self.lingering.keep(blob) { Ok(()) } else { self.spool.release(blob).await }
+    }
+
+    /// Removes what stayed for other nodes and was not wanted for a time.
+    pub(crate) async fn let_go(&self) {
+        for blob in self.lingering.over() {
+            let _turn = self.turn.lock().await;
+            self.lingering.forget(&blob);
+            if self.uses.has(&blob) {
+                continue;
+            }
+            if let Err(problem) = self.spool.release(&blob).await {
+                tracing::warn!("cannot remove {blob} from the spool: {problem}");
+            }
+        }
+    }
+
+    /// `wanted` is whether the disk is needed: then also what stayed for other nodes goes.
+    async fn perform(&self, bounds: Bounds, wanted: bool) -> Result<(Option<Timestamp>, bool), String> {
         let _turn = self.turn.lock().await;
         let held = self.spool.held().await.map_err(|problem| problem.to_string())?;
         let files: Vec<LeftFile> = held
             .iter()
-            .filter(|file| !self.uses.has(&file.digest))
+            .filter(|file| !self.uses.has(&file.digest) && (wanted || !self.lingering.has(&file.digest)))
             .map(|file| LeftFile {
                 digest: file.digest.to_string(),
                 bytes: file.bytes,
@@ -153,6 +176,7 @@ impl Leftovers {
         self.pulls.settle(&plan.leave, &plan.forget).await;
         let release = held.iter().filter(|file| plan.release.contains(file.digest.as_ref()));
         for file in release.filter(|file| !self.uses.has(&file.digest)) {
+            self.lingering.forget(&file.digest);
             self.spool.release(&file.digest).await.map_err(|problem| problem.to_string())?;
         }
         if let Runtime::Containerd(containerd, _) = &self.runtime {

@@ -20,6 +20,7 @@ mod refused;
 mod register;
 mod report;
 mod run;
+mod serving;
 mod settings;
 mod starts;
 mod sweep;
@@ -27,8 +28,9 @@ mod sweep;
 mod testing;
 mod truth;
 mod watch;
+mod ways;
 
 pub use metrics::Metrics;
 pub use node::{LEASE_DURATION, LEASE_NAMESPACE};
 pub use run::{Error, run};
-pub use settings::{Limits, Settings};
+pub use settings::{Limits, PeerSettings, Settings};

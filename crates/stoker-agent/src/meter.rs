@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jiff::{SignedDuration, Timestamp};
 use stoker_core::step::Failure;
 use stoker_core::{Bytes, Pin, Reason, Report, WAITING_FOR_ROOM, text};
+use stoker_transfer::peer::PeerWays;
 use stoker_transfer::{Progress, Pulse, TransferTrouble};
 use tokio::sync::Notify;
 
 use crate::pull::transfer_reason;
+use crate::ways;
 
 /// Shared between one attempt and the loop.
 #[derive(Clone)]
@@ -26,8 +28,9 @@ struct MeterState {
     found: Option<bool>,
     total: u64,
     present: u64,
-    /// Blobs under way, each with whether its bytes over the wire are counted here.
-    blobs: Vec<(Progress, bool)>,
+    blobs: Vec<MeteredBlob>,
+    /// Where the order reads from.
+    ways: Option<PeerWays>,
     /// Of its requests for tags and manifests.
     pulse: Pulse,
     /// Why it does not go on just now.
@@ -38,10 +41,23 @@ struct MeterState {
     told: Received,
 }
 
+/// A blob under way.
+struct MeteredBlob {
+    progress: Progress,
+    /// Whether its bytes over the wire are counted here.
+    counted: bool,
+    /// What had come when this attempt joined the fetch: others follow it, so that it outlives attempts.
+    before: Received,
+}
+
 impl MeterState {
-    /// Blobs whose bytes over the wire are counted here.
-    fn counted(&self) -> impl Iterator<Item = &Progress> {
-        self.blobs.iter().filter(|(_, counted)| *counted).map(|(progress, _)| progress)
+    /// What came over the wire for blobs that are counted here.
+    fn received(&self) -> Received {
+        let mut sum = Received::default();
+        for blob in self.blobs.iter().filter(|blob| blob.counted) {
+            sum += Received::of(&blob.progress) - blob.before;
+        }
+        sum
     }
 }
 
@@ -50,6 +66,38 @@ impl MeterState {
 pub(crate) struct Received {
     pub(crate) registry: u64,
     pub(crate) mirror: u64,
+    pub(crate) peer: u64,
+}
+
+impl Received {
+    fn of(progress: &Progress) -> Self {
+        let upstream = progress.upstream();
+        // Read last, as it is counted first: what comes meanwhile is never taken for the registry's.
+        let mirror = progress.mirrored();
+        Self { registry: upstream.saturating_sub(mirror), mirror, peer: progress.peers() }
+    }
+
+    fn each(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            registry: combine(self.registry, other.registry),
+            mirror: combine(self.mirror, other.mirror),
+            peer: combine(self.peer, other.peer),
+        }
+    }
+}
+
+impl std::ops::AddAssign for Received {
+    fn add_assign(&mut self, other: Self) {
+        *self = self.each(other, u64::saturating_add);
+    }
+}
+
+impl std::ops::Sub for Received {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
 }
 
 impl Meter {
@@ -60,6 +108,16 @@ impl Meter {
     /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
     fn state(&self) -> MutexGuard<'_, MeterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The order reads from these nodes, or is told to ask the registry.
+    pub(crate) fn reads_by(&self, ways: PeerWays) {
+        self.state().ways = Some(ways);
+    }
+
+    /// Why no node gives anything, where that is so.
+    pub(crate) fn sourceless(&self) -> Option<String> {
+        self.state().ways.as_ref().and_then(PeerWays::exhausted)
     }
 
     /// The digest is known without having asked.
@@ -93,7 +151,8 @@ impl Meter {
 
     /// A blob is on its way. `counted`: no other attempt counts what of it comes over the wire.
     pub(crate) fn blob(&self, progress: Progress, counted: bool) {
-        self.state().blobs.push((progress, counted));
+        let before = Received::of(&progress);
+        self.state().blobs.push(MeteredBlob { progress, counted, before });
     }
 
     /// All of it is there, and this is its size.
@@ -105,7 +164,7 @@ impl Meter {
 
     /// The bytes of blobs that are on their way.
     pub(crate) fn under_way(&self) -> u64 {
-        self.state().blobs.iter().map(|(progress, _)| progress.size()).sum()
+        self.state().blobs.iter().map(|blob| blob.progress.size()).sum()
     }
 
     /// Something must come back first.
@@ -145,7 +204,7 @@ impl Meter {
     /// Why no byte comes at the moment: the longest trouble of all its transfers, if none of them moves.
     pub(crate) fn trouble(&self) -> Option<TransferTrouble> {
         let state = self.state();
-        let under_way = || state.blobs.iter().map(|(progress, _)| progress).filter(|blob| blob.have() < blob.size());
+        let under_way = || state.blobs.iter().map(|blob| &blob.progress).filter(|blob| blob.have() < blob.size());
         let moves = under_way().any(|blob| blob.trouble().is_none());
         let troubles = under_way().filter_map(Progress::trouble).chain(state.pulse.trouble());
         troubles.filter(|_| !moves).max_by_key(|trouble| trouble.lasts)
@@ -154,32 +213,27 @@ impl Meter {
     /// The byte counts of this attempt.
     pub(crate) fn bytes(&self) -> Bytes {
         let state = self.state();
-        let have = state.blobs.iter().map(|(progress, _)| progress.have()).sum::<u64>();
-        let upstream = state.counted().map(Progress::upstream);
+        let have = state.blobs.iter().map(|blob| blob.progress.have()).sum::<u64>();
+        let Received { registry, mirror, peer } = state.received();
         // What somebody else brought meanwhile is there twice.
         let done = state.present.saturating_add(have).min(state.total.max(have));
-        Bytes { total: state.total, done, upstream: upstream.sum(), peers: 0 }
+        Bytes { total: state.total, done, upstream: registry.saturating_add(mirror), peers: peer, mirrors: mirror }
     }
 
     /// What came since this was last asked.
     pub(crate) fn received(&self) -> Received {
         let mut state = self.state();
-        let all: u64 = state.counted().map(Progress::upstream).sum();
-        // Read last, as it is counted first: what comes meanwhile is never taken for the registry's.
-        let mirror: u64 = state.counted().map(Progress::mirrored).sum();
-        let now = Received { registry: all.saturating_sub(mirror), mirror };
-        let told = state.told;
-        state.told = Received { registry: now.registry.max(told.registry), mirror };
-        Received {
-            registry: now.registry.saturating_sub(told.registry),
-            mirror: now.mirror.saturating_sub(told.mirror),
-        }
+        let (now, told) = (state.received(), state.told);
+        state.told = now.each(told, u64::max);
+        now - told
     }
 
     /// Brings a report up to date; `earlier` is what earlier attempts received.
     pub(crate) fn read(&self, report: &mut Report, earlier: Bytes, now: Timestamp) {
         report.bytes = self.bytes();
         report.bytes.upstream = report.bytes.upstream.saturating_add(earlier.upstream);
+        report.bytes.peers = report.bytes.peers.saturating_add(earlier.peers);
+        report.bytes.mirrors = report.bytes.mirrors.saturating_add(earlier.mirrors);
         if report.bytes.total == 0 {
             // The manifest has not come again yet; what earlier attempts brought is still there.
             (report.bytes.total, report.bytes.done) = (earlier.total, earlier.done);
@@ -198,6 +252,9 @@ impl Meter {
             None => {}
         }
         let state = self.state();
+        if let Some(ways) = &state.ways {
+            ways::tell(ways, report);
+        }
         match &state.waits {
             Some(failure) => {
                 report.reason = Some(failure.reason);

@@ -50,9 +50,10 @@ struct ByWriteResult {
     result: &'static str,
 }
 
-/// Where bytes came from: the registry that the image names, or another host that stands in for it.
+/// Where bytes came from: the registry that the image names, another host that stands in for it, or another node.
 const REGISTRY: BySource = BySource { source: "registry" };
 const MIRROR: BySource = BySource { source: "mirror" };
+const PEER: BySource = BySource { source: "peer" };
 
 /// The numbers of all agents of a process; clones are the same numbers.
 #[derive(Clone, Debug)]
@@ -60,6 +61,7 @@ pub struct Metrics {
     attempts: Family<ByResultAndReason, Counter>,
     received: Family<BySource, Counter>,
     writes: Family<ByWriteResult, Counter>,
+    sent: Counter,
     /// By a number that each agent gets when it joins.
     agents: Arc<Agents>,
 }
@@ -92,18 +94,18 @@ impl Metrics {
         // A zero can be seen and alerted on, a series that is not there cannot.
         attempts.get_or_create(&ByResultAndReason { result: "succeeded", reason: "" }).inc_by(0);
         let (received, writes) = (Family::<BySource, Counter>::default(), Family::<ByWriteResult, Counter>::default());
-        for source in [REGISTRY, MIRROR] {
+        for source in [REGISTRY, MIRROR, PEER] {
             received.get_or_create(&source).inc_by(0);
         }
         for result in ["succeeded", "failed"] {
             writes.get_or_create(&ByWriteResult { result }).inc_by(0);
         }
-        Self { attempts, received, writes, agents: Arc::default() }
+        Self { attempts, received, writes, sent: Counter::default(), agents: Arc::default() }
     }
 
     /// Adds all of them to what a server exports.
     pub fn register(&self, registry: &mut Registry) {
-        let Self { attempts, received, writes, agents } = self;
+        let Self { attempts, received, writes, sent, agents } = self;
         registry.register(
             "stoker_agent_attempts",
             "Attempts to bring an image that ended by themselves, by result and reason",
@@ -113,6 +115,11 @@ impl Metrics {
             "stoker_agent_received_bytes",
             "Bytes of layers and configurations, by where they came from",
             received.clone(),
+        );
+        registry.register(
+            "stoker_agent_sent_bytes",
+            "Bytes of layers and configurations that other nodes read here",
+            sent.clone(),
         );
         registry.register(
             "stoker_agent_status_writes",
@@ -147,6 +154,11 @@ impl Metrics {
     /// How many agents have started.
     pub fn agents(&self) -> usize {
         self.agents.lock().1.len()
+    }
+
+    /// Counts the bytes that other nodes read.
+    pub(crate) fn sent(&self) -> Counter {
+        self.sent.clone()
     }
 
     /// An agent starts.
@@ -234,6 +246,7 @@ impl AgentCounts {
     pub(crate) fn received(&self, bytes: Received) {
         self.metrics.received.get_or_create(&REGISTRY).inc_by(bytes.registry);
         self.metrics.received.get_or_create(&MIRROR).inc_by(bytes.mirror);
+        self.metrics.received.get_or_create(&PEER).inc_by(bytes.peer);
     }
 
     /// A report was written, or was not taken.

@@ -2,6 +2,7 @@
 //! Where a kubelet runs, the Node is the kubelet's and none of this happens.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,15 +20,25 @@ pub const LEASE_DURATION: Duration = Duration::from_secs(40);
 
 const RENEW_EVERY: Duration = Duration::from_secs(10);
 
+/// What the Node that an agent makes itself is like.
+#[derive(Clone)]
+pub(crate) struct OwnNode {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Where other nodes reach it.
+    pub(crate) address: Option<IpAddr>,
+}
+
 /// Makes the Node and renews its Lease for ever.
-pub(crate) async fn keep(client: Client, clock: Clock, name: String, labels: BTreeMap<String, String>) {
+pub(crate) async fn keep(client: Client, clock: Clock, node: OwnNode) {
+    let name = &node.name;
     let mut renewed: Option<tokio::time::Instant> = None;
     loop {
         // Whoever watches over nodes may have given it up in the meantime.
         let fresh = renewed.is_some_and(|at| at.elapsed() < LEASE_DURATION / 2);
         let result = match fresh {
-            true => renew(&client, &clock, &name).await,
-            false => appear(&client, &clock, &name, &labels).await,
+            true => renew(&client, &clock, name).await,
+            false => appear(&client, &clock, &node).await,
         };
         match result {
             Ok(()) => renewed = Some(tokio::time::Instant::now()),
@@ -42,8 +53,7 @@ pub(crate) async fn keep(client: Client, clock: Clock, name: String, labels: BTr
 async fn appear(
     client: &Client,
     clock: &Clock,
-    name: &str,
-    labels: &BTreeMap<String, String>,
+    OwnNode { name, labels, address }: &OwnNode,
 ) -> Result<(), kube::Error> {
     renew(client, clock, name).await?;
     let nodes: Api<Node> = Api::all(client.clone());
@@ -60,7 +70,9 @@ async fn appear(
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     });
-    let status = Patch::Merge(json!({ "status": { "conditions": [ready] } }));
+    let addresses: Vec<Value> =
+        address.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
+    let status = Patch::Merge(json!({ "status": { "conditions": [ready], "addresses": addresses } }));
     nodes.patch_status(name, &PatchParams::default(), &status).await.map(|_| ())
 }
 

@@ -9,15 +9,18 @@ use stoker_core::{Ask, Clock, Order, Pin, Reason};
 use stoker_runtime::{Care, Runtime, There};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
+use stoker_transfer::peer::PeerWays;
 use stoker_transfer::{BlobSource, Descriptor, Digest, Growing, Logins, Platform, Reference, Registry, Spool};
 
 use crate::guard::DiskGuard;
 use crate::logins::{self, LoginOpener, LoginTrouble};
 use crate::meter::Meter;
+use crate::ways::PeerSide;
 
 mod arrival;
 mod containerd;
 mod cri;
+mod documents;
 mod enough;
 mod failure;
 mod layout;
@@ -49,6 +52,31 @@ pub(crate) struct PullTools {
     pub(crate) layers: usize,
     /// Blobs that attempts have in hand: two images that share a layer share its fetch.
     pub(crate) uses: Arc<Uses>,
+    /// Where this node reads from others.
+    pub(crate) peers: Option<PeerSide>,
+}
+
+/// How the bytes of an attempt come: both may change while it runs.
+#[derive(Clone)]
+pub(crate) struct Supply {
+    /// The limit of the order, beneath that of the node.
+    pub(crate) pace: Arc<Pace>,
+    /// The nodes that it reads from, or that it asks the registry; none where this node reads from nobody.
+    pub(crate) ways: Option<PeerWays>,
+}
+
+impl Supply {
+    /// Whether this order may ask the registry now.
+    pub(crate) fn is_upstream(&self, order: &Order) -> bool {
+        self.ways.as_ref().map_or(order.upstream, PeerWays::is_upstream)
+    }
+
+    /// Nothing comes for this order any more, also where somebody else still follows its blobs.
+    pub(crate) fn close(&self) {
+        if let Some(ways) = &self.ways {
+            ways.close();
+        }
+    }
 }
 
 /// How an attempt went well.
@@ -84,24 +112,28 @@ impl From<Pin> for Success {
     }
 }
 
-/// Where an image is had from: its registry, and who we are to it.
+/// Where an image is had from: its registry and who we are to it, or other nodes.
 struct Origin {
     reference: Reference,
     logins: Logins,
-    /// The limit of the order, beneath that of the node.
-    pace: Arc<Pace>,
+    supply: Supply,
 }
 
 impl Origin {
     fn source(&self) -> BlobSource {
-        BlobSource::new(self.reference.clone(), self.logins.current().cloned()).paced(self.pace.clone())
+        let source = BlobSource::new(self.reference.clone(), self.logins.current().cloned());
+        let source = source.paced(self.supply.pace.clone());
+        match &self.supply.ways {
+            Some(ways) => source.by(ways.clone()),
+            None => source,
+        }
     }
 }
 
 impl PullTools {
     /// Brings the image of this order into the store, or finds it there. A runtime that goes away in the middle is
     /// waited for.
-    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter, pace: &Arc<Pace>) -> Result<Success, Failure> {
+    pub(crate) async fn attempt(&self, order: &Order, meter: &Meter, supply: &Supply) -> Result<Success, Failure> {
         let reference: Reference = order.image.parse().map_err(|problem| Failure {
             reason: Reason::InvalidReference,
             message: format!("{problem}"),
@@ -110,7 +142,7 @@ impl PullTools {
         })?;
         let tools = Self { registry: self.registry.watched(&meter.pulse()), ..self.clone() };
         loop {
-            match tools.try_once(order, &reference, meter, pace).await {
+            match tools.try_once(order, &reference, meter, supply).await {
                 Err(failure) if failure.reason == Reason::RuntimeUnavailable => {
                     tracing::warn!(image = order.image, "{}; going on when it is back", failure.message);
                     meter.waits(failure);
@@ -139,7 +171,7 @@ impl PullTools {
         order: &Order,
         reference: &Reference,
         meter: &Meter,
-        pace: &Arc<Pace>,
+        supply: &Supply,
     ) -> Result<Success, Failure> {
         let there = self.runtime.find(&name_in_store(reference), Care::Hashed).await.map_err(runtime_failure)?.whole();
         if let Some(there) = &there
@@ -156,6 +188,9 @@ impl PullTools {
             );
             return Err(Failure { reason: Reason::Unresolved, message, retryable: false, pause: None });
         }
+        if !supply.is_upstream(order) && (self.pulls_by_itself() || self.peers.is_none()) {
+            return Err(documents::not_enforceable(&order.image));
+        }
         let (mut keyring, mut troubles) = self.logins.keyring(&order.terms.logins, meter).await;
         let (provided, silent) = self.providers.logins(reference).await;
         keyring.provide(provided);
@@ -163,7 +198,7 @@ impl PullTools {
             tracing::warn!(image = order.image, "{sentence}");
             LoginTrouble { sentence, passing: true }
         }));
-        let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), pace: pace.clone() };
+        let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), supply: supply.clone() };
         if order.ask == Ask::Resolve {
             let answer = self.resolve(order, &from).await.map(Success::from);
             return answer.map_err(|failure| logins::explain(failure, &troubles));
@@ -197,18 +232,28 @@ impl PullTools {
             meter.sized(there.size, there.size);
             return Ok(done);
         }
-        let Origin { reference, logins, .. } = from;
-        let image = self.registry.image_with(reference, &digest, &self.platform, logins).await;
-        let image = image.map_err(transfer_failure)?;
-        let note = match &self.runtime {
-            Runtime::Layout(store) => self.put_in_layout(store, order, from, &image, meter).await?,
-            Runtime::Containerd(containerd, _) => {
-                self.put_in_containerd(containerd, from, &image, meter).await?;
-                None
+        loop {
+            let (image, by) = self.documents(order, from, &digest).await?;
+            if let Some(peers) = &self.peers {
+                (peers.seen)(&image);
             }
-            Runtime::Cri(_) => None,
-        };
-        Ok(Success { note, ..digest.to_string().into() })
+            let put = match &self.runtime {
+                Runtime::Layout(store) => self.put_in_layout(store, order, from, &image, meter).await,
+                Runtime::Containerd(containerd, _) => {
+                    self.put_in_containerd(containerd, from, &image, meter).await.map(|()| None)
+                }
+                Runtime::Cri(_) => Ok(None),
+            };
+            match put {
+                // It was told to ask the registry in the middle, and which login that takes nobody has tried yet: documents are asked for
+                // with each of them.
+                Err(failure)
+                    if failure.reason == Reason::Unauthorized
+                        && by == documents::GivenBy::Nodes
+                        && from.supply.is_upstream(order) => {}
+                put => return Ok(Success { note: put?, ..digest.to_string().into() }),
+            }
+        }
     }
 
     /// The fetch that comes after one whose bytes turned out wrong; the same one where the spool itself has begun it again.
@@ -232,6 +277,7 @@ impl PullTools {
             meter.digest(pin.digest.clone());
             return Ok(digest);
         }
+        self.may_ask(order, from)?;
         let root = self.registry.resolve_with(&from.reference, &from.logins).await.map_err(transfer_failure)?;
         meter.resolved(Pin::new(order.asked, root.digest().to_string()));
         Ok(root.digest().clone())
@@ -240,6 +286,7 @@ impl PullTools {
     /// What the registry says that the tag means. A runtime that pulls by itself may reach the registry where this agent
     /// cannot, by mirrors of its own: then the question is refused, and the controller has the runtime pull.
     async fn resolve(&self, order: &Order, from: &Origin) -> Result<Pin, Failure> {
+        self.may_ask(order, from)?;
         let root = self.registry.resolve_with(&from.reference, &from.logins).await;
         let root = root.map_err(transfer_failure).map_err(|failure| match self.pulls_by_itself() {
             true => Failure { reason: Reason::Unsupported, retryable: false, ..failure },

@@ -59,12 +59,12 @@ where
             Err(WriteTrouble::Refused(why)) => why,
         };
         match split(part) {
-            Split::Two(first, second) => parts.extend([second, first]),
+            Split::Two(two) => parts.extend(two.into_iter().rev()),
             Split::Report(key, report) => {
                 tracing::warn!(order = %key, "the API server refused a report of this node; a short one takes its place: {why}");
                 let instead = Saying { reports: [(key, Some(stand_in(&report, &why)))].into(), ..Saying::default() };
                 match write(instead).await {
-                    Ok(()) => drop(told.said.reports.insert(key, Some(report))),
+                    Ok(()) => drop(told.said.reports.insert(key, Some(*report))),
                     Err(WriteTrouble::Passing(problem)) => {
                         told.problem = Some(problem);
                         return told;
@@ -102,9 +102,9 @@ impl WriteOutcome {
 #[derive(Debug, PartialEq)]
 enum Split {
     /// As two writes.
-    Two(Saying, Saying),
+    Two(Box<[Saying; 2]>),
     /// As a short report instead of this one.
-    Report(Key, Report),
+    Report(Key, Box<Report>),
     /// Not at all.
     Whole,
 }
@@ -115,19 +115,19 @@ fn split(saying: Saying) -> Split {
     match (reports.len(), agent, disk) {
         (0, Some(agent), Some(disk)) => {
             let agent = Saying { agent: Some(agent), ..Saying::default() };
-            Split::Two(agent, Saying { disk: Some(disk), ..Saying::default() })
+            Split::Two(Box::new([agent, Saying { disk: Some(disk), ..Saying::default() }]))
         }
         (0, ..) => Split::Whole,
         (1, None, None) => match reports.pop_first() {
-            Some((key, Some(report))) => Split::Report(key, report),
+            Some((key, Some(report))) => Split::Report(key, Box::new(report)),
             _ => Split::Whole,
         },
         (count, None, None) => {
             let middle = reports.keys().nth(count / 2).copied();
             let second = middle.map(|middle| reports.split_off(&middle)).unwrap_or_default();
-            Split::Two(about_reports(reports), about_reports(second))
+            Split::Two(Box::new([about_reports(reports), about_reports(second)]))
         }
-        (_, agent, disk) => Split::Two(Saying { agent, disk, ..Saying::default() }, about_reports(reports)),
+        (_, agent, disk) => Split::Two(Box::new([Saying { agent, disk, ..Saying::default() }, about_reports(reports)])),
     }
 }
 

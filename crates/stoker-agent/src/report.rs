@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use stoker_api::native::from_core::Saying;
+use stoker_core::Reason;
 use stoker_core::model::{Key, Order, Phase, Report, after};
 use stoker_core::pace::SIGN_OF_LIFE;
 use stoker_core::step::{Task, TaskState};
@@ -113,9 +114,12 @@ fn urgent(said: Option<&Report>, report: &Report) -> bool {
     let failed = report.reason.is_some()
         && report.stalled.is_none()
         && said.is_none_or(|said| (said.reason, said.attempt) != (report.reason, report.attempt));
+    // The controller finds another source, as soon as it knows which ones are none.
+    let complains = matches!(report.reason, Some(Reason::NoSource | Reason::PeerLied))
+        && said.is_none_or(|said| said.bad != report.bad);
     let told = |report: &Report| (report.phase, report.asked, report.present);
     let ended = report.ended() && said.is_none_or(|said| told(said) != told(report));
-    answered || failed || ended
+    answered || failed || complains || ended
 }
 
 /// How long the loop may sleep.
@@ -155,6 +159,29 @@ mod tests {
             BTreeMap::from([(key, None)]),
             "but goes along with the next one"
         );
+    }
+
+    #[test]
+    fn that_nodes_are_no_help_is_told_at_once_and_again_when_they_are_others() {
+        let key = Key::of("r/i:1");
+        let orders = BTreeMap::from([(key, order())]);
+        let mut said = Acknowledged::default();
+        let mut task = begin(&order(), 1, None, at(0));
+        for (what, reason, bad, urgent) in [
+            ("nobody helps", Some(Reason::NoSource), vec!["a"], true),
+            ("still nobody", Some(Reason::NoSource), vec!["a"], false),
+            ("those of the next list do not, either", Some(Reason::NoSource), vec!["a", "b"], true),
+            ("one of them does", None, vec!["b"], false),
+            ("one lied", Some(Reason::PeerLied), vec!["c"], true),
+            ("this node lags", Some(Reason::Lagging), vec![], true),
+        ] {
+            (task.report.reason, task.report.bad) = (reason, bad.into_iter().map(Into::into).collect());
+            let tasks = BTreeMap::from([(key, task.clone())]);
+            assert_eq!(said.due(&tasks, &orders, at(1)) == Some(at(1)), urgent, "{what}");
+            if urgent {
+                said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
+            }
+        }
     }
 
     #[test]
@@ -198,7 +225,9 @@ mod tests {
             said.acknowledge(&said.saying(&tasks, &KeptReports::default()));
             assert!(said.saying(&tasks, &KeptReports::default()).reports.is_empty(), "all is said at once");
         }
-        let size = from_core::node_preheat(&BTreeMap::new(), &BTreeMap::new(), &said.reports).to_string().len();
+        let size = from_core::node_preheat(&BTreeMap::new(), &BTreeMap::new(), &BTreeMap::new(), &said.reports)
+            .to_string()
+            .len();
         // A third of what the API server takes: orders and its own notes need the rest.
         assert!(size < 512 * 1024, "{most} reports have {size} bytes");
         assert!(said.reports.values().all(|report| report.message.chars().count() > 10), "there is something to read");

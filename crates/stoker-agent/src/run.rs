@@ -9,7 +9,8 @@ use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use kube::api::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
-use stoker_api::native::NodeObject;
+use stoker_api::native::{NodeObject, PeerInfo};
+use stoker_core::model::PEERS;
 use stoker_core::step::{self, Able};
 use stoker_runtime::room::Room;
 use stoker_transfer::NodeKey;
@@ -21,11 +22,12 @@ use crate::ledger::{Ledger, Unreadable};
 use crate::leftovers::Leftovers;
 use crate::logins::LoginOpener;
 use crate::metrics::{self, AgentCounts};
-use crate::node;
+use crate::node::{self, OwnNode};
 use crate::pull::{PullTools, Uses};
 use crate::pulls::PullNotes;
 use crate::register::register;
 use crate::report::until;
+use crate::serving::{Lingering, Serving};
 use crate::settings::Settings;
 use crate::watch;
 use attempts::{Attempts, EarlierLife};
@@ -54,9 +56,12 @@ pub enum Error {
 
 /// Runs until it is cancelled.
 pub async fn run(settings: Settings, cancel: CancellationToken) -> Result<(), Error> {
-    let node = settings.node_labels.clone();
-    let node =
-        node.map(|labels| node::keep(settings.client.clone(), settings.clock.clone(), settings.node.clone(), labels));
+    let own = settings.node_labels.clone().map(|labels| OwnNode {
+        name: settings.node.clone(),
+        labels,
+        address: settings.node_ip,
+    });
+    let node = own.map(|own| node::keep(settings.client.clone(), settings.clock.clone(), own));
     tokio::select! {
         Some(()) = OptionFuture::from(node) => Ok(()),
         result = start(settings, cancel) => result,
@@ -78,7 +83,8 @@ async fn start(settings: Settings, cancel: CancellationToken) -> Result<(), Erro
     let read = tokio::task::spawn_blocking(read).await;
     let recovered =
         read.map_err(|problem| Error::Ledger(problem.into()))?.map_err(|problem| Error::Ledger(problem.into()))?;
-    AgentLoop::new(settings, recovered).run(cancel).await
+    let serving = Serving::start(&settings).await;
+    AgentLoop::new(settings, recovered, serving).run(cancel).await
 }
 
 /// What an earlier run of the agent left on the disk.
@@ -97,7 +103,7 @@ fn size_of_files(dir: &std::path::Path) -> u64 {
 }
 
 /// What attempts share.
-fn tools(settings: &Settings, pulls: PullNotes, logins: LoginOpener) -> PullTools {
+fn tools(settings: &Settings, pulls: PullNotes, logins: LoginOpener, serving: Option<&Serving>) -> PullTools {
     let uses: Arc<Uses> = Arc::default();
     let leftovers = Leftovers {
         clock: settings.clock.clone(),
@@ -105,6 +111,7 @@ fn tools(settings: &Settings, pulls: PullNotes, logins: LoginOpener) -> PullTool
         runtime: settings.runtime.clone(),
         uses: uses.clone(),
         pulls: Arc::new(pulls),
+        lingering: serving.map_or_else(Lingering::default, |serving| serving.lingering.clone()),
         age: settings.limits.keep_fetched,
         turn: Arc::default(),
     };
@@ -124,6 +131,7 @@ fn tools(settings: &Settings, pulls: PullNotes, logins: LoginOpener) -> PullTool
         providers: settings.providers.clone(),
         layers: settings.limits.layers.max(1),
         uses,
+        peers: serving.map(Serving::side),
     }
 }
 
@@ -134,23 +142,37 @@ struct AgentLoop {
     reporting: Reporting,
     books: Bookkeeping,
     status: StatusWriter,
+    /// None where other nodes read nothing here.
+    serving: Option<Serving>,
 }
 
 impl AgentLoop {
-    fn new(settings: Settings, Recovered { ledger, pulls, key, spooled }: Recovered) -> Self {
+    fn new(
+        settings: Settings,
+        Recovered { ledger, pulls, key, spooled }: Recovered,
+        mut serving: Option<Serving>,
+    ) -> Self {
         let now = (settings.clock)();
         let counts = Arc::new(settings.metrics.join());
         let known = ledger.reports.iter().filter(|(key, _)| ledger.orders.contains_key(key));
         let tasks = known.map(|(key, report)| (*key, step::adopt(report.clone(), now))).collect();
         let earlier = EarlierLife { tasks, starts: ledger.starts.clone(), spooled };
         let (books, sealed) = Bookkeeping::recover(settings.ledger.clone(), ledger);
-        let status = StatusWriter::new(&settings, Able::default().features, key.public().to_string());
-        let tools = tools(&settings, pulls, LoginOpener::new(key, sealed));
+        let mut features = Able::default().features;
+        features.extend(serving.is_some().then(|| PEERS.to_owned()));
+        let status = StatusWriter::new(&settings, features, key.public().to_string());
+        let tools = tools(&settings, pulls, LoginOpener::new(key, sealed), serving.as_ref());
+        if let Some(serving) = &mut serving {
+            serving.tend(tools.guard.leftovers.clone());
+        }
+        let mut attempts = Attempts::new(settings.node.clone(), &settings.limits, tools, counts.clone(), earlier);
+        attempts.follow(books.orders(), books.tickets());
         Self {
-            attempts: Attempts::new(settings.node.clone(), &settings.limits, tools, counts.clone(), earlier),
+            attempts,
             reporting: Reporting::new(settings.node.clone(), counts.clone()),
             books,
             status,
+            serving,
             counts,
             settings,
         }
@@ -216,6 +238,9 @@ impl AgentLoop {
         let wake = step.wake;
         // Orders are on the disk before anything is done about them, and how often they were begun.
         self.books.note(self.attempts.tasks(), self.attempts.starts()).await;
+        if let Some(serving) = &mut self.serving {
+            serving.set_orders(self.books.orders(), self.attempts.tasks(), self.books.tickets());
+        }
         for (key, report) in self.attempts.perform(step, self.books.orders(), now) {
             self.reporting.keep(key, &report);
         }
@@ -229,7 +254,8 @@ impl AgentLoop {
     fn report(&mut self) {
         let now = (self.settings.clock)();
         let Some(mut saying) = self.reporting.next(self.attempts.tasks(), self.books.orders(), now) else { return };
-        saying.agent = self.reporting.must_introduce().then(|| self.status.introduction());
+        let peer = self.serving.as_ref().map(Serving::info);
+        saying.agent = self.reporting.must_introduce(peer.as_ref()).then(|| self.status.introduction(peer));
         self.reporting.begin(self.status.clone().write(saying));
     }
 
@@ -242,7 +268,10 @@ impl AgentLoop {
     /// older orders, and has lost what was said to it since. That is said again.
     fn take_listed(&mut self, object: NodeObject) {
         self.books.relist(&object);
-        self.reporting.relist(object.introduced && object.key.as_deref() == Some(&self.status.key));
+        let place = |peer: &PeerInfo| (peer.port, peer.key.clone(), peer.keeps);
+        let own = self.serving.as_ref().map(|serving| place(&serving.info()));
+        let same = object.key.as_deref() == Some(&self.status.key) && object.peer.as_ref().map(place) == own;
+        self.reporting.relist(object.introduced && same);
         self.take_orders(object);
     }
 
@@ -250,7 +279,7 @@ impl AgentLoop {
         if !self.books.accept(&object) {
             return;
         }
-        let NodeObject { orders, logins, reports, bandwidth, broken, .. } = object;
+        let NodeObject { orders, tickets, logins, reports, bandwidth, upload, broken, .. } = object;
         for problem in broken {
             tracing::warn!("an entry cannot be read and is left out: {problem}");
         }
@@ -259,11 +288,16 @@ impl AgentLoop {
             self.reporting.adopt(reports, &orders);
         }
         self.reporting.release(orders.keys());
-        self.attempts.follow(&orders);
-        self.books.set(orders, logins);
+        self.attempts.follow(&orders, &tickets);
+        self.books.set(orders, tickets, logins);
         match bandwidth {
             Ok(bandwidth) => self.settings.spool.pace().set(bandwidth.or(self.settings.limits.bandwidth)),
             Err(problem) => tracing::warn!("the limit of this node stays as it is: {problem}"),
+        }
+        match (&self.serving, upload) {
+            (Some(serving), Ok(upload)) => serving.limit(upload.or(self.settings.limits.upload)),
+            (Some(_), Err(problem)) => tracing::warn!("the limit for other nodes stays as it is: {problem}"),
+            (None, _) => {}
         }
     }
 }

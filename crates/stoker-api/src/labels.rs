@@ -12,7 +12,8 @@ const LONGEST_KEY: usize = 317;
 /// The longest value of a label.
 const LONGEST_VALUE: usize = 63;
 /// A key of a label, as API servers accept it.
-const KEY: &str = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+const KEY: &str =
+    "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
 /// A value of a label.
 const VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
@@ -105,9 +106,10 @@ pub(crate) fn problem(selector: &LabelSelector) -> Option<String> {
 /// Whether this is a key of a label.
 fn is_key(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
-    let in_domain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
+    let in_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let ends = |text: &str| text.starts_with(char::is_alphanumeric) && text.ends_with(char::is_alphanumeric);
-    let is_domain = |text: &str| text.len() <= 253 && text.bytes().all(in_domain) && ends(text);
+    let is_part = |text: &str| text.bytes().all(in_part) && ends(text);
+    let is_domain = |text: &str| text.len() <= 253 && text.split('.').all(is_part);
     prefix.is_none_or(is_domain) && !name.is_empty() && is_value(name)
 }
 
@@ -242,6 +244,9 @@ mod tests {
             ("/a", "a"),
             ("x/", "a"),
             ("X/a", "a"),
+            ("a..b/x", "a"),
+            ("a.-b/x", "a"),
+            (".a/x", "a"),
             ("a/b/c", "a"),
             (&long_name, "a"),
             (&long_domain, "a"),

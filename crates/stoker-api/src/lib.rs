@@ -13,6 +13,7 @@ mod image;
 pub mod labels;
 pub mod native;
 pub mod node;
+pub mod peer_keys;
 pub mod pods;
 pub mod secret;
 mod share;

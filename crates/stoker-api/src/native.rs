@@ -9,12 +9,12 @@ pub mod to_core;
 
 pub use node_object::NodeObject;
 pub use node_preheat::{
-    AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, SealedLogin, WireAsk, WireBytes, WireOrder,
-    WirePhase, WirePin, WireReport, WireSandbox,
+    AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, PeerInfo, SealedLogin, WireAsk, WireBytes,
+    WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport, WireSandbox,
 };
 pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,
-    SandboxSpec, SecretRef,
+    SandboxSpec, SecretRef, SourceSpec,
 };
 pub use status::{Condition, NodeFailure, PreheatStatus, SecretProblem, WaitingFor};
 

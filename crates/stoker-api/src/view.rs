@@ -27,7 +27,7 @@ use cover::Cover;
 use foreign::Foreign;
 pub use reader::{Answer, Reader};
 use reader::{FailedWrites, Read};
-pub use rows::{Heard, Kind, ObjectName, Query, Row, controller_of, controls};
+pub use rows::{Heard, Kind, ObjectName, Query, Row, SeenRow, controller_of, controls};
 use rows::{Kept, Rows};
 
 /// A kind of jobs that is refused has no objects only after this time: rights that were given a moment ago take a while to arrive
@@ -195,9 +195,12 @@ impl View {
 
     /// An object of a query is there, or has changed.
     pub fn see(&mut self, query: &Query, object: DynamicObject) {
-        let name =
-            (object.metadata.namespace.clone().unwrap_or_default(), object.metadata.name.clone().unwrap_or_default());
-        self.set(query, &name, Kept::of(query, object));
+        self.see_row(query, SeenRow::of(query, object));
+    }
+
+    /// The same for an object that was cut down already, for this query.
+    pub fn see_row(&mut self, query: &Query, row: SeenRow) {
+        self.set(query, &row.name, row.kept);
     }
 
     /// An object of a query is there no more.

@@ -8,11 +8,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use stoker_api::Write;
-use stoker_api::native::SealedLogin;
 use stoker_api::native::from_core::{self, LoginChanges, Saying};
+use stoker_api::native::{PeerInfo, SealedLogin};
 use stoker_core::Reason;
-use stoker_core::model::{Ask, Bytes, JobId, Key, LoginId, Order, Phase, Pin, Policy, Pull, Report, Sandbox, Terms};
+use stoker_core::model::{
+    Ask, Bytes, JobId, Key, LoginId, MOST_PEERS, Order, Origin, PeerKey, PeerPast, PeerRef, Phase, Pin, Policy, Pull,
+    PullSource, Report, Sandbox, Terms,
+};
 use stoker_core::world::{LOGIN_WEIGHT, MOST_LOGINS, REPORT_WEIGHT, weight};
+
+/// The length of a ticket.
+const TICKET: usize = 183;
 
 /// What an API server stores of a value: without what is null, and with the letters escaped that Go escapes.
 fn stored(value: &Value) -> usize {
@@ -79,7 +85,7 @@ fn report(order: &Order, pin: Option<Pin>) -> Report {
         digest: Some(format!("sha256:{}", "f".repeat(64))),
         pin,
         present: true,
-        bytes: Bytes { total: most, done: most, upstream: most, peers: most },
+        bytes: Bytes { total: most, done: most, upstream: most, peers: most, mirrors: most },
         attempt: u32::MAX,
         reason: Some(*longest),
         // Its letters are counted elsewhere.
@@ -93,8 +99,29 @@ fn report(order: &Order, pin: Option<Pin>) -> Report {
     }
 }
 
+/// The same as a reader: every field about its sources is as long as it can be.
+fn reader(order: Order) -> Order {
+    let peer = |n: usize| PeerRef {
+        node: format!("a-node-of-many-{n}").into(),
+        address: "[2001:0db8:85a3:1234:5678:8a2e:0370:7334]:65535".parse().unwrap(),
+        key: PeerKey::new(&"k".repeat(PeerInfo::LONGEST_KEY)),
+        far: false,
+    };
+    let mut order = Order {
+        upstream: false,
+        peers: (0..MOST_PEERS).map(peer).collect(),
+        expect: Some(i64::MAX.unsigned_abs()),
+        past: PeerPast { lists: u8::MAX, seed: false, out: false },
+        ..order
+    };
+    (order.terms.pull.source, order.terms.pull.upstream_copies) = (PullSource::PeersOnly, Some(u32::MAX));
+    order
+}
+
 fn spec(orders: BTreeMap<Key, Option<Order>>, logins: &LoginChanges) -> Value {
-    let Write::Patch(_, mut patch) = from_core::orders("n1", &orders, logins, 1) else { panic!("no patch") };
+    let reads = orders.iter().filter(|(_, order)| order.as_ref().is_some_and(|order| !order.peers.is_empty()));
+    let tickets = reads.map(|(key, _)| (*key, "t".repeat(TICKET))).collect();
+    let Write::Patch(_, mut patch) = from_core::orders("n1", &orders, logins, &tickets, 1) else { panic!("no patch") };
     patch["spec"].take()
 }
 
@@ -144,6 +171,11 @@ fn an_order_takes_no_more_than_it_is_counted_as() {
                 let mut order = largest(&image, jobs, sandbox.clone(), logins);
                 let told = taken(&order, &report(&order, None));
                 assert!(told <= weight(&order), "{told} of {}: {order:?}", weight(&order));
+                let reads = reader(order.clone());
+                let from = reads.peers.first().map(|peer| Origin::Peer(peer.node.clone()));
+                let bad = reads.peers.iter().map(|peer| peer.node.clone()).collect();
+                let told = taken(&reads, &Report { from, bad, ..report(&reads, None) });
+                assert!(told <= weight(&reads), "{told} of {}: {reads:?}", weight(&reads));
                 let pin = order.pin().cloned();
                 order.ask = Ask::Fetch(None);
                 let asks = taken(&order, &report(&order, pin));

@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
-use kube::api::DynamicObject;
 use stoker_api::native::NodeObject;
-use stoker_api::view::{Heard, ObjectName, Query};
+use stoker_api::view::{Heard, ObjectName, Query, SeenRow};
 use stoker_api::{Dialect, View};
 use stoker_core::{Clock, Event, Reason, World, model};
 use tokio::time::Instant;
@@ -15,8 +14,10 @@ use tokio::time::Instant;
 use crate::facts;
 use crate::metrics::LeaderMetrics;
 use crate::moment::Source;
+use crate::peers::{self, PeerBook};
 use crate::sight::{Sight, Sights};
 use crate::watch::Fact;
+use crate::watches::HeardNode;
 
 /// Kinds without which nothing can be planned: silence, deadlines and ends would be guesses.
 const BASE: [&str; 2] = [NODE, NODE_PREHEAT];
@@ -31,6 +32,10 @@ pub(crate) struct Hearing {
     pub(crate) world: World,
     pub(crate) view: View,
     pub(crate) metrics: LeaderMetrics,
+    /// Where nodes serve images to each other.
+    peers: PeerBook,
+    /// Whether nodes are told to read from each other.
+    pub(crate) relays: bool,
     /// Of NodePreheats.
     node_sights: Sights<String>,
     /// Of all other objects that are watched.
@@ -63,6 +68,8 @@ impl Hearing {
             world,
             view: View::default(),
             metrics,
+            peers: PeerBook::default(),
+            relays: false,
             node_sights: Sights::default(),
             sights: BTreeMap::new(),
             unheard: BASE.into(),
@@ -84,9 +91,10 @@ impl Hearing {
     }
 
     /// A fact about Nodes.
-    pub(crate) fn node(&mut self, fact: Fact<model::Node>) {
+    pub(crate) fn node(&mut self, fact: Fact<HeardNode>) {
         match fact {
-            Fact::There(node, _) => {
+            Fact::There(HeardNode { node, address }, _) => {
+                let peer = self.peers.node(&node.name, address);
                 // Of a heartbeat nothing follows.
                 let known = self.world.node(&node.name);
                 let name = (known != Some(&node)).then(|| node.name.clone());
@@ -95,9 +103,11 @@ impl Hearing {
                     self.world.apply(Event::AgentGone(node.name.clone()));
                 }
                 self.world.apply(Event::Node(node));
+                self.world.apply(peer);
                 name.iter().for_each(|name| self.touch_node(name));
             }
             Fact::Gone((_, name)) => {
+                self.world.apply(self.peers.node(&name, None));
                 self.world.apply(Event::NodeGone(name.as_str().into()));
                 self.touch_node(&name);
             }
@@ -170,6 +180,7 @@ impl Hearing {
         object.reports.retain(|key, _| object.orders.contains_key(key));
         // The order says whose it is; thousands of reports need not say it once more.
         object.reports.values_mut().for_each(|report| report.jobs.clear());
+        let peer = self.peers.agent(&name, peers::said(&object));
         let (orders, said) = facts::node(object);
         // Where an agent of ours is, nobody else plays it.
         if self.world.node(&name).is_some_and(|node| node.foreign) {
@@ -179,9 +190,15 @@ impl Hearing {
         if !assumed {
             self.world.apply(orders);
         }
-        said.into_iter().for_each(|event| self.world.apply(event));
+        said.into_iter().chain([peer]).for_each(|event| self.world.apply(event));
         self.world.heard(&name, (self.clock)());
         true
+    }
+
+    /// Nodes are told to read from each other, or are not.
+    pub(crate) fn relay(&mut self, relays: bool) {
+        self.relays = relays;
+        self.world.relay(relays);
     }
 
     /// The version of a NodePreheat.
@@ -192,16 +209,17 @@ impl Hearing {
     /// The NodePreheat is gone.
     pub(crate) fn forget_node(&mut self, name: &str) {
         self.node_sights.forget(name);
+        self.peers.agent(name, None);
         self.world.apply(Event::AgentGone(name.into()));
         // Somebody else may play the agent there.
         self.touch_node(name);
     }
 
     /// A fact about the objects of a query.
-    pub(crate) fn row(&mut self, query: &Query, fact: Fact<Box<DynamicObject>>) {
+    pub(crate) fn row(&mut self, query: &Query, fact: Fact<SeenRow>) {
         let listed = matches!(self.view.heard(query), Heard::Listed | Heard::Deaf { listed: true });
         match fact {
-            Fact::There(object, source) => self.see_row(query, *object, source),
+            Fact::There(row, source) => self.see_row(query, row, source),
             Fact::Gone(name) => {
                 if let Some(sights) = self.sights.get_mut(query) {
                     sights.forget(&name);
@@ -223,13 +241,11 @@ impl Hearing {
     }
 
     /// An object as a watch saw it, or as it answered a write.
-    pub(crate) fn see_row(&mut self, query: &Query, object: DynamicObject, source: Source) {
-        let name: ObjectName = (object.namespace().unwrap_or_default(), object.name_any());
-        let (uid, version) = (object.uid().unwrap_or_default(), facts::version(&object));
+    pub(crate) fn see_row(&mut self, query: &Query, row: SeenRow, source: Source) {
         let sights = self.sights.entry(query.clone()).or_default();
-        let sight = sights.see(name, &uid, version, source);
+        let sight = sights.see(row.name.clone(), &row.uid, row.version, source);
         if self.is_new(sight) {
-            self.view.see(query, object);
+            self.view.see_row(query, row);
         }
     }
 
@@ -295,20 +311,21 @@ mod tests {
         Query { kind: &stoker_api::pods::PODS, namespace: Some("shop".into()), labels: labels.into() }
     }
 
-    fn pod(version: u64) -> Box<DynamicObject> {
+    fn pod(query: &Query, version: u64) -> SeenRow {
         let metadata =
             json!({ "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": version.to_string() });
-        Box::new(serde_json::from_value(json!({ "metadata": metadata, "spec": { "nodeName": "n1" } })).unwrap())
+        let object = json!({ "metadata": metadata, "spec": { "nodeName": "n1" } });
+        SeenRow::of(query, serde_json::from_value(object).unwrap())
     }
 
     #[test]
     fn a_list_that_was_under_way_while_another_watch_told_of_the_same_object_is_no_rolled_back_server() {
         let (mut hearing, moments) = (hearing(), Moments::default());
         let (asked, both) = (moments.now(), [pods("app=web"), pods("tier=front")]);
-        hearing.row(&both[0], Fact::There(pod(7), Source::Watch));
-        hearing.row(&both[1], Fact::There(pod(6), Source::List(asked)));
+        hearing.row(&both[0], Fact::There(pod(&both[0], 7), Source::Watch));
+        hearing.row(&both[1], Fact::There(pod(&both[1], 6), Source::List(asked)));
         assert_eq!(hearing.overtaken(), None);
-        hearing.row(&both[0], Fact::There(pod(6), Source::List(moments.now())));
+        hearing.row(&both[0], Fact::There(pod(&both[0], 6), Source::List(moments.now())));
         assert_eq!(hearing.overtaken(), Some(Overtaken::RolledBack), "one watch goes back only where its server does");
     }
 
@@ -332,18 +349,19 @@ mod tests {
         let order = Order::new(image.name(), BTreeSet::new(), Timestamp::UNIX_EPOCH, Ask::Fetch(None), terms);
         hearing.world.apply(Event::Node(foreign.clone()));
         hearing.world.apply(Event::Orders("n1".into(), [(image.key(), order)].into()));
-        hearing.node(Fact::There(model::Node { foreign: false, ..foreign }, Source::Watch));
+        let node = model::Node { foreign: false, ..foreign };
+        hearing.node(Fact::There(HeardNode { node, address: None }, Source::Watch));
         assert_eq!(hearing.world.orders("n1"), Some(BTreeMap::new()));
     }
 
     #[test]
     fn what_is_void_is_forgotten() {
         let (mut hearing, moments, query) = (hearing(), Moments::default(), pods("app=web"));
-        hearing.row(&query, Fact::There(pod(7), Source::Watch));
+        hearing.row(&query, Fact::There(pod(&query, 7), Source::Watch));
         hearing.row(&query, Fact::Listed);
         hearing.forget(&query);
         assert_eq!(hearing.view.heard(&query), Heard::Unlisted);
-        hearing.row(&query, Fact::There(pod(6), Source::List(moments.now())));
+        hearing.row(&query, Fact::There(pod(&query, 6), Source::List(moments.now())));
         assert_eq!(hearing.overtaken(), None);
     }
 }

@@ -4,6 +4,7 @@
 mod key;
 mod logins;
 mod refused;
+mod tickets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,20 +12,24 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
 use stoker_api::native::NodeObject;
-use stoker_api::view::{Query, Root};
-use stoker_api::{RootsOf, Write, served_kinds};
+use stoker_api::view::Root;
+use stoker_api::{RootsOf, Write};
 use stoker_core::world::NodeTroubles;
 use stoker_core::{SecretId, model};
+use stoker_transfer::PublicKey;
+use stoker_transfer::peer::PeerId;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use self::key::AgentKey;
 use self::refused::RefusedOrders;
+use self::tickets::{HeldTickets, TicketOffice};
 use crate::due::{Due, Ended, Next};
 use crate::facts;
 use crate::hearing::Hearing;
 use crate::moment::Source;
 use crate::owed::Owed;
+use crate::peers;
 use crate::secrets::{Present, Secrets};
 use crate::writer::{Answer, Done, Numbered};
 
@@ -49,6 +54,7 @@ pub(crate) struct Leading {
     unread: Option<(BTreeSet<SecretId>, Instant)>,
     /// Nodes whose orders name logins that are not there, or not for the key that the node has now.
     lacking: BTreeSet<String>,
+    tickets: TicketOffice,
     /// Nodes whose agents said another key that is not followed yet.
     rekeyed: BTreeSet<String>,
     /// Nodes with orders that the API server refuses.
@@ -71,9 +77,15 @@ pub(crate) struct Leading {
 struct Agent {
     uid: String,
     /// To which its logins are sealed.
-    key: AgentKey,
+    key: AgentKey<PublicKey>,
+    /// By which it proves to other nodes who it is: its tickets are for this key.
+    reader: AgentKey<PeerId>,
     /// Its logins, as they will be when all writes under way have arrived.
     logins: Present,
+    /// The same of its tickets; only those that it can use.
+    tickets: HeldTickets,
+    /// When orders were last written because they lacked tickets.
+    retold: Option<Instant>,
     names_copies: bool,
     /// Orders that the API server does not take.
     refused: RefusedOrders,
@@ -81,6 +93,14 @@ struct Agent {
     pending: u64,
     /// The version of its object that was known then.
     before: u64,
+}
+
+impl Agent {
+    /// It proves to others who it is by another key: what was made for the old one is worthless.
+    fn lose_tickets(&mut self) {
+        self.tickets.clear();
+        self.retold = None;
+    }
 }
 
 impl Leading {
@@ -95,6 +115,7 @@ impl Leading {
             secrets,
             unread: None,
             lacking: BTreeSet::new(),
+            tickets: TicketOffice::default(),
             rekeyed: BTreeSet::new(),
             refusing: BTreeSet::new(),
             no_copies: Some(no_copies),
@@ -112,7 +133,8 @@ impl Leading {
         let agent = self.nodes.get(&name);
         let assumed = agent.is_some_and(|agent| agent.pending != 0) || self.owed.holds(&name);
         let anew = agent.is_none_or(|agent| agent.uid != uid);
-        let (key, names_copies) = (facts::key(&object), object.names_copies);
+        let (key, reader, names_copies) = (facts::key(&object), peers::reader(&object), object.names_copies);
+        let tickets = tickets::present(&object);
         let logins = object.logins.iter();
         let logins: Present = logins.map(|(id, login)| (id.clone(), (login.key.clone(), login.sealed.len()))).collect();
         if !hearing.see_node(object, source, assumed) {
@@ -121,14 +143,19 @@ impl Leading {
         let agent = self.nodes.entry(name.clone()).or_default();
         (agent.uid, agent.names_copies) = (uid, names_copies);
         agent.key.see(key, Instant::now());
-        if agent.key.wake().is_some() {
+        if agent.reader.see(reader, Instant::now()) {
+            agent.lose_tickets();
+        }
+        if agent.key.wake().is_some() || agent.reader.wake().is_some() {
             self.rekeyed.insert(name.clone());
         }
         if !assumed || anew {
             agent.logins = logins;
+            agent.tickets = tickets::usable(tickets, agent.reader.get());
         }
         if !assumed {
             self.look_for_logins(hearing, &name);
+            self.look_for_tickets(hearing, &name);
         }
     }
 
@@ -149,12 +176,9 @@ impl Leading {
             None => None,
         };
         if let Some(root) = root {
-            let kind = served_kinds().find(|kind| kind.kind.name == target.resource.kind);
-            match (answer, kind) {
-                (Answer::Object(object), Some(kind)) => {
-                    hearing.see_row(&Query::all(&kind.kind), *object, Source::Answer(at));
-                }
-                (Answer::Failed(why), _) => hearing.view.failed(root, &target, &why),
+            match answer {
+                Answer::Object(Some((query, row))) => hearing.see_row(&query, row, Source::Answer(at)),
+                Answer::Failed(why) => hearing.view.failed(root, &target, &why),
                 _ => {}
             }
             return;
@@ -241,7 +265,7 @@ impl Leading {
         // What a node of somebody else is ordered is shown in its own object.
         let own = |node: &str| !hearing.world.node(node).is_some_and(|node| node.foreign);
         for write in plan.orders.iter().filter(|write| own(&write.node)) {
-            self.owed.add(&write.node, write.changes.keys().copied());
+            self.owed.add(&write.node, write.keys.iter().copied());
         }
         self.secrets.want(hearing.world.wanted_secrets());
         if self.owed.is_done() {

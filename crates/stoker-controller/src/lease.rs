@@ -24,6 +24,11 @@ pub(crate) const NAME: &str = crate::home::CONTROLLER;
 /// The annotation in which its holder says which dialects it leaves to their original controllers: a JSON object with what it has seen
 /// of these. Whoever explains a job reads it there: only the leader knows how it was started, and looks for long enough.
 pub(crate) const LEFT_ALONE: &str = "stoker.dev/left-alone";
+/// The annotation that its holder sets to `on` while it tells nodes to read images from each other: whoever explains a job must plan as it
+/// does.
+pub(crate) const PEERS: &str = "stoker.dev/peers";
+/// The value of [`PEERS`].
+pub(crate) const ON: &str = "on";
 /// Other controllers take the lease when its holder has not renewed it for this long.
 const DURATION: Duration = Duration::from_secs(20);
 /// The time between the starts of two renewals.
@@ -44,8 +49,16 @@ pub(crate) struct HeldLease {
     pub(crate) transitions: i64,
     /// Until when it is certainly ours.
     until: watch::Sender<Instant>,
-    /// What the next renewal says of dialects that are left alone.
-    left_alone: watch::Sender<LeftAlone>,
+    /// What the next renewal says.
+    words: watch::Sender<LeaderWords>,
+}
+
+/// What the holder of the Lease says in its annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct LeaderWords {
+    left_alone: LeftAlone,
+    /// Whether nodes are told to read from each other.
+    peers: bool,
 }
 
 /// What was seen of the original controllers of dialects, by dialect.
@@ -54,7 +67,7 @@ type LeftAlone = BTreeMap<&'static str, String>;
 impl HeldLease {
     fn new(transitions: i64, asked: Instant) -> Self {
         let until = watch::Sender::new(asked + RENEW_DEADLINE);
-        Self { transitions, until, left_alone: watch::Sender::new(LeftAlone::new()) }
+        Self { transitions, until, words: watch::Sender::new(LeaderWords::default()) }
     }
 
     /// It was asked for at this moment, and given: whoever else wants it has seen that later, and counts from there. Answers
@@ -67,10 +80,11 @@ impl HeldLease {
         self.until.send_replace(Instant::now());
     }
 
-    /// Has the Lease say which dialects are left alone.
-    pub(crate) fn say_left_alone(&self, left_alone: &LeftAlone) {
-        if *self.left_alone.borrow() != *left_alone {
-            self.left_alone.send_replace(left_alone.clone());
+    /// Has the Lease say which dialects are left alone, and whether nodes are told to read from each other.
+    pub(crate) fn say(&self, left_alone: &LeftAlone, peers: bool) {
+        let said = |words: &LeaderWords| words.left_alone == *left_alone && words.peers == peers;
+        if !said(&self.words.borrow()) {
+            self.words.send_replace(LeaderWords { left_alone: left_alone.clone(), peers });
         }
     }
 
@@ -248,7 +262,7 @@ impl Candidate {
             if holder(&lease) != Some(&self.identity) {
                 return Ok(false);
             }
-            let renewed = self.lease(Some(&lease), &self.identity, said(&held.left_alone.borrow()));
+            let renewed = self.lease(Some(&lease), &self.identity, Some(&held.words.borrow()));
             match self.leases.replace(NAME, &PostParams::default(), &renewed).await {
                 // Somebody wrote it in between: most likely another renewal of ours. Only who holds it now can tell.
                 Err(kube::Error::Api(status)) if status.code == 409 => continue,
@@ -257,7 +271,7 @@ impl Candidate {
         }
     }
 
-    fn lease(&self, old: Option<&Lease>, identity: &str, left_alone: Option<String>) -> Lease {
+    fn lease(&self, old: Option<&Lease>, identity: &str, words: Option<&LeaderWords>) -> Lease {
         let now = Some(MicroTime((self.clock)()));
         let spec = old.and_then(|old| old.spec.clone()).unwrap_or_default();
         let mut metadata = old
@@ -265,7 +279,13 @@ impl Candidate {
             .unwrap_or_else(|| ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() });
         let annotations = metadata.annotations.get_or_insert_default();
         annotations.remove(LEFT_ALONE);
-        annotations.extend(left_alone.map(|text| (LEFT_ALONE.into(), text)));
+        annotations.extend(words.and_then(|words| said(&words.left_alone)).map(|text| (LEFT_ALONE.into(), text)));
+        // Whoever takes the Lease does not know yet: what the last holder said is more likely than the opposite.
+        match words.map(|words| words.peers) {
+            Some(true) => annotations.insert(PEERS.into(), ON.into()),
+            Some(false) => annotations.remove(PEERS),
+            None => None,
+        };
         let changes_hands = spec.holder_identity.as_deref() != Some(identity) && !identity.is_empty();
         Lease {
             metadata,

@@ -15,6 +15,8 @@ mod lifecycle;
 mod metrics;
 mod moment;
 mod owed;
+mod peer_keys;
+mod peers;
 mod problem;
 mod reading;
 mod run;

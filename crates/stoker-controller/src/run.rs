@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use kube::Client;
 use stoker_api::HandOver;
 use stoker_core::{Clock, World};
+use stoker_transfer::peer::TicketSigner;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,11 +20,11 @@ use crate::lease::{Candidate, HeldLease};
 use crate::metrics::{BEAT_EVERY, LeaderMetrics, Metrics};
 use crate::moment::Moments;
 use crate::owed::Owed;
-use crate::reading;
 use crate::secrets::Secrets;
 use crate::watch::Fact;
 use crate::watches::{Input, Watches, watch_nodes};
 use crate::writer::{self, Done, Limits, Numbered};
+use crate::{peer_keys, reading};
 
 /// What was heard and waits for the loop, at most; thousands of objects are larger than what is kept of them.
 const INPUTS_AT_ONCE: usize = 128;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub identity: String,
     /// Whether what one node says a tag means is enough for all, instead of two that agree.
     pub trust_one_witness: bool,
+    /// Whether nodes are told to read images from each other.
+    pub peers: bool,
     /// How the kinds of dialects were handed over by their original controllers, where somebody has said so.
     pub handed_over: BTreeMap<&'static str, HandOver>,
     /// Dialects whose workloads are watched.
@@ -192,7 +195,7 @@ async fn turns(
             None => {}
         }
         shell.hearing.settle();
-        held.say_left_alone(shell.hearing.view.left_alone());
+        held.say(shell.hearing.view.left_alone(), shell.hearing.relays);
         for query in watches.follow(&shell.hearing.view.wanted(), tasks) {
             shell.hearing.forget(&query);
         }
@@ -204,8 +207,8 @@ async fn turns(
     }
 }
 
-/// Starts what runs beside the loop: the watches of nodes, who reads Secrets, who deletes copies of them, and the writer. Returns
-/// what hands them their work.
+/// Starts what runs beside the loop: the watches of nodes, who reads Secrets, who deletes copies of them, who publishes the key for
+/// tickets, and the writer. Returns what hands them their work.
 fn start_tasks(
     settings: &Settings,
     held: &HeldLease,
@@ -217,6 +220,7 @@ fn start_tasks(
     let (writes, others) = mpsc::unbounded_channel();
     let owed = Owed::default();
     watch_nodes(&settings.client, moments, &input, tasks);
+    let signer = settings.peers.then(|| publish_key(settings, held, &input, tasks)).flatten();
     let (all, now) = (watch::Sender::new(Arc::default()), mpsc::unbounded_channel());
     tasks.spawn({
         let (client, clock, all) = (settings.client.clone(), settings.clock.clone(), all.subscribe());
@@ -243,7 +247,32 @@ fn start_tasks(
             "writer"
         }
     });
-    Leading::new(Secrets::new(all, now.0), no_copies, owed, writes)
+    let mut leading = Leading::new(Secrets::new(all, now.0), no_copies, owed, writes);
+    signer.into_iter().for_each(|signer| leading.sign_with(signer));
+    leading
+}
+
+/// Makes the key with which this leader signs tickets, and has its public half published. It is nowhere but in this process.
+fn publish_key(
+    settings: &Settings,
+    held: &HeldLease,
+    input: &mpsc::Sender<Input>,
+    tasks: &mut JoinSet<&'static str>,
+) -> Option<TicketSigner> {
+    let signer = match TicketSigner::generate() {
+        Ok(signer) => signer,
+        Err(problem) => {
+            tracing::warn!("nodes are not told to read images from each other, because no key can be made: {problem}");
+            return None;
+        }
+    };
+    let Settings { client, clock, namespace, .. } = settings.clone();
+    let (term, public, input) = (held.term(), signer.public(), input.clone());
+    tasks.spawn(async move {
+        peer_keys::run(client, clock, namespace, term, public, input).await;
+        "publisher of the key for tickets"
+    });
+    Some(signer)
 }
 
 async fn sleep_until(wake: Option<Timestamp>, clock: &Clock) {
@@ -270,7 +299,7 @@ impl Shell {
     /// Plans and hands out writes, if enough is known for that.
     pub(crate) fn lead(&mut self) -> Option<Led> {
         let Self { hearing, leading } = self;
-        if !hearing.is_complete() || !leading.knows_secrets(hearing) {
+        if !hearing.is_complete() || !leading.knows_secrets(hearing) || !leading.knows_keys() {
             return None;
         }
         let wake = leading.plan(hearing);
@@ -288,6 +317,7 @@ impl Shell {
             Input::NodePreheat(Fact::Deaf) => hearing.node_preheats(false),
             Input::Row(query, fact) => hearing.row(&query, fact),
             Input::Secret(id, read, asked) => leading.see_secret(hearing, id, read, asked),
+            Input::PeerKeys(published) => leading.see_keys(hearing, published),
         }
     }
 

@@ -13,6 +13,7 @@ use stoker_api::view::{Heard, Query};
 use stoker_api::{AnyObject, Dialect, JobKind, PlainNode, View, job_kinds, served_kinds};
 use stoker_core::{Event, Found, Job, JobId, Key, Reason, SecretId, World};
 
+use crate::peers::{self, PeerBook};
 use crate::{facts, home, lease};
 
 /// What was read.
@@ -31,11 +32,15 @@ pub struct Snapshot {
 /// counts: anybody who may edit another namespace can make one there. `stoker up` has no bindings, and the usual namespace. Whoever
 /// may not see the binding or the Lease knows of none.
 pub async fn left_alone(client: &Client) -> BTreeMap<&'static str, String> {
-    let Ok(home) = home::installed_in(client).await else { return BTreeMap::new() };
+    leader_lease(client).await.iter().flat_map(said_left_alone).collect()
+}
+
+/// The Lease of the controller, as far as it can be seen.
+async fn leader_lease(client: &Client) -> Option<AnyObject> {
+    let home = home::installed_in(client).await.ok()?;
     let home = home.as_deref().unwrap_or(stoker_api::NAMESPACE);
     let leases = Api::<AnyObject>::namespaced_with(client.clone(), home, &ApiResource::erase::<Lease>(&()));
-    let lease = leases.get_opt(lease::NAME).await.ok().flatten();
-    lease.iter().flat_map(said_left_alone).collect()
+    leases.get_opt(lease::NAME).await.ok().flatten()
 }
 
 fn said_left_alone(lease: &AnyObject) -> Vec<(&'static str, String)> {
@@ -50,15 +55,21 @@ fn said_left_alone(lease: &AnyObject) -> Vec<(&'static str, String)> {
 pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Error> {
     let all = ListParams::default();
     let (mut world, mut view) = (World::new(), View::without_signs());
-    let left_alone = left_alone(client).await;
+    let lease = leader_lease(client).await;
+    let left_alone: BTreeMap<_, _> = lease.iter().flat_map(said_left_alone).collect();
+    world.relay(lease.is_some_and(|lease| lease.annotations().get(lease::PEERS).is_some_and(|said| said == lease::ON)));
+    let mut peers = PeerBook::default();
     left_alone.iter().for_each(|(dialect, seen)| view.leave_alone(dialect, Some(seen.clone())));
     for node in Api::<PlainNode>::all(client.clone()).list(&all).await? {
+        let peer = peers.node(&node.name_any(), node.address);
         world.apply(Event::Node(node.into_core()));
+        world.apply(peer);
     }
     for object in Api::<NodeObject>::all(client.clone()).list(&all).await? {
+        let peer = peers.agent(&object.name_any(), peers::said(&object));
         let (orders, said) = facts::node(object);
         world.apply(orders);
-        said.into_iter().for_each(|event| world.apply(event));
+        said.into_iter().chain([peer]).for_each(|event| world.apply(event));
     }
     let mut unheard = Vec::new();
     // What is read of jobs may want more to be read.

@@ -1,14 +1,15 @@
 //! Which watches run: those that a plan always depends on, and those of queries that somebody reads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, DynamicObject};
+use kube::api::Api;
 use kube::core::TypeMeta;
 use stoker_api::native::NodeObject;
-use stoker_api::view::Query;
+use stoker_api::view::{Query, SeenRow};
 use stoker_api::{AnyObject, PlainNode, job_kinds, node_kinds};
 use stoker_core::{SecretId, model};
 use tokio::sync::mpsc;
@@ -16,6 +17,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use crate::moment::Moments;
+use crate::peer_keys::PublishedKeys;
 use crate::reading::Read;
 use crate::watch::{Fact, Watch};
 
@@ -30,11 +32,27 @@ const MOST_UNREAD: usize = 32;
 
 /// What the loop hears.
 pub(crate) enum Input {
-    Node(Fact<model::Node>),
+    Node(Fact<HeardNode>),
     NodePreheat(Fact<Box<NodeObject>>),
-    Row(Query, Fact<Box<DynamicObject>>),
+    Row(Query, Fact<SeenRow>),
     /// A Secret was read that was asked for at this time.
     Secret(SecretId, Read, Timestamp),
+    /// The keys for tickets that are published; none where the last try has failed.
+    PeerKeys(Option<PublishedKeys>),
+}
+
+/// A Node, as far as anybody looks at it.
+pub(crate) struct HeardNode {
+    pub(crate) node: model::Node,
+    /// Where other nodes reach it.
+    pub(crate) address: Option<IpAddr>,
+}
+
+impl From<PlainNode> for HeardNode {
+    fn from(node: PlainNode) -> Self {
+        let address = node.address;
+        Self { node: node.into_core(), address }
+    }
 }
 
 /// Watches the nodes' side, which every plan depends on.
@@ -47,7 +65,7 @@ pub(crate) fn watch_nodes(
     let (nodes, to) = (Watch::new(vec![Api::<PlainNode>::all(client.clone())], "Node", moments), input.clone());
     tasks.spawn(async move {
         // Translated at once: of a Node's kilobytes little is wanted.
-        nodes.run(to, |fact, _| Input::Node(fact.map(PlainNode::into_core))).await;
+        nodes.run(to, |fact, _| Input::Node(fact.map(HeardNode::from))).await;
         "watch of Nodes"
     });
     let preheats = Watch::new(vec![Api::<NodeObject>::all(client.clone())], "NodePreheat", moments);
@@ -118,7 +136,7 @@ impl Watches {
     pub(crate) fn follows(&self, input: &Input) -> bool {
         match input {
             Input::Row(query, _) => self.running.contains_key(query),
-            Input::Node(_) | Input::NodePreheat(_) | Input::Secret(..) => true,
+            Input::Node(_) | Input::NodePreheat(_) | Input::Secret(..) | Input::PeerKeys(_) => true,
         }
     }
 
@@ -152,7 +170,8 @@ fn watch(
                     object.types =
                         Some(TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() });
                 }
-                Box::new(object)
+                // At once: what waits for the loop is small then.
+                SeenRow::of(&query, object)
             });
             Input::Row(query.clone(), fact)
         };

@@ -17,9 +17,9 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use kube::Client;
-use kube::api::DynamicObject;
 use stoker_api::native::NodeObject;
-use stoker_api::{AnyObject, Target, Write};
+use stoker_api::view::{Query, SeenRow};
+use stoker_api::{AnyObject, Target, Write, served_kinds};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -81,8 +81,8 @@ pub(crate) struct Done {
 pub(crate) enum Answer {
     /// The NodePreheat as it is now, without what nobody looks at.
     Node(Box<NodeObject>),
-    /// The object of any other kind as it is now.
-    Object(Box<DynamicObject>),
+    /// The object of any other kind as it is now, for the query of all objects of its kind; none of a kind that is not served.
+    Object(Option<(Query, SeenRow)>),
     /// The object is gone, another one has its name, or it was changed by somebody else where the write is for one state of it.
     Gone,
     /// It failed for this reason, and the pause after that is over. Orders do not end so: they are sent again.
@@ -101,8 +101,13 @@ impl Answer {
         Self::Node(Box::new(object))
     }
 
-    fn object(AnyObject(object): AnyObject) -> Self {
-        Self::Object(Box::new(object))
+    pub(crate) fn object(target: &Target, AnyObject(object): AnyObject) -> Self {
+        let kind = served_kinds().find(|kind| kind.kind.name == target.resource.kind);
+        Self::Object(kind.map(|kind| {
+            let query = Query::all(&kind.kind);
+            let row = SeenRow::of(&query, object);
+            (query, row)
+        }))
     }
 }
 

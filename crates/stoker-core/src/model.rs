@@ -462,6 +462,8 @@ pub struct Bytes {
     pub upstream: u64,
     /// How much was received from peers.
     pub peers: u64,
+    /// How much of `upstream` was received from mirrors.
+    pub mirrors: u64,
 }
 
 impl std::ops::AddAssign for Bytes {
@@ -470,6 +472,7 @@ impl std::ops::AddAssign for Bytes {
         self.done = self.done.saturating_add(other.done);
         self.upstream = self.upstream.saturating_add(other.upstream);
         self.peers = self.peers.saturating_add(other.peers);
+        self.mirrors = self.mirrors.saturating_add(other.mirrors);
     }
 }
 

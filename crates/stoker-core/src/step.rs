@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::human;
-use crate::model::{Bytes, Key, LOOK, Order, Phase, Pin, Policy, RESOLVE, Report, SEALED, after};
+use crate::model::{Bytes, Key, LOOK, Order, PEERS, Phase, Pin, Policy, RESOLVE, Report, SEALED, after};
 use crate::reason::{Reason, WAITING_FOR_ROOM};
 use turns::Contender;
 pub use turns::{LONG_TURN, TURN};
@@ -365,7 +365,13 @@ pub fn notice(task: &Task, present: bool, now: Timestamp) -> Option<Task> {
 /// The task of an order that this agent cannot do right.
 pub fn refuse(order: &Order, missing: &[String], now: Timestamp) -> Task {
     let task = begin(order, 1, None, now);
-    let message = format!("this agent does not know {}; update it to the controller's version", missing.join(", "));
+    let message = match missing {
+        // It knows the word, so it is not too old.
+        [only] if only == PEERS => "this agent does not read from other nodes: it was started with `--peer-port 0`, or something else uses its \
+                                    port; look at its log"
+            .to_owned(),
+        _ => format!("this agent does not know {}; update it to the controller's version", missing.join(", ")),
+    };
     let failure = Failure { reason: Reason::Unsupported, message, retryable: false, pause: None };
     fail(order, &task, failure, 0, now)
 }

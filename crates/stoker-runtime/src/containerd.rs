@@ -15,6 +15,7 @@ use tonic::{Request, Status};
 use crate::grpc::{self, ANSWER, Error, RuntimeErrorKind};
 use crate::name_locks::NameLocks;
 
+mod blob;
 mod chain;
 mod content;
 mod decoders;
@@ -31,6 +32,7 @@ mod source;
 mod stage;
 mod verifiers;
 
+pub use self::blob::ContentBlob;
 pub use self::node::ContainerdNode;
 pub use self::session::{LayerSource, LayerState, LayerTrouble, Session, WantedImage};
 

@@ -140,6 +140,27 @@ impl Layout {
         .await
     }
 
+    /// A document (a manifest, an index or a configuration), hashed as it is read; `None` where it is not there, damaged, or too
+    /// large to be one.
+    pub async fn text(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Error> {
+        let (layout, digest) = (self.clone(), digest.clone());
+        disk::beside(move || {
+            let size =
+                layout.path(&digest).ok().and_then(|path| fs::symlink_metadata(path).ok()).map(|meta| meta.len());
+            Ok(size.and_then(|size| layout.document(&digest, size).whole()))
+        })
+        .await
+    }
+
+    /// The file of a blob that is there as far as `care` says. Whoever has it can read it to its end, also when the blob is replaced.
+    pub async fn file(&self, digest: &Digest, size: u64, care: Care) -> Result<Option<File>, Error> {
+        if self.blob(digest, size, care).await?.whole().is_none() {
+            return Ok(None);
+        }
+        let path = self.path(digest)?;
+        disk::beside(move || Ok(File::open(path).ok())).await
+    }
+
     /// Says that this full reference is this image. All its blobs must be here before.
     pub async fn record(&self, name: &str, root: Descriptor) -> Result<(), Error> {
         let (layout, name) = (self.clone(), name.to_owned());

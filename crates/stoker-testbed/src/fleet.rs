@@ -219,6 +219,8 @@ fn agent(
         limits: Limits { disk: 100, pulls: 20, ..Limits::default() },
         ledger: home.join("ledger.json"),
         node_labels: None,
+        node_ip: None,
+        peers: None,
         metrics: Metrics::new(),
     })
 }

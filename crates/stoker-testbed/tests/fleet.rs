@@ -36,6 +36,7 @@ async fn a_fleet_pulls_a_job_to_its_end_and_says_what_failed() {
         namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
         trust_one_witness: false,
+        peers: false,
         handed_over: Default::default(),
         serve: Default::default(),
         metrics: stoker_controller::Metrics::new(),

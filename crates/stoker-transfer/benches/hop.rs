@@ -35,8 +35,9 @@ impl Shelf for OneBlob {
         std::future::ready(ServedPart::Growing(self.0.clone())).boxed()
     }
 
-    fn state(&self, _: &Digest) -> Option<PeerState> {
-        Some(PeerState { have: self.0.progress().have(), whole: false, readers: 0 })
+    fn state<'a>(&'a self, _: &'a Digest) -> BoxFuture<'a, Option<PeerState>> {
+        let state = PeerState { have: self.0.progress().have(), whole: false, readers: 0 };
+        std::future::ready(Some(state)).boxed()
     }
 }
 

@@ -20,6 +20,7 @@ mod peers;
 mod pump;
 
 use self::peers::PeersEnd;
+pub(crate) use self::peers::{BEGINS_WITHIN, COMES_WITHIN, ROUND, SOON};
 use self::pump::BodyEnd;
 
 /// How long we wait for a process that is just going down to let go of a file.
@@ -30,12 +31,16 @@ const LOCK_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) async fn drive(core: Arc<Core>, spool: Arc<SpoolInner>, lock: Arc<WriterLock<()>>) {
     // Should this be dropped or break in the middle, nobody may wait forever.
     let ended = FetchEnded(core);
+    ended.0.tally.doubt(&ended.0.path);
     let outcome = Fetch { core: &ended.0, spool: &spool }.run(lock).await.map_err(|error| match error {
         Error::Spool(problem) => ended.0.disk_failed(problem),
         other => other,
     });
     if let Err(error) = &outcome {
         tracing::debug!(blob = %ended.0.descriptor.digest(), %error, "fetch failed");
+    }
+    if outcome.is_ok() {
+        ended.0.tally.checked(&ended.0.path);
     }
     ended.0.pulse.ended();
     ended.0.state.send_modify(|state| state.outcome = Some(outcome));
@@ -71,29 +76,38 @@ impl Fetch<'_> {
                 match self.read_peers(&source, ways, writer, &mut chances).await? {
                     PeersEnd::Whole => return Ok(()),
                     PeersEnd::Upstream(back) => writer = back,
+                    PeersEnd::Nobody(back) => {
+                        writer = back;
+                        self.core.next_source();
+                        continue;
+                    }
                 }
             }
-            let Some((back, error)) = self.follow(&source, writer, &mut chances).await? else { return Ok(()) };
-            writer = back;
-            self.core.source_failed();
-            if self.core.source().is_none() {
-                return Err(error.into());
+            match self.follow(&source, writer, &mut chances).await? {
+                UpstreamEnd::Whole => return Ok(()),
+                UpstreamEnd::Left(back) => writer = back,
+                UpstreamEnd::Failed(back, error) => {
+                    writer = back;
+                    self.core.source_failed();
+                    if self.core.source().is_none() {
+                        return Err(error.into());
+                    }
+                }
             }
         }
     }
 
-    /// Fetches from one source, from whichever of its hosts gives something. Nothing is left to do, or the writer comes
-    /// back with what came and why no more does.
+    /// Fetches from the registry of one source, from whichever of its hosts gives something, for as long as the source may ask it.
     async fn follow(
         &self,
         source: &BlobSource,
         mut writer: SpoolWriter,
         chances: &mut Chances,
-    ) -> Result<LeftOff, Error> {
+    ) -> Result<UpstreamEnd, Error> {
         let registry = self.spool.registry.watched(&self.core.pulse);
         let mut walk = match registry.walk(&source.image, HostNeed::Pull).await {
             Ok(walk) => walk,
-            Err(error) => return Ok(Some((writer, error))),
+            Err(error) => return Ok(UpstreamEnd::Failed(writer, error)),
         };
         let mut packing = None;
         let mut from = Party::new(source.image.registry(), &walk.host().authority);
@@ -101,7 +115,7 @@ impl Fetch<'_> {
             // Hashing and syncing what arrived is no silence of the host.
             self.core.pulse.rests();
             if writer.length() == self.core.descriptor.size() {
-                let BlobCheck::Bad(bad, actual) = self.check(writer).await? else { return Ok(None) };
+                let BlobCheck::Bad(bad, actual) = self.check(writer).await? else { return Ok(UpstreamEnd::Whole) };
                 writer = self.restart(bad).await?;
                 if std::mem::take(&mut chances.inherited) {
                     continue;
@@ -121,6 +135,7 @@ impl Fetch<'_> {
                     from = who;
                     continue;
                 }
+                BodyEnd::Left => return Ok(UpstreamEnd::Left(writer)),
                 // The server's copy ends before ours does: one of the two is wrong, so begin anew, once.
                 BodyEnd::Failed(error)
                     if error.status() == Some(416) && before > 0 && walk.is_last() && !chances.again =>
@@ -134,8 +149,11 @@ impl Fetch<'_> {
             if writer.length() > before {
                 walk.progressed();
             }
-            if let Err(error) = walk.after(error).await {
-                return Ok(Some((writer, error)));
+            tokio::select! {
+                after = walk.after(error) => if let Err(error) = after {
+                    return Ok(UpstreamEnd::Failed(writer, error));
+                },
+                () = source.leaves_upstream() => return Ok(UpstreamEnd::Left(writer)),
             }
         }
     }
@@ -155,10 +173,15 @@ impl Fetch<'_> {
         let blob = &self.core.descriptor;
         let host = walk.asked();
         let from = if packing.as_ref() == Some(&host.authority) { 0 } else { writer.length() };
-        match registry.open_blob(host, source, blob, from, limited).await {
+        let opened = tokio::select! {
+            opened = registry.open_blob(host, source, blob, from, limited) => opened,
+            () = source.leaves_upstream() => return Ok((writer, BodyEnd::Left)),
+        };
+        match opened {
             Ok(body) => {
                 *packing = body.packed.then(|| host.authority.clone());
-                pump::pump(self.core, &source.image, writer, body, registry.settings().stall_timeout).await
+                let (silence, leave) = (registry.settings().stall_timeout, source.leaves_upstream());
+                pump::pump(self.core, &source.image, writer, body, silence, leave).await
             }
             Err(error) => Ok((writer, BodyEnd::Failed(error))),
         }
@@ -242,7 +265,15 @@ struct Chances {
     again: bool,
 }
 
-type LeftOff = Option<(SpoolWriter, registry::Error)>;
+/// How the fetch from a registry ended. The writer has what came.
+enum UpstreamEnd {
+    /// Nothing is left to do.
+    Whole,
+    /// The registry gives no more, for this reason.
+    Failed(SpoolWriter, registry::Error),
+    /// The registry may not be asked any more.
+    Left(SpoolWriter),
+}
 
 enum BlobCheck {
     Good,

@@ -9,7 +9,9 @@ use std::fmt;
 use bytes::Bytes;
 use oci_spec::image::{Descriptor, Digest, DigestAlgorithm, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
+use crate::hash::hex;
 use crate::platform::Platform;
 
 /// No honest manifest or index is larger.
@@ -75,6 +77,29 @@ impl PlatformImage {
             return Err(Bad::Bound(Bound::Image(total)));
         }
         Ok(image)
+    }
+
+    /// The image behind this digest for this platform, from documents that somebody has. `None` where one is missing, has another digest,
+    /// or where they make no image.
+    pub async fn assemble<F: Future<Output = Option<Bytes>>>(
+        root: &Digest,
+        platform: &Platform,
+        read: impl Fn(Digest) -> F,
+    ) -> Option<Self> {
+        let mut descent = Descent::new(platform);
+        let mut digest = root.clone();
+        loop {
+            let bytes = read(digest.clone()).await.filter(|bytes| bytes.len() <= MOST_MANIFEST_BYTES)?;
+            if hex(Sha256::new_with_prefix(&bytes)) != digest.digest() {
+                return None;
+            }
+            let (media_type, parsed) = parse(&bytes, None).ok()?;
+            let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest);
+            match descent.take(Document { descriptor, bytes }, parsed).ok()? {
+                Descended::Image(image) => return Some(*image),
+                Descended::To(below) => digest = below,
+            }
+        }
     }
 
     /// The blobs to fetch, each once: the configuration, then the layers from the base up.

@@ -54,4 +54,4 @@ pub use pulse::{Pulse, TransferTrouble};
 pub use reference::{Address, Reference};
 pub use registry::{Registry, Retry, Settings};
 pub use serve::{RegistryServer, ServeSettings};
-pub use spool::{BlobSource, Growing, Progress, Spool, SpoolSettings};
+pub use spool::{BlobSource, Growing, Progress, Spool, SpoolSettings, SpooledPart};

@@ -6,13 +6,18 @@
 //! whom nor what is kept.
 
 pub mod key;
+pub mod mind;
 pub mod read;
+mod rules;
 pub mod serve;
 pub mod ticket;
 pub mod ways;
 
 pub use self::key::{NoPeerKey, NotAPeerId, PeerId, PeerIdentity};
+pub use self::mind::OwnState;
 pub use self::read::{Peer, PeerReader};
-pub use self::serve::{Gate, PeerLimits, PeerServer, PeerState, ServedPart, Shelf};
-pub use self::ticket::{Ticket, TicketError, TicketKey, TicketKeys, TicketSigner};
+pub use self::serve::{Gate, OpenFrom, PeerLimits, PeerServer, PeerState, ServedPart, Shelf};
+pub use self::ticket::{
+    SignerId, Ticket, TicketClaims, TicketError, TicketKey, TicketKeys, TicketSigner, ticket_subject,
+};
 pub use self::ways::{PeerList, PeerWays};

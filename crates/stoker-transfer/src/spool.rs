@@ -30,6 +30,7 @@ mod check;
 mod error;
 mod follow;
 mod growing;
+mod part;
 mod private;
 mod turns;
 mod writer;
@@ -37,6 +38,8 @@ mod writer;
 pub use self::error::Error;
 pub(crate) use self::growing::{Core, Handle};
 pub use self::growing::{Growing, Progress};
+use self::part::SpoolTally;
+pub use self::part::SpooledPart;
 use self::turns::SpoolTurns;
 pub(crate) use self::writer::SpoolWriter;
 
@@ -85,6 +88,14 @@ impl BlobSource {
         Self { ways: Some(ways), ..self }
     }
 
+    /// Ends when the registry may not be asked any more; never, where it always may.
+    pub(crate) async fn leaves_upstream(&self) {
+        match &self.ways {
+            Some(ways) => ways.leave_upstream().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Whether the same place is asked as the same account; how fast makes no other way of it.
     pub(crate) fn is_same_way(&self, other: &Self) -> bool {
         let same_nodes = match (&self.ways, &other.ways) {
@@ -109,6 +120,7 @@ pub(crate) struct SpoolInner {
     pub(crate) turns: Arc<SpoolTurns>,
     /// Of everything that comes into the spool.
     pub(crate) pace: Arc<Pace>,
+    pub(crate) tally: Arc<SpoolTally>,
     blobs: Mutex<HashMap<BlobKey, SpoolEntry>>,
 }
 
@@ -153,7 +165,8 @@ impl Spool {
         private::directory(&dir)?;
         let turns = SpoolTurns::new(settings.concurrency);
         let pace = Arc::new(Pace::unlimited());
-        let inner = SpoolInner { dir, registry, settings, turns, pace, blobs: Mutex::default() };
+        let (tally, blobs) = Default::default();
+        let inner = SpoolInner { dir, registry, settings, turns, pace, tally, blobs };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -194,7 +207,7 @@ impl Spool {
         {
             return Growing::new(handle);
         }
-        let core = Arc::new(Core::new(path, descriptor, source, self.inner.pace.clone()));
+        let core = Arc::new(Core::new(path, descriptor, source, &self.inner));
         let lock = entry.lock.clone();
         let task = tokio::spawn(fetch::drive(core.clone(), self.inner.clone(), lock));
         let handle = Arc::new(Handle { core, _task: AbortOnDropHandle::new(task) });
@@ -209,6 +222,7 @@ impl Spool {
             // A writer that was told to stop may still have a write in hand.
             let _guard = lock.lock().await;
             let path = file.path;
+            self.inner.tally.doubt(&path);
             on_disk(move || match std::fs::remove_file(&path) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::disk(&path, "remove", &e)),
                 _ => Ok(()),

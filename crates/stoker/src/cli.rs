@@ -196,6 +196,9 @@ pub(crate) struct NodeArgs {
     /// Receive no more than this in a second, e.g. 20Mi [default: no limit; spec.bandwidth of the NodePreheat comes first]
     #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>, help_heading = "Node")]
     pub(crate) bandwidth: Option<Amount>,
+    /// Send no more than this in a second to other nodes, e.g. 20Mi [default: no limit; spec.upload of the NodePreheat comes first]
+    #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>, help_heading = "Node")]
+    pub(crate) upload: Option<Amount>,
     /// Keep what was fetched for a job that was deleted this long, for one that wants it again; it takes at most a tenth of the
     /// disk and 10 GiB, and goes when an image needs the room
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = str::parse::<Span>, help_heading = "Node")]
@@ -223,6 +226,7 @@ pub(crate) struct NodeArgs {
     stoker pull web:v42 cart:v7 -l pool=edge --parallelism 20 --timeout 30m\n  \
     stoker pull web:v42 --node shop-17 --name web --no-wait\n  \
     stoker pull web:latest --policy Always --retries 10\n  \
+    stoker pull llm:v3 --parallelism 500 --upstream-copies 1\n  \
     stoker pull registry.example/shop/web:v42 --secret regcred")]
 pub(crate) struct PullArgs {
     /// registry/repository:tag or registry/repository@sha256:…
@@ -267,6 +271,13 @@ pub(crate) struct PullArgs {
     /// IfNotPresent: a node that has the tag is done. Always: the registry is asked which digest the tag means now
     #[arg(long, value_name = "POLICY", value_enum, default_value_t, ignore_case = true)]
     pub(crate) policy: PolicyWord,
+    /// Any: from the registry, its mirrors and other nodes. PeersOnly: from nodes that have it, never from the registry
+    #[arg(long, value_name = "SOURCE", value_enum, default_value_t, ignore_case = true)]
+    pub(crate) source: SourceWord,
+    /// How many nodes of a peer group may fetch from the registry; nodes wait rather than break it
+    /// [default: one, and another one where a node finds no other way]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=5000))]
+    pub(crate) upstream_copies: Option<i32>,
     /// How often a failed attempt is repeated on a node, with pauses of 2, 4, 8 … s; from 0 to 100
     #[arg(
         long,
@@ -297,6 +308,37 @@ pub(crate) enum PolicyWord {
     /// The registry is asked which digest the tag means now
     #[value(name = "Always")]
     Always,
+}
+
+/// Where images may come from, as manifests write it.
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(crate) enum SourceWord {
+    /// The registry, its mirrors and other nodes
+    #[default]
+    #[value(name = "Any")]
+    Any,
+    /// Other nodes alone
+    #[value(name = "PeersOnly")]
+    PeersOnly,
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    /// It is done
+    On,
+    /// It is not
+    Off,
+}
+
+impl Switch {
+    /// As a command line writes it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// Show jobs, one job node by node, or nodes
@@ -369,6 +411,9 @@ pub(crate) struct ControllerArgs {
     /// trusted to say what all nodes pull
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) digest_witnesses: u8,
+    /// Whether nodes read images from each other, so that fewer copies leave the registry
+    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::Off)]
+    pub(crate) peers: Switch,
     /// APIs of other projects that are handed over while the original controller runs: kruise=whole if it goes on for other kinds alone,
     /// kruise=half if it keeps the jobs and this controller only has the images pulled. Its Lease is ignored then
     #[arg(long, value_name = "NAME=HOW", value_delimiter = ',', value_parser = install::handed_over)]
@@ -385,6 +430,9 @@ pub(crate) struct ControllerArgs {
     pub(crate) probes: Option<SocketAddr>,
 }
 
+/// Where agents serve images to other nodes, unless they are told otherwise.
+pub(crate) const PEER_PORT: u16 = 7447;
+
 /// Run the agent of one node against a cluster
 #[derive(Args)]
 #[command(args = ClusterArgs::with_home())]
@@ -399,6 +447,9 @@ pub(crate) struct AgentArgs {
     pub(crate) data: PathBuf,
     #[command(flatten)]
     pub(crate) settings: NodeArgs,
+    /// Where other nodes read images from this one, on all its addresses; 0: they do not, and this one reads from no other node
+    #[arg(long, value_name = "PORT", default_value_t = PEER_PORT, help_heading = "Node")]
+    pub(crate) peer_port: u16,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
     pub(crate) metrics: Option<SocketAddr>,
@@ -449,6 +500,10 @@ pub(crate) struct InstallArgs {
     /// trusted to say what all nodes pull
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) digest_witnesses: u8,
+    /// Whether nodes read images from each other, so that fewer copies leave the registry; agents then listen on port 7447 of their
+    /// nodes [default: on, or as the controller that is there has it]
+    #[arg(long, value_name = "SWITCH", value_enum)]
+    pub(crate) peers: Option<Switch>,
     /// Do not look at any cluster
     #[arg(long)]
     pub(crate) offline: bool,

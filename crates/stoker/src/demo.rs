@@ -96,8 +96,15 @@ async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result
     let code = match system.run_until(followed).await?.transpose()? {
         None => INTERRUPTED.into(),
         Some(end) => {
-            let good = show(&end) & prove(&system).await?;
-            outln!("\n{} left the registry.", human::bytes(sent.load(Ordering::Relaxed)));
+            let shown = show(&end);
+            let (proven, one_node) = prove(&system).await?;
+            let good = shown && proven;
+            let left = sent.load(Ordering::Relaxed);
+            outln!(
+                "\n{} left the registry, {:.2} times what one node has: nodes read from each other.",
+                human::bytes(left),
+                left as f64 / one_node.max(1) as f64
+            );
             if keep {
                 outln!("\nThe registry at {registry} has: {}\n{}", names.join(", "), up::greeting(&system));
                 system.run_until(stop.cancelled()).await?;
@@ -160,9 +167,9 @@ fn show(end: &JobEnd) -> bool {
     end.summary.failed == 0 && end.summary.succeeded == end.summary.desired && end.summary.desired > 0
 }
 
-/// Re-hashes every blob on every node.
-async fn prove(system: &RunningSystem) -> anyhow::Result<bool> {
-    let mut good = true;
+/// Re-hashes every blob on every node. Returns whether all are right, and how many bytes one node has.
+async fn prove(system: &RunningSystem) -> anyhow::Result<(bool, u64)> {
+    let (mut good, mut most) = (true, 0);
     for (name, runtime) in &system.nodes {
         let Runtime::Layout(store) = runtime else { continue };
         let proof = store.verify(|_, _| {}).await?;
@@ -172,6 +179,7 @@ async fn prove(system: &RunningSystem) -> anyhow::Result<bool> {
         };
         outln!("{name}: {} blobs re-hashed, {}, {bad}", proof.blobs, human::bytes(proof.bytes));
         good &= proof.is_good() && proof.blobs > 0;
+        most = most.max(proof.bytes);
     }
-    Ok(good)
+    Ok((good, most))
 }

@@ -13,6 +13,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::{AnyObject, JobKind, PlainNode, job_kinds, native};
 use stoker_controller::snapshot;
+use stoker_core::model::Origin;
 use stoker_core::world::NodeState;
 use stoker_core::{Phase, Reason, human, text};
 
@@ -154,7 +155,7 @@ async fn one_job(client: &Client, job: &JobObject, args: &GetArgs) -> anyhow::Re
     }
     let mut header = vec!["NODE", "STATE", "IMAGE", "DIGEST", "DONE", "SIZE", "WHY"];
     if args.output == Output::Wide {
-        header.splice(6..6, ["RECEIVED", "ATTEMPT"]);
+        header.splice(6..6, ["REGISTRY", "MIRRORS", "NODES", "FROM", "ATTEMPT"]);
     }
     let mut lines = Vec::new();
     for row in &rows {
@@ -181,7 +182,13 @@ async fn one_job(client: &Client, job: &JobObject, args: &GetArgs) -> anyhow::Re
             ];
             if args.output == Output::Wide {
                 let attempt = image.report.as_ref().map_or(0, |report| report.attempt);
-                line.extend([human::bytes(bytes.upstream), attempt.to_string()]);
+                let from = match image.report.as_ref().and_then(|report| report.from.as_ref()) {
+                    Some(Origin::Peer(node)) => node.to_string(),
+                    _ => "-".into(),
+                };
+                let registry = bytes.upstream.saturating_sub(bytes.mirrors);
+                line.extend([registry, bytes.mirrors, bytes.peers].map(human::bytes));
+                line.extend([from, attempt.to_string()]);
             }
             let sentence = match &image.report {
                 _ if number == told && row.state != NodeState::Succeeded => why::sentence(row, now),

@@ -1,8 +1,8 @@
 //! `stoker install`: everything that a cluster needs, as YAML on standard output; and its way back, `stoker uninstall`.
 //!
 //! Settings from the command line come in, manifests go out. What is printed depends on the settings alone; the cluster of
-//! the kubeconfig is only looked at, so that nothing is printed that it cannot run or that would replace what belongs to
-//! somebody else. One that cannot be looked at gets nothing, unless `--offline` is given.
+//! the kubeconfig is only looked at, so that nothing is printed that it cannot run, that would replace what belongs to
+//! somebody else, or that an upgrade would switch on unasked. One that cannot be looked at gets nothing, unless `--offline` is given.
 
 mod access;
 mod check;
@@ -23,7 +23,7 @@ use kube::ResourceExt as _;
 use kube::config::Kubeconfig;
 use stoker_api::{DIALECTS, Dialect, HandOver};
 
-use crate::cli::{ClusterArgs, CrdsArgs, InstallArgs, WrongInput};
+use crate::cli::{ClusterArgs, CrdsArgs, InstallArgs, PEER_PORT, Switch, WrongInput};
 use crate::connect::{connect, is_named};
 use crate::out::{errln, outln};
 
@@ -34,7 +34,7 @@ pub(crate) use uninstall::run as uninstall;
 pub(crate) const NO_IMAGE: &str = concat!("stoker.invalid/stoker:v", env!("CARGO_PKG_VERSION"));
 
 /// Prints the manifests.
-pub(crate) async fn run(cluster: &ClusterArgs, args: InstallArgs) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(cluster: &ClusterArgs, mut args: InstallArgs) -> anyhow::Result<ExitCode> {
     let namespace = cluster.namespace.as_deref().unwrap_or(stoker_api::NAMESPACE);
     if args.host.agent_metrics.port() == args.host.agent_probes.port() {
         return Err(WrongInput("--agent-metrics and --agent-probes need two ports".into()).into());
@@ -46,9 +46,15 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: InstallArgs) -> anyhow::Res
     if let Some(lacks) = lacks(&args.dialects) {
         return Err(WrongInput(lacks).into());
     }
+    let seen = if args.offline { None } else { Some(look(cluster, namespace, &args).await?) };
+    if let Some(Switch::Off) = seen.as_ref().and_then(|seen| seen.peers).filter(|_| args.peers.is_none()) {
+        args.peers = Some(Switch::Off);
+        errln!(
+            "note: the controller of this cluster does not tell nodes to read images from each other, and so it stays; give --peers on to              change that (agents then listen on port {PEER_PORT} of their nodes, see docs/install.md), or --peers off to leave out this note"
+        );
+    }
     let mut documents = manifests::all(namespace, &args)?;
-    if !args.offline {
-        let seen = look(cluster, namespace, &args).await?;
+    if let Some(seen) = seen {
         seen.notes.iter().for_each(|note| errln!("note: {note}"));
         if seen.edit_has_jobs && !args.aggregate_to_edit {
             errln!(

@@ -1,5 +1,6 @@
 //! An agent's settings from the command line: which runtime this machine has, and its own rules for registries.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -30,6 +31,7 @@ impl NodeArgs {
             max_layers: 4,
             max_disk: 100,
             bandwidth: None,
+            upload: None,
             keep_fetched: Span(Limits::default().keep_fetched),
             turn: Span(Limits::default().turn),
             registry_hosts: None,
@@ -37,6 +39,12 @@ impl NodeArgs {
             credential_provider_bin_dir: None,
         }
     }
+}
+
+/// All addresses of this machine. A socket for IPv6 takes IPv4 as well; some machines have none.
+pub(crate) fn any_address() -> IpAddr {
+    let six = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    if std::net::TcpListener::bind((six, 0)).is_ok() { six } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
 /// The settings of an agent whose spool and ledger, and layout if it has one, are below `home`.
@@ -92,11 +100,14 @@ pub(crate) async fn agent(
             layers,
             disk: args.max_disk,
             bandwidth: args.bandwidth.map(|amount| amount.0),
+            upload: args.upload.map(|amount| amount.0),
             keep_fetched: args.keep_fetched.0,
             turn: args.turn.0,
         },
         ledger: home.join("ledger.json"),
         node_labels: None,
+        node_ip: None,
+        peers: None,
         metrics: stoker_agent::Metrics::new(),
     })
 }

@@ -7,12 +7,12 @@ use kube::api::{Api, ListParams, PostParams};
 use kube::{Client, ResourceExt as _};
 use stoker_api::native::from_core::phase;
 use stoker_api::native::{
-    CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec, SecretRef,
+    CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec, SecretRef, SourceSpec,
 };
 use stoker_api::{PlainNode, Span};
 use stoker_core::{Stage, human};
 
-use crate::cli::{ClusterArgs, PolicyWord, PullArgs, WrongInput};
+use crate::cli::{ClusterArgs, PolicyWord, PullArgs, SourceWord, WrongInput};
 use crate::connect::connect;
 use crate::follow::{JobEnd, failures, follow};
 use crate::out::{errln, outln};
@@ -94,6 +94,11 @@ fn preheat(args: &PullArgs) -> Preheat {
                 PolicyWord::Always => PullPolicy::Always,
             },
             retries: args.retries,
+            source: match args.source {
+                SourceWord::Any => SourceSpec::Any,
+                SourceWord::PeersOnly => SourceSpec::PeersOnly,
+            },
+            upstream_copies: args.upstream_copies,
             ..PullSpec::default()
         },
         completion: CompletionSpec {

@@ -1,13 +1,16 @@
 //! The parts of the system as processes of their own, against any cluster.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::bail;
+use stoker_agent::PeerSettings;
+use stoker_core::pace::LINGER;
 use stoker_transfer::Platform;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{AgentArgs, ClusterArgs, ControllerArgs};
+use crate::cli::{AgentArgs, ClusterArgs, ControllerArgs, Switch};
 use crate::connect::connect;
 use crate::metrics::{MetricsServer, Numbers};
 use crate::{clock, node, up};
@@ -31,6 +34,7 @@ pub(crate) async fn controller(cluster: &ClusterArgs, args: ControllerArgs) -> a
         limits,
         identity,
         trust_one_witness,
+        peers: args.peers == Switch::On,
         handed_over,
         serve: args.serve.iter().copied().collect(),
         metrics,
@@ -43,7 +47,12 @@ pub(crate) async fn controller(cluster: &ClusterArgs, args: ControllerArgs) -> a
 pub(crate) async fn agent(cluster: &ClusterArgs, args: AgentArgs) -> anyhow::Result<ExitCode> {
     let client = connect(cluster).await?.client;
     let (platform, clock) = (Platform::host(), clock::system());
-    let settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
+    let mut settings = node::agent(&args.node, &args.data, &args.settings, &client, &platform, &clock).await?;
+    settings.peers = (args.peer_port > 0).then(|| PeerSettings {
+        listen: SocketAddr::new(node::any_address(), args.peer_port),
+        namespace: home(cluster),
+        linger: LINGER,
+    });
     let numbers = Numbers { controller: None, agents: Some(settings.metrics.clone()) };
     let servers = MetricsServer::bind_both(args.metrics, args.probes, &numbers).await?;
     let cancel = CancellationToken::new();

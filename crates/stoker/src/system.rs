@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -11,9 +11,11 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use kube::runtime::wait::await_condition;
 use serde_json::json;
+use stoker_agent::PeerSettings;
 use stoker_api::PlainNode;
 use stoker_api::native::NodeObject;
 use stoker_core::Clock;
+use stoker_core::pace::LINGER;
 use stoker_embedded as embedded;
 use stoker_runtime::Runtime;
 use stoker_transfer::Platform;
@@ -102,6 +104,7 @@ impl RunningSystem {
             // The data directory is locked: whoever held the lease before is gone.
             identity: "up".into(),
             trust_one_witness: false,
+            peers: true,
             handed_over: Default::default(),
             serve: Default::default(),
             metrics: counts,
@@ -119,6 +122,14 @@ impl RunningSystem {
             let home = data.join("nodes").join(&name);
             let mut agent = node::agent(&name, &home, &node, &client, &platform, &clock).await?;
             agent.node_labels = Some(node_labels(&name, &platform));
+            // All nodes are this machine: each agent has a port of its own.
+            let here = IpAddr::from(Ipv4Addr::LOCALHOST);
+            agent.node_ip = Some(here);
+            agent.peers = Some(PeerSettings {
+                listen: SocketAddr::new(here, 0),
+                namespace: stoker_api::NAMESPACE.into(),
+                linger: LINGER,
+            });
             agent.metrics = agent_counts.clone();
             system.nodes.push((name, agent.runtime.clone()));
             let cancel = system.cancel.clone();

@@ -38,10 +38,9 @@ pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<NodeRow
         // What a foreign node is ordered to do is known from its own object, without all terms: one that was asked before is written again here.
         let is_foreign = world.node(node).is_some_and(|node| node.foreign);
         let is_new = |order: &Order| !is_foreign || order.asked.as_millisecond() >= now.as_millisecond();
-        plan.orders.iter().any(|write| {
-            let serves =
-                |order: &Option<Order>| order.as_ref().is_some_and(|order| order.jobs.contains(id) && is_new(order));
-            &*write.node == node && write.changes.values().any(serves)
+        plan.orders.iter().filter(|write| &*write.node == node).any(|write| {
+            let mut orders = write.keys.iter().filter_map(|key| world.order(node, *key));
+            orders.any(|order| order.jobs.contains(id) && is_new(&order))
         })
     };
     let views = world.nodes(id, now).into_iter().map(|view| {

@@ -29,8 +29,9 @@ fn counters_stay_and_levels_go_with_their_agent() {
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::NotFound));
     two.attempt(&failed(Reason::Unresolved));
-    one.received(Received { registry: 70, mirror: 0 });
-    two.received(Received { registry: 10, mirror: 20 });
+    one.received(Received { registry: 70, mirror: 0, peer: 5 });
+    two.received(Received { registry: 10, mirror: 20, peer: 0 });
+    metrics.sent().inc_by(5);
     one.wrote(false);
     two.wrote(true);
     one.disk(Some(5_000));
@@ -47,7 +48,9 @@ fn counters_stay_and_levels_go_with_their_agent() {
     ];
     let rest = [
         r#"received_bytes_total{source="mirror"} 20"#,
+        r#"received_bytes_total{source="peer"} 5"#,
         r#"received_bytes_total{source="registry"} 80"#,
+        "sent_bytes_total 5",
         r#"status_writes_total{result="failed"} 1"#,
         r#"status_writes_total{result="succeeded"} 1"#,
     ];

@@ -194,7 +194,7 @@ impl PullTools {
         }
         drop(growing);
         if hand.is_last() {
-            self.spool.release(layer.digest()).await.map_err(transfer_failure)?;
+            self.guard.leftovers.release(layer.digest()).await.map_err(transfer_failure)?;
         }
         Ok(())
     }

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use stoker_core::model::{Bytes, Key, Order, Report, after};
+use stoker_api::native::from_core::Tickets;
+use stoker_core::model::{Bytes, Key, Order, PEERS, Report, after};
 use stoker_core::step::{self, Able, Action, Failure, Step, Task, TaskState};
-use stoker_transfer::limit::Pace;
+use stoker_transfer::peer::PeerWays;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
 use crate::leftovers::Leftovers;
 use crate::meter::Meter;
 use crate::metrics::AgentCounts;
-use crate::pull::{PullTools, Success};
+use crate::pull::{PullTools, Success, Supply};
 use crate::pulls::LeftBehind;
 use crate::settings::Limits;
 use crate::starts::Starts;
@@ -25,13 +26,14 @@ use upkeep::Upkeep;
 
 mod begin;
 mod end;
+mod follow;
 mod upkeep;
 
 /// An attempt under way.
 struct RunningAttempt {
     meter: Meter,
-    /// Its limit, which an edit of its jobs may change.
-    pace: Arc<Pace>,
+    /// How its bytes come, which an edit of its order may change.
+    supply: Supply,
     /// What earlier attempts at the same order had received.
     earlier: Bytes,
     /// The order as it began with it.
@@ -50,6 +52,10 @@ pub(super) struct Attempts {
     salt: u64,
     tasks: BTreeMap<Key, Task>,
     running: BTreeMap<Key, RunningAttempt>,
+    /// Where orders read from: one for all attempts at an order, because a fetch that others follow outlives an attempt.
+    ways: BTreeMap<Key, PeerWays>,
+    /// What this node shows to the nodes that the orders name.
+    tickets: Tickets,
     /// Those that run, and those that were stopped and are still ending.
     spawned: JoinSet<Result<Success, Failure>>,
     /// How long attempts that gave their places to others had been at work.
@@ -100,6 +106,8 @@ impl Attempts {
             counts,
             tasks,
             running: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            tickets: Tickets::new(),
             spawned: JoinSet::new(),
             worked: BTreeMap::new(),
             starts,
@@ -126,17 +134,6 @@ impl Attempts {
             self.tasks.entry(*key).or_insert_with(|| step::adopt(report.clone(), now));
         }
         self.upkeep.broom.call();
-    }
-
-    /// Attempts under way follow what changed in their orders.
-    pub(super) fn follow(&mut self, orders: &BTreeMap<Key, Order>) {
-        for (key, running) in &self.running {
-            let Some(order) = orders.get(key) else { continue };
-            running.pace.set(order.terms.pull.bandwidth);
-            if let Some(task) = self.tasks.get(key).and_then(|task| step::rejoin(&running.began, order, task)) {
-                self.tasks.insert(*key, task);
-            }
-        }
     }
 
     /// Brings all reports up to date.
@@ -168,7 +165,13 @@ impl Attempts {
 
     /// What to do next. What begins is counted: the ledger has the count before [`Self::perform`] begins it.
     pub(super) fn step(&mut self, orders: &BTreeMap<Key, Order>, now: Timestamp) -> Step {
-        self.able.turn = if self.tools.pulls_by_itself() { step::LONG_TURN } else { self.turn };
+        let by_itself = self.tools.pulls_by_itself();
+        self.able.turn = if by_itself { step::LONG_TURN } else { self.turn };
+        // A runtime that pulls by itself cannot be kept from the registry: that is said better by the attempt.
+        match by_itself || self.tools.peers.is_some() {
+            true => self.able.features.insert(PEERS.into()),
+            false => self.able.features.remove(PEERS),
+        };
         let step = step::step(orders, &self.tasks, &self.able, now);
         for action in &step.actions {
             if let Action::Start { key, .. } = action
@@ -232,7 +235,9 @@ impl Attempts {
                     tracing::info!(node = self.node, order = %key, "the order was taken back, its pull stops");
                 }
                 let task = self.tasks.remove(&key)?;
-                let left = LeftBehind { since: now, bytes: task.report.bytes.upstream };
+                self.ways.remove(&key);
+                let Bytes { upstream, peers, .. } = task.report.bytes;
+                let left = LeftBehind { since: now, bytes: upstream.saturating_add(peers) };
                 self.leftovers().pulls.leave(&key.to_string(), left);
                 return (task.state == TaskState::Ended).then_some((key, task.report));
             }
@@ -245,6 +250,7 @@ impl Attempts {
         self.starts.ended(key);
         let running = self.running.remove(&key)?;
         running.abort.abort();
+        running.supply.close();
         Some(running)
     }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kube::ResourceExt as _;
+use stoker_api::native::from_core::Tickets;
 use stoker_api::native::{NodeObject, SealedLogin};
 use stoker_core::model::{Bytes, Key, LoginId, Order, Phase, Report};
 use stoker_core::step::Task;
@@ -25,6 +26,8 @@ pub(super) struct Bookkeeping {
     /// The object that the orders are from.
     source: ObjectVersion,
     orders: BTreeMap<Key, Order>,
+    /// What this node shows to the nodes that the orders name.
+    tickets: Tickets,
     /// The logins that the orders name, for the attempts that open them.
     sealed: Sender<Sealed>,
 }
@@ -34,11 +37,16 @@ impl Bookkeeping {
     pub(super) fn recover(path: PathBuf, written: Ledger) -> (Self, Receiver<Sealed>) {
         let (sealed, receiver) = watch::channel(Arc::new(written.logins.clone()));
         let (source, orders) = ((written.uid.clone(), written.generation), written.orders.clone());
-        (Self { path, written, source, orders, sealed }, receiver)
+        let tickets = written.tickets.clone();
+        (Self { path, written, source, orders, tickets, sealed }, receiver)
     }
 
     pub(super) fn orders(&self) -> &BTreeMap<Key, Order> {
         &self.orders
+    }
+
+    pub(super) fn tickets(&self) -> &Tickets {
+        &self.tickets
     }
 
     /// Whether the orders of this object may be taken: an older generation of the same object is refused.
@@ -68,8 +76,13 @@ impl Bookkeeping {
     }
 
     /// These are the orders now.
-    pub(super) fn set(&mut self, orders: BTreeMap<Key, Order>, logins: BTreeMap<LoginId, SealedLogin>) {
-        self.orders = orders;
+    pub(super) fn set(
+        &mut self,
+        orders: BTreeMap<Key, Order>,
+        tickets: Tickets,
+        logins: BTreeMap<LoginId, SealedLogin>,
+    ) {
+        (self.orders, self.tickets) = (orders, tickets);
         self.sealed.send_if_modified(|sealed| {
             let changed = **sealed != logins;
             *sealed = Arc::new(logins);
@@ -80,6 +93,7 @@ impl Bookkeeping {
     /// The object is gone, and with it all orders.
     pub(super) fn forget(&mut self) {
         self.orders.clear();
+        self.tickets.clear();
         self.sealed.send_replace(Sealed::default());
     }
 
@@ -96,8 +110,10 @@ impl Bookkeeping {
     /// Writes the file where it is out of date. A disk that refuses is said; the work goes on.
     pub(super) async fn note(&mut self, tasks: &BTreeMap<Key, Task>, starts: &Starts) {
         let (uid, generation) = self.source.clone();
-        let (orders, logins) = (self.orders.clone(), self.sealed.borrow().as_ref().clone());
-        let ledger = Ledger { uid, generation, orders, logins, reports: durable(tasks), starts: starts.clone() };
+        let (orders, tickets) = (self.orders.clone(), self.tickets.clone());
+        let logins = self.sealed.borrow().as_ref().clone();
+        let ledger =
+            Ledger { uid, generation, orders, tickets, logins, reports: durable(tasks), starts: starts.clone() };
         if ledger == self.written {
             return;
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use stoker_api::native::PeerInfo;
 use stoker_api::native::from_core::Saying;
 use stoker_core::model::{Key, Order, Report, after};
 use stoker_core::step::Task;
@@ -28,6 +29,8 @@ pub(super) struct Reporting {
     adopted: bool,
     /// Whether the API server knows what agent this is.
     introduced: bool,
+    /// What it was told about reading images from this node.
+    peer: Option<PeerInfo>,
     /// After a failed write, not before this time.
     quiet_until: Option<Timestamp>,
     pause: Duration,
@@ -44,6 +47,7 @@ impl Reporting {
             kept: KeptReports::default(),
             adopted: false,
             introduced: false,
+            peer: None,
             quiet_until: None,
             pause: Duration::ZERO,
             writing: JoinSet::new(),
@@ -55,9 +59,10 @@ impl Reporting {
         self.adopted
     }
 
-    /// Whether the next write has to say what agent this is.
-    pub(super) fn must_introduce(&self) -> bool {
-        !self.introduced
+    /// Whether the next write has to say what agent this is. That it became faster or slower is said along with something else, and is no
+    /// reason to write.
+    pub(super) fn must_introduce(&self, peer: Option<&PeerInfo>) -> bool {
+        !self.introduced || self.peer.as_ref() != peer
     }
 
     /// Takes up what an earlier life of this agent has said.
@@ -134,7 +139,9 @@ impl Reporting {
     pub(super) fn written(&mut self, WriteOutcome { said, problem }: WriteOutcome, now: Timestamp) {
         self.counts.wrote(problem.is_none());
         self.said.acknowledge(&said);
-        self.introduced |= said.agent.is_some();
+        if let Some(agent) = said.agent {
+            (self.introduced, self.peer) = (true, agent.peer);
+        }
         match problem {
             None => (self.quiet_until, self.pause) = (None, Duration::ZERO),
             Some(problem) => {

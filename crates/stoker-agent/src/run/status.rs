@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kube::api::{Api, Patch, PatchParams};
 use stoker_api::Write;
 use stoker_api::native::from_core::{self, Saying};
-use stoker_api::native::{AgentInfo, Disk, NodeObject};
+use stoker_api::native::{AgentInfo, Disk, NodeObject, PeerInfo};
 use stoker_runtime::Runtime;
 
 use super::PATIENCE;
@@ -38,7 +38,7 @@ impl StatusWriter {
     }
 
     /// What agent this is.
-    pub(super) fn introduction(&self) -> AgentInfo {
+    pub(super) fn introduction(&self, peer: Option<PeerInfo>) -> AgentInfo {
         AgentInfo {
             version: env!("CARGO_PKG_VERSION").into(),
             runtime: self.runtime.describe(),
@@ -46,6 +46,7 @@ impl StatusWriter {
             platform: self.platform.clone(),
             features: self.features.iter().cloned().collect(),
             key: Some(self.key.clone()),
+            peer,
         }
     }
 

@@ -6,13 +6,14 @@ use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Map, Value, json};
-use stoker_core::model::{self, Ask, Key, LoginId, Order, Report, Terms};
+use stoker_core::model::{self, Ask, Key, LoginId, Order, Origin, PeerPast, Report, Terms};
 use stoker_core::rollup::{Outcome, RefusedOrder, Stage};
 use stoker_core::{Reason, SecretTrouble, World, human, text};
 
 use super::{
     AgentInfo, Condition, Disk, NodeFailure, NodePreheat, Preheat, PreheatSpec, PreheatStatus, PullPolicy, SealedLogin,
-    SecretProblem, WaitingFor, WireAsk, WireBytes, WireOrder, WirePhase, WirePin, WireReport, WireSandbox,
+    SecretProblem, SourceSpec, WaitingFor, WireAsk, WireBytes, WireOrder, WirePast, WirePeer, WirePhase, WirePin,
+    WireReport, WireSandbox,
 };
 use crate::amount::Amount;
 use crate::dialect::{part, project_job, project_unreadable};
@@ -241,14 +242,26 @@ fn node_target(node: &str) -> Target {
 /// Changes of a node's logins; `None` takes one away.
 pub type LoginChanges = BTreeMap<LoginId, Option<SealedLogin>>;
 
-/// The patch of a node's orders, with the logins that they name; `None` takes one away. The epoch is that of the controller that
-/// writes.
-pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>, logins: &LoginChanges, epoch: i64) -> Write {
+/// What a node shows to those that it reads from, by the order that names them.
+pub type Tickets = BTreeMap<Key, String>;
+
+/// The patch of a node's orders, with the logins that they name and the tickets for their peers; `None` takes one away. An order with
+/// peers and without a new ticket keeps the one that it has. The epoch is that of the controller that writes.
+pub fn orders(
+    node: &str,
+    changes: &BTreeMap<Key, Option<Order>>,
+    logins: &LoginChanges,
+    tickets: &Tickets,
+    epoch: i64,
+) -> Write {
     let orders = changes.iter().map(|(key, order)| {
-        let mut order = order.as_ref().map_or(Value::Null, wire_order);
+        let mut order = order.as_ref().map_or(Value::Null, |order| wire_order(order, tickets.get(key)));
         // What an earlier version wrote stays for agents of that version, until the order has sealed logins.
         if let Some(fields) = order.as_object_mut().filter(|fields| fields.get("logins") != Some(&json!([]))) {
             fields.insert("secrets".into(), Value::Null);
+        }
+        if let Some(fields) = order.as_object_mut().filter(|fields| fields.get("peers") != Some(&json!([]))) {
+            fields.retain(|name, value| name != "ticket" || !value.is_null());
         }
         (key.to_string(), order)
     });
@@ -261,21 +274,24 @@ pub fn orders(node: &str, changes: &BTreeMap<Key, Option<Order>>, logins: &Login
     Write::Patch(node_target(node), json!({ "spec": spec }))
 }
 
-/// Orders, logins and reports as a NodePreheat holds them: what an agent keeps on disk.
+/// Orders, tickets, logins and reports as a NodePreheat holds them: what an agent keeps on disk.
 pub fn node_preheat(
     orders: &BTreeMap<Key, Order>,
+    tickets: &Tickets,
     logins: &BTreeMap<LoginId, SealedLogin>,
     reports: &BTreeMap<Key, Report>,
 ) -> Value {
     let logins: Map<String, Value> = logins.iter().map(|(id, login)| (id.to_string(), json!(login))).collect();
-    let orders: Map<String, Value> = orders.iter().map(|(key, order)| (key.to_string(), wire_order(order))).collect();
+    let orders = orders.iter().map(|(key, order)| (key.to_string(), wire_order(order, tickets.get(key))));
+    let orders: Map<String, Value> = orders.collect();
     let reports: Map<String, Value> =
         reports.iter().map(|(key, report)| (key.to_string(), wire_report(report))).collect();
     json!({ "spec": { "orders": orders, "logins": logins }, "status": { "reports": reports } })
 }
 
-fn wire_order(order: &Order) -> Value {
-    let Order { image, jobs, asked, ask, hold, terms, .. } = order;
+fn wire_order(order: &Order, ticket: Option<&String>) -> Value {
+    let Order { image, jobs, asked, ask, hold, terms, needs: _, upstream, peers, expect, past } = order;
+    let PeerPast { lists, seed, out } = *past;
     let Terms { pull, logins, progress } = terms;
     json!(WireOrder {
         image: image.clone(),
@@ -301,7 +317,19 @@ fn wire_order(order: &Order) -> Value {
         logins: logins.iter().map(ToString::to_string).collect(),
         secrets: Vec::new(),
         needs: order.features().map(str::to_string).collect(),
+        upstream: Some(false).filter(|_| !upstream),
+        peers: peers.iter().map(wire_peer).collect(),
+        ticket: ticket.cloned(),
+        expect: expect.map(|bytes| bytes.min(i64::MAX.unsigned_abs())),
+        past: (*past != PeerPast::default()).then_some(WirePast { lists, seed, out }),
+        source: (pull.source == model::PullSource::PeersOnly).then_some(SourceSpec::PeersOnly),
+        upstream_copies: pull.upstream_copies,
     })
+}
+
+fn wire_peer(peer: &model::PeerRef) -> WirePeer {
+    let model::PeerRef { node, address, key, far } = peer;
+    WirePeer { node: node.to_string(), address: address.to_string(), key: key.to_string(), far: *far }
 }
 
 fn pairs(map: &BTreeMap<String, String>) -> Vec<String> {
@@ -351,6 +379,11 @@ fn wire_report(report: &Report) -> Value {
         pin: report.pin.as_ref().map(wire_pin),
         present: report.present.then_some(true),
         bytes: bytes(report.bytes),
+        from: report.from.as_ref().and_then(|from| match from {
+            Origin::Peer(node) => Some(node.to_string()),
+            Origin::Upstream => None,
+        }),
+        bad: report.bad.iter().take(model::MOST_PEERS).map(ToString::to_string).collect(),
         attempt: report.attempt,
         reason: report.reason.map(|reason| reason.to_string()),
         message: Some(report.message.clone()).filter(|message| !message.is_empty()),
@@ -366,9 +399,10 @@ fn wire_pin(pin: &model::Pin) -> WirePin {
 }
 
 /// An integer of the API server has 63 bits. It refuses a whole write in which one number has more.
-fn bytes(model::Bytes { total, done, upstream, peers }: model::Bytes) -> WireBytes {
-    let [total, done, upstream, peers] = [total, done, upstream, peers].map(|bytes| bytes.min(i64::MAX.unsigned_abs()));
-    WireBytes { total, done, upstream, peers }
+fn bytes(model::Bytes { total, done, upstream, peers, mirrors }: model::Bytes) -> WireBytes {
+    let all = [total, done, upstream, peers, mirrors].map(|bytes| bytes.min(i64::MAX.unsigned_abs()));
+    let [total, done, upstream, peers, mirrors] = all;
+    WireBytes { total, done, upstream, peers, mirrors }
 }
 
 #[cfg(test)]
@@ -426,8 +460,8 @@ mod tests {
     fn no_number_is_larger_than_the_api_server_takes() {
         let most = i64::MAX.unsigned_abs();
         for (there, said) in [(0, 0), (most, most), (most + 1, most), (u64::MAX, most)] {
-            let wire = bytes(model::Bytes { total: there, done: there, upstream: there, peers: there });
-            assert_eq!([wire.total, wire.done, wire.upstream, wire.peers], [said; 4]);
+            let wire = bytes(model::Bytes { total: there, done: there, upstream: there, peers: there, mirrors: there });
+            assert_eq!([wire.total, wire.done, wire.upstream, wire.peers, wire.mirrors], [said; 5]);
             let disk = crate::native::Disk::new(there, there);
             assert_eq!((disk.total, disk.free), (said, said));
         }

@@ -13,7 +13,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use stoker_core::model::{Key, LoginId, Order, Report};
 
-use super::{AgentInfo, NodePreheat, SealedLogin, WireOrder, WireReport, to_core};
+use super::from_core::Tickets;
+use super::{AgentInfo, NodePreheat, PeerInfo, SealedLogin, WireOrder, WireReport, to_core};
 use crate::amount::Amount;
 use crate::any_object::is_read_of;
 
@@ -27,8 +28,12 @@ pub struct NodeObject {
     pub epoch: i64,
     /// The limit of all transfers of the node together, in bytes a second; or why it cannot be read.
     pub bandwidth: Result<Option<u64>, String>,
+    /// The limit of what the node sends to others, in bytes a second; or why it cannot be read.
+    pub upload: Result<Option<u64>, String>,
     /// Its orders.
     pub orders: BTreeMap<Key, Order>,
+    /// What it shows to the peers that they name.
+    pub tickets: Tickets,
     /// The logins that they name.
     pub logins: BTreeMap<LoginId, SealedLogin>,
     /// Whether an order names copies of Secrets, as earlier versions made them.
@@ -41,6 +46,8 @@ pub struct NodeObject {
     pub features: BTreeSet<String>,
     /// The key of its agent, to which logins are sealed.
     pub key: Option<String>,
+    /// How other nodes read from it, where its agent serves.
+    pub peer: Option<PeerInfo>,
     /// A sentence for each entry that cannot be read.
     pub broken: Vec<String>,
 }
@@ -78,6 +85,7 @@ struct Spec {
     #[serde(default)]
     epoch: i64,
     bandwidth: Option<Value>,
+    upload: Option<Value>,
     #[serde(default)]
     orders: Entries<WireOrder>,
     #[serde(default)]
@@ -98,11 +106,16 @@ impl From<NodePreheatText> for NodeObject {
         let mut problem = |what: &str, problem: String| {
             broken.push(format!("NodePreheat {} {what}: {problem}", name.as_deref().unwrap_or_default()));
         };
-        let bandwidth = bandwidth(spec.bandwidth);
+        let (bandwidth, upload) = (limit("bandwidth", spec.bandwidth), limit("upload", spec.upload));
         let copies = |(_, order): &(String, Result<WireOrder, String>)| {
             order.as_ref().is_ok_and(|order| !order.secrets.is_empty())
         };
         let names_copies = spec.orders.0.iter().any(copies);
+        let tickets = spec.orders.0.iter().filter_map(|(key, order)| {
+            let ticket = order.as_ref().ok()?.ticket.as_ref()?;
+            Some((key.parse().ok()?, ticket.clone())).filter(|_| ticket.len() <= WireOrder::LONGEST_TICKET)
+        });
+        let tickets = tickets.collect();
         let orders = spec.orders.read("spec.orders", to_core::order, &mut problem);
         let logins = spec.logins.0.into_iter().filter_map(|(id, login)| match login {
             Ok(login) if login.is_bounded() => Some((LoginId::new(&id), login)),
@@ -122,30 +135,35 @@ impl From<NodePreheatText> for NodeObject {
         let features = features.filter_map(Value::as_str).map(str::to_string).collect();
         let key = agent.get("key").and_then(Value::as_str).filter(|key| key.len() <= AgentInfo::LONGEST_KEY);
         let key = key.map(str::to_string);
+        let peer: Option<PeerInfo> = agent.get("peer").and_then(|peer| PeerInfo::deserialize(peer).ok());
+        let peer = peer.filter(|peer| peer.port > 0 && peer.key.len() <= PeerInfo::LONGEST_KEY);
         let metadata = ObjectMeta { name, uid, resource_version, generation, ..ObjectMeta::default() };
         Self {
             metadata,
             epoch: spec.epoch,
             bandwidth,
+            upload,
             orders,
+            tickets,
             logins,
             names_copies,
             reports,
             introduced,
             features,
             key,
+            peer,
             broken,
         }
     }
 }
 
-fn bandwidth(value: Option<Value>) -> Result<Option<u64>, String> {
+fn limit(field: &str, value: Option<Value>) -> Result<Option<u64>, String> {
     match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => {
             text.parse::<Amount>().map(|amount| Some(amount.0)).map_err(|problem| problem.to_string())
         }
-        Some(_) => Err("spec.bandwidth is not a text such as 20Mi".into()),
+        Some(_) => Err(format!("spec.{field} is not a text such as 20Mi")),
     }
 }
 

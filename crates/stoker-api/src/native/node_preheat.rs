@@ -8,9 +8,9 @@ use kube_derive::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use stoker_core::human;
-use stoker_core::model::Sandbox;
+use stoker_core::model::{MOST_PEERS, Sandbox};
 
-use super::preheat::PullPolicy;
+use super::preheat::{PullPolicy, SourceSpec};
 use crate::amount::Amount;
 use crate::span::Span;
 
@@ -48,10 +48,12 @@ pub struct NodePreheatSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i64")]
     pub epoch: Option<i64>,
-    /// The most bytes a second that the node may receive for all its orders together, such as 20Mi; the one field here
-    /// that is for people to write.
+    /// The most bytes a second that the node may receive for all its orders together, such as 20Mi; for people to write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<Amount>,
+    /// The most bytes a second that the node sends to other nodes that read images from it, such as 20Mi; for people to write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload: Option<Amount>,
     /// The orders by key.
     #[serde(default)]
     pub orders: BTreeMap<String, WireOrder>,
@@ -130,10 +132,72 @@ pub struct WireOrder {
     /// Written by earlier versions: Secrets in Stoker's namespace with logins. Agents of this version do not read it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
-    /// Features that the agent must have: `look` and `resolve` for the asks of these names, `sealed` for logins.
+    /// Features that the agent must have: `look` and `resolve` for the asks of these names, `sealed` for logins, `peers` where the image
+    /// comes from other nodes.
     #[serde(default)]
     #[schemars(length(max = 64), inner(length(max = 64)))]
     pub needs: Vec<String>,
+    /// Whether the node may ask the registry for the image; none, as older controllers write it, means yes.
+    #[serde(default)]
+    pub upstream: Option<bool>,
+    /// The nodes that it may read the image from, in the order in which they are tried.
+    #[serde(default)]
+    #[schemars(length(max = MOST_PEERS))]
+    pub peers: Vec<WirePeer>,
+    /// What the node shows to these: the controller's signature under the image and this node's key.
+    #[serde(default)]
+    #[schemars(length(max = WireOrder::LONGEST_TICKET))]
+    pub ticket: Option<String>,
+    /// The bytes a second that other nodes of the peer group get.
+    #[serde(default)]
+    #[schemars(with = "Option<i64>")]
+    pub expect: Option<u64>,
+    /// What the plan remembers of this ask; agents do not look at it.
+    #[serde(default)]
+    pub past: Option<WirePast>,
+    /// Where the jobs let the image come from; none means Any.
+    #[serde(default)]
+    pub source: Option<SourceSpec>,
+    /// How many nodes of a peer group may fetch the image from the registry, where a job promises that.
+    #[serde(default, rename = "upstreamCopies")]
+    pub upstream_copies: Option<u32>,
+}
+
+impl WireOrder {
+    /// The longest ticket.
+    pub const LONGEST_TICKET: usize = 256;
+}
+
+/// A node that an order may read from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WirePeer {
+    /// Which node.
+    #[schemars(length(max = 253))]
+    pub node: String,
+    /// Where its agent serves, as address:port.
+    #[schemars(length(max = 64))]
+    pub address: String,
+    /// The key that its agent must prove to have: ed25519, in base64.
+    #[schemars(length(max = PeerInfo::LONGEST_KEY))]
+    pub key: String,
+    /// Whether it is in another zone.
+    #[serde(default)]
+    pub far: bool,
+}
+
+/// What one ask has been through with its peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WirePast {
+    /// How many times its list of peers was replaced.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 255))]
+    pub lists: u8,
+    /// It fetched from the registry and did not get on.
+    #[serde(default)]
+    pub seed: bool,
+    /// It is much slower than its source: nobody reads from it.
+    #[serde(default)]
+    pub out: bool,
 }
 
 /// What an order asks of a node.
@@ -213,9 +277,39 @@ pub struct AgentInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = AgentInfo::LONGEST_KEY))]
     pub key: Option<String>,
+    /// How other nodes read images from this one; none where it serves nobody.
+    #[serde(default)]
+    pub peer: Option<PeerInfo>,
 }
 
 impl AgentInfo {
+    /// The length of a key.
+    pub const LONGEST_KEY: usize = 44;
+}
+
+/// How other nodes read images from this one. They find its address in the Node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PeerInfo {
+    /// The port on which its agent serves.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: u16,
+    /// The key that its agent proves to have: ed25519, in base64.
+    #[schemars(length(max = PeerInfo::LONGEST_KEY))]
+    pub key: String,
+    /// Whether the blobs of an image stay after it was unpacked. If not, they are served for five minutes.
+    #[serde(default)]
+    pub keeps: bool,
+    /// The bytes a second that it received in its best recent pull; a power of two.
+    #[serde(default)]
+    #[schemars(with = "Option<i64>")]
+    pub rate: Option<u64>,
+    /// The bytes a second that it sent at best, or may send; a power of two.
+    #[serde(default)]
+    #[schemars(with = "Option<i64>")]
+    pub sent: Option<u64>,
+}
+
+impl PeerInfo {
     /// The length of a key.
     pub const LONGEST_KEY: usize = 44;
 }
@@ -268,6 +362,14 @@ pub struct WireReport {
     /// Byte counts.
     #[serde(default)]
     pub bytes: WireBytes,
+    /// Where its bytes come from, or came from last: the name of a node, or none for the registry and its mirrors.
+    #[serde(default)]
+    #[schemars(length(max = 253))]
+    pub from: Option<String>,
+    /// Nodes that could not serve it, of those that the order names.
+    #[serde(default)]
+    #[schemars(length(max = MOST_PEERS), inner(length(max = 253)))]
+    pub bad: Vec<String>,
     /// Which attempt, counted from 1.
     pub attempt: u32,
     /// Why it failed, in a word.
@@ -322,8 +424,16 @@ pub struct WireBytes {
     #[serde(default)]
     #[schemars(with = "i64")]
     pub upstream: u64,
-    /// How much was received from peers.
+    /// How much was received from other nodes.
     #[serde(default)]
     #[schemars(with = "i64")]
     pub peers: u64,
+    /// How much of `upstream` was received from mirrors.
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    #[schemars(with = "i64")]
+    pub mirrors: u64,
+}
+
+fn is_nothing(bytes: &u64) -> bool {
+    *bytes == 0
 }

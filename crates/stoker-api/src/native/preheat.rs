@@ -154,6 +154,11 @@ fn is_zero(number: &i32) -> bool {
 
 /// How a node pulls an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.upstreamCopies) || self.source == 'Any'",
+    "message": "upstreamCopies goes with source Any: with PeersOnly no node fetches from the registry",
+}]))]
 pub struct PullSpec {
     /// IfNotPresent: a node that has the tag is done. Always: the registry is asked which digest it means now.
     #[serde(default)]
@@ -169,6 +174,15 @@ pub struct PullSpec {
     #[serde(default = "three")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: i32,
+    /// Any: from the registry and its mirrors, and from other nodes where nodes read from each other. PeersOnly: from other nodes alone.
+    /// The registry is then asked what a tag means, and nothing is fetched from it.
+    #[serde(default)]
+    pub source: SourceSpec,
+    /// How many nodes of a peer group may fetch an image from the registry; all others read it from these. A promise: nodes wait rather
+    /// than break it. If not given, one node does, and another one where a node finds no other way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 5000))]
+    pub upstream_copies: Option<i32>,
     /// What a container runtime that pulls by itself is told about the pod that the images are for.
     #[serde(default, skip_serializing_if = "SandboxSpec::is_empty")]
     #[schemars(schema_with = "bounded_sandbox")]
@@ -181,6 +195,8 @@ impl Default for PullSpec {
             policy: PullPolicy::default(),
             timeout: ten_minutes(),
             retries: three(),
+            source: SourceSpec::default(),
+            upstream_copies: None,
             sandbox: SandboxSpec::default(),
         }
     }
@@ -242,6 +258,16 @@ pub enum PullPolicy {
     IfNotPresent,
     /// The registry is asked; a digest that is there is not fetched again.
     Always,
+}
+
+/// Where the bytes of an image may come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SourceSpec {
+    /// The registry, its mirrors and other nodes.
+    #[default]
+    Any,
+    /// Other nodes alone.
+    PeersOnly,
 }
 
 /// When a Preheat is over.

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use kube_core::dynamic::DynamicObject;
 use stoker_core::model::{
-    self, Ask, Completion, Empty, Job, JobId, LoginId, Order, Pull, Report, Sandbox, SecretId, Terms, Unreachable,
-    Words,
+    self, Ask, Completion, Empty, Job, JobId, LoginId, Order, PeerKey, PeerPast, PeerRef, Pull, Report, Sandbox,
+    SecretId, Terms, Unreachable, Words,
 };
 use stoker_core::reason::Reason;
 use stoker_core::rollup::{FailedNode, SecretTrouble};
 use stoker_core::text;
 
 use super::{
-    CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, WireAsk, WireBytes, WireOrder,
-    WirePhase, WirePin, WireReport,
+    CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, SourceSpec, WireAsk, WireBytes,
+    WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport,
 };
 use crate::dialect::{NotReadable, Summary, created, job_kinds, part, status_or_why};
 use crate::share::Share;
@@ -57,6 +57,9 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     let generation = object.metadata.generation.unwrap_or_default();
     // An edited Preheat that had ended begins again: its status speaks of an older generation.
     let current = status.observed_generation == generation;
+    if let Some(problem) = spec.nodes.selector.as_ref().and_then(labels::problem) {
+        return Err(NotReadable::new(object, "spec.nodes.selector", &problem));
+    }
     let completion = &spec.completion;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     Ok(Job {
@@ -82,8 +85,8 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             bandwidth: spec.pace.bandwidth.map(|bandwidth| bandwidth.0),
             priority: spec.pace.priority,
             sandbox: sandbox(object, "spec.pull.sandbox", spec.pull.sandbox)?,
-            source: Default::default(),
-            upstream_copies: None,
+            source: source(spec.pull.source),
+            upstream_copies: spec.pull.upstream_copies.map(|copies| u32::try_from(copies).unwrap_or(0)),
         },
         completion: match completion.mode {
             CompletionMode::Once => Completion::Once {
@@ -152,9 +155,11 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
         bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
         priority: wire.priority.unwrap_or_default(),
         sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
-        source: Default::default(),
-        upstream_copies: None,
+        source: wire.source.map(source).unwrap_or_default(),
+        upstream_copies: wire.upstream_copies,
     };
+    let upstream = wire.upstream != Some(false);
+    let peers = wire.peers.into_iter().map(peer).collect::<Result<Vec<_>, String>>()?;
     let logins: Vec<LoginId> = wire.logins.iter().map(|name| LoginId::new(name)).collect();
     let mut needs: BTreeSet<String> = wire.needs.into_iter().collect();
     let ask = match wire.ask {
@@ -169,9 +174,28 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
     if !logins.is_empty() {
         needs.remove(model::SEALED);
     }
+    if !upstream || !peers.is_empty() {
+        needs.remove(model::PEERS);
+    }
     let terms = Terms { pull, logins, progress: wire.progress.0 };
     let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);
-    Ok(Order { hold: wire.hold, needs, ..order })
+    let WirePast { lists, seed, out } = wire.past.unwrap_or_default();
+    let past = PeerPast { lists, seed, out };
+    Ok(Order { hold: wire.hold, needs, upstream, peers, expect: wire.expect, past, ..order })
+}
+
+fn source(source: SourceSpec) -> model::PullSource {
+    match source {
+        SourceSpec::Any => model::PullSource::Any,
+        SourceSpec::PeersOnly => model::PullSource::PeersOnly,
+    }
+}
+
+/// A node that an order may read from.
+fn peer(wire: WirePeer) -> Result<PeerRef, String> {
+    let WirePeer { node, address, key, far } = wire;
+    let address = address.parse().map_err(|_| format!("the address {address:?} of peer {node} is not address:port"))?;
+    Ok(PeerRef { node: node.into(), address, key: PeerKey::new(&key), far })
 }
 
 /// Jobs as they are written today, and as they were before they had groups.
@@ -228,8 +252,8 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
             .filter(|pin| stoker_core::reference::is_digest(&pin.digest)),
         present: wire.present == Some(true),
         bytes: bytes(wire.bytes),
-        from: None,
-        bad: Vec::new(),
+        from: wire.from.map(|node| model::Origin::Peer(node.into())),
+        bad: wire.bad.into_iter().take(model::MOST_PEERS).map(Into::into).collect(),
         attempt: wire.attempt,
         // A newer agent may have reasons that this version does not know.
         reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),
@@ -246,8 +270,8 @@ fn pin(wire: WirePin) -> model::Pin {
     model::Pin { asked: wire.asked, digest: wire.digest, alone: wire.alone }
 }
 
-fn bytes(WireBytes { total, done, upstream, peers }: WireBytes) -> model::Bytes {
-    model::Bytes { total, done, upstream, peers }
+fn bytes(WireBytes { total, done, upstream, peers, mirrors }: WireBytes) -> model::Bytes {
+    model::Bytes { total, done, upstream, peers, mirrors }
 }
 
 #[cfg(test)]

@@ -161,6 +161,31 @@ impl Kept {
     }
 }
 
+/// An object of a query, cut down to what the View keeps of it, and which state of which object that is. Whoever reads objects makes it at
+/// once: as JSON values a NodeImage with 20 tags takes tens of kilobytes, and many objects may wait for the controller's loop.
+#[derive(Clone, Debug)]
+pub struct SeenRow {
+    /// The namespace and name of the object.
+    pub name: ObjectName,
+    /// The uid of the object.
+    pub uid: String,
+    /// The version of the object; later ones are greater.
+    pub version: u64,
+    /// None where the object is of no interest.
+    pub(super) kept: Option<Kept>,
+}
+
+impl SeenRow {
+    /// What is kept of an object of this query.
+    pub fn of(query: &Query, object: DynamicObject) -> Self {
+        let meta = &object.metadata;
+        let name = (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
+        let uid = meta.uid.clone().unwrap_or_default();
+        let version = meta.resource_version.as_ref().and_then(|version| version.parse().ok()).unwrap_or_default();
+        Self { name, uid, version, kept: Kept::of(query, object) }
+    }
+}
+
 /// How far a query is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Heard {

@@ -286,8 +286,8 @@ impl Cluster {
 
     /// The controller hears it.
     fn tell(&mut self, input: Input) {
-        if let Input::Row(_, Fact::There(object, _)) = &input {
-            self.laws.told(object, self.last_write);
+        if let Input::Row(_, Fact::There(row, _)) = &input {
+            self.laws.told(&row.uid, self.last_write);
         }
         self.shell.hear(input);
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use kube::api::DynamicObject;
-use stoker_api::view::{ObjectName, Query};
+use stoker_api::view::{ObjectName, Query, SeenRow};
 use stoker_api::{job_kinds, node};
 use stoker_testbed::paper::{self, Paper};
 
@@ -39,11 +39,12 @@ impl Feed {
 
     fn input(&self, fact: Fact<DynamicObject>) -> Input {
         match self {
-            Feed::Nodes => Input::Node(fact.map(|object| wire::read::<node::PlainNode>(&object).into_core())),
+            Feed::Nodes => Input::Node(fact.map(|object| wire::read::<node::PlainNode>(&object).into())),
             Feed::NodePreheats => Input::NodePreheat(fact.map(|object| Box::new(wire::read(&object)))),
             Feed::Query(query) => {
                 let newest = query.kind.newest().api_version;
-                Input::Row(query.clone(), fact.map(|object| Box::new(paper::in_version(object, &newest))))
+                let row = |object| SeenRow::of(query, paper::in_version(object, &newest));
+                Input::Row(query.clone(), fact.map(row))
             }
         }
     }

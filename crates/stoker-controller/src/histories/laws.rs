@@ -43,9 +43,9 @@ impl Laws {
         self.set_back |= seconds < 0;
     }
 
-    /// The controller is told of an object, after its write of this number.
-    pub(super) fn told(&mut self, object: &DynamicObject, last_write: u64) {
-        self.told.entry(wire::uid(object)).or_insert(last_write);
+    /// The controller is told of the object with this uid, after its write of this number.
+    pub(super) fn told(&mut self, uid: &str, last_write: u64) {
+        self.told.entry(uid.to_owned()).or_insert(last_write);
     }
 
     /// Another controller begins, and knows nothing.

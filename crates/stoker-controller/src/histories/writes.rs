@@ -1,6 +1,7 @@
 //! The writer: one write in flight an object, in the order in which they were handed out. What it makes of answers is what the
 //! controller's own writer makes of them; when they come, and whether, is up to the history.
 
+use stoker_api::AnyObject;
 use stoker_testbed::paper::PaperId;
 
 use super::cluster::Cluster;
@@ -58,8 +59,8 @@ impl Cluster {
 
     /// The controller hears what came of a write.
     pub(super) fn acknowledge(&mut self, done: Done) {
-        if let Answer::Object(object) = &done.answer {
-            self.laws.told(object, self.last_write);
+        if let Answer::Object(Some((_, row))) = &done.answer {
+            self.laws.told(&row.uid, self.last_write);
         }
         self.shell.acknowledge(done);
     }
@@ -73,7 +74,7 @@ impl Cluster {
             Ok(Some(object)) if target.resource.kind == "NodePreheat" => {
                 Some(Answer::Node(Box::new(wire::read(&object))))
             }
-            Ok(Some(object)) => Some(Answer::Object(Box::new(object))),
+            Ok(Some(object)) => Some(Answer::object(target, AnyObject(object))),
             Ok(None) => Some(Answer::Gone),
             Err(status) => {
                 let there = self.paper.get(&PaperId::of(target)).map(wire::uid);

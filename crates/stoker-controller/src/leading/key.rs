@@ -1,34 +1,39 @@
-//! The key of an agent, as logins are sealed to it. An agent may say another key as often as it likes, and each one would cost
-//! readings of Secrets and a write of orders: so a new key is followed at once, and the next one only after a rest.
+//! A key that an agent says: the one to which logins are sealed, or the one for which tickets are made. An agent may say another key as
+//! often as it likes, and each one would cost readings of Secrets and a write of orders: so a new key is followed at once, and the next one
+//! only after a rest.
 
 use std::time::Duration;
 
-use stoker_transfer::PublicKey;
 use tokio::time::Instant;
 
-/// Logins of one node are sealed to another key at most once in this time.
+/// A key of one node is replaced by another one at most once in this time.
 const REST: Duration = Duration::from_secs(10);
 
-#[derive(Default)]
-pub(super) struct AgentKey {
+pub(super) struct AgentKey<K> {
     /// The key that is followed.
-    key: Option<PublicKey>,
+    key: Option<K>,
     /// What the agent said last.
-    said: Option<PublicKey>,
+    said: Option<K>,
     /// When another key was last followed instead of one that was there.
     changed: Option<Instant>,
 }
 
-impl AgentKey {
-    /// The key to which logins are sealed.
-    pub(super) fn get(&self) -> Option<&PublicKey> {
+impl<K> Default for AgentKey<K> {
+    fn default() -> Self {
+        Self { key: None, said: None, changed: None }
+    }
+}
+
+impl<K: Clone + PartialEq> AgentKey<K> {
+    /// The key that counts.
+    pub(super) fn get(&self) -> Option<&K> {
         self.key.as_ref()
     }
 
-    /// The agent says that this is its key.
-    pub(super) fn see(&mut self, said: Option<PublicKey>, now: Instant) {
+    /// The agent says that this is its key. Returns whether the key that counts is another one then.
+    pub(super) fn see(&mut self, said: Option<K>, now: Instant) -> bool {
         self.said = said;
-        self.follow(now);
+        self.follow(now)
     }
 
     /// Follows what the agent said, if it is time. Returns whether the key is another one then.

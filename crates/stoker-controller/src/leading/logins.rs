@@ -8,7 +8,7 @@ use stoker_core::SecretId;
 use stoker_core::world::NodeTroubles;
 use tokio::time::Instant;
 
-use super::Leading;
+use super::{Agent, Leading};
 use crate::hearing::Hearing;
 use crate::owed;
 use crate::reading::Read;
@@ -65,9 +65,14 @@ impl Leading {
         let mut next = None;
         for name in std::mem::take(&mut self.rekeyed) {
             let Some(agent) = self.nodes.get_mut(&name) else { continue };
-            let (is_another, wake) = (agent.key.follow(now), agent.key.wake());
+            let (is_another, is_another_reader) = (agent.key.follow(now), agent.reader.follow(now));
+            let wake = agent.key.wake().into_iter().chain(agent.reader.wake()).min();
             if is_another {
                 self.look_for_logins(hearing, &name);
+            }
+            if is_another_reader {
+                self.nodes.get_mut(&name).into_iter().for_each(Agent::lose_tickets);
+                self.look_for_tickets(hearing, &name);
             }
             if let Some(wake) = wake {
                 next = Some(next.map_or(wake, |next: Instant| next.min(wake)));
@@ -77,8 +82,8 @@ impl Leading {
         next
     }
 
-    /// The write that is owed longest: the orders of a node as they are now, with the logins that they name. None where a login has
-    /// to be read first.
+    /// The write that is owed longest: the orders of a node as they are now, with the logins that they name and tickets for the nodes that
+    /// they let it read from. None where a login has to be read first.
     pub(crate) fn next_owed(&mut self, hearing: &mut Hearing) -> Option<Numbered> {
         let (node, mut keys) = self.owed.next()?;
         let agent = self.nodes.get_mut(&node)?;
@@ -110,8 +115,9 @@ impl Leading {
         }
         self.number += 1;
         (agent.pending, agent.before) = (self.number, hearing.node_version(&node));
+        let tickets = self.tickets_for(&node, &keys, &orders, (hearing.clock)());
         let changes = owed::changes(keys, orders);
-        let write = native::from_core::orders(&node, &changes, &logins, hearing.epoch());
+        let write = native::from_core::orders(&node, &changes, &logins, &tickets, hearing.epoch());
         Some((self.number, write))
     }
 }
@@ -121,7 +127,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
-    use stoker_api::view::Query;
+    use stoker_api::view::{Query, SeenRow};
     use stoker_core::World;
     use tokio::sync::{Notify, mpsc, watch};
 
@@ -143,7 +149,8 @@ mod tests {
             "spec": { "images": [{ "image": "reg.io/web:1", "pullSecrets": secrets }] },
         });
         let query = Query::all(&native::PREHEATS.kind);
-        hearing.row(&query, Fact::There(Box::new(serde_json::from_value(object).unwrap()), Source::Watch));
+        let row = SeenRow::of(&query, serde_json::from_value(object).unwrap());
+        hearing.row(&query, Fact::There(row, Source::Watch));
         hearing.settle();
         let (now, mut asked) = mpsc::unbounded_channel();
         let secrets = Secrets::new(watch::Sender::new(Arc::default()), now);

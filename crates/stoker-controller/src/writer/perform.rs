@@ -32,19 +32,18 @@ pub(super) async fn perform(client: Client, write: &Write) -> Result<Answer, Fai
         None => Api::all_with(client.clone(), resource),
     };
     let params = PatchParams::default();
+    let of_object = |object| Answer::object(write.target(), object);
     let result = match write {
         Write::Patch(target, patch) if holds_orders(target) => {
             let api: Api<NodeObject> = Api::all(client);
             api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::node)
         }
-        Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
-        Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
-        Write::Guarded(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(Answer::object),
-        Write::GuardedStatus(_, patch) => {
-            api.patch_status(name, &params, &Patch::Merge(patch)).await.map(Answer::object)
-        }
+        Write::Patch(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(of_object),
+        Write::Status(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(of_object),
+        Write::Guarded(_, patch) => api.patch(name, &params, &Patch::Merge(patch)).await.map(of_object),
+        Write::GuardedStatus(_, patch) => api.patch_status(name, &params, &Patch::Merge(patch)).await.map(of_object),
         Write::Create(_, object) => match serde_json::from_value::<AnyObject>(object.clone()) {
-            Ok(object) => api.create(&PostParams::default(), &object).await.map(Answer::object),
+            Ok(object) => api.create(&PostParams::default(), &object).await.map(of_object),
             Err(problem) => Err(kube::Error::SerdeError(problem)),
         },
         Write::Delete(_, uid) => {

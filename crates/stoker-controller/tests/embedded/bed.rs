@@ -60,6 +60,7 @@ pub(crate) fn settings(client: &Client, clock: &Clock, identity: &str) -> Settin
         namespace: stoker_api::NAMESPACE.into(),
         identity: identity.into(),
         trust_one_witness: false,
+        peers: false,
         handed_over: Default::default(),
         serve: Default::default(),
         metrics: Metrics::new(),

@@ -8,6 +8,7 @@ mod foreign;
 mod late;
 mod leading;
 mod node_images;
+mod peers;
 mod prompt;
 mod refused;
 mod rolled_back;

@@ -18,6 +18,9 @@ pub const GROUP_LABEL: &str = "stoker.dev/peer-group";
 pub const NO_GROUP: &str = "none";
 /// The group of nodes without [`GROUP_LABEL`].
 const REGION_LABEL: &str = "topology.kubernetes.io/region";
+/// Kubelets say by these what their nodes are.
+const OS_LABEL: &str = "kubernetes.io/os";
+const ARCHITECTURE_LABEL: &str = "kubernetes.io/arch";
 /// Traffic between two zones is slow or costs money.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
@@ -31,6 +34,12 @@ impl Node {
             Some(group) => Some(group),
             None => Some(label(REGION_LABEL).unwrap_or_default()),
         }
+    }
+
+    /// The operating system and the architecture, where the labels say both: nodes of another platform have other layers of an image.
+    pub fn platform(&self) -> Option<(&str, &str)> {
+        let label = |key: &str| self.labels.get(key).map(String::as_str);
+        label(OS_LABEL).zip(label(ARCHITECTURE_LABEL))
     }
 
     /// The zone; nodes without that label are in one zone together.

@@ -117,6 +117,9 @@ fn a_feature_that_is_not_there_is_refused_by_name() {
     assert_eq!(step.actions, [Action::Refuse { key: key(1), missing: vec!["peers".into()] }]);
     let task = refuse(&order, &["peers".into()], at(0));
     assert_eq!((task.state, task.report.reason), (TaskState::Ended, Some(Reason::Unsupported)));
+    assert!(task.report.message.contains("--peer-port"), "it knows the word: {}", task.report.message);
+    let message = refuse(&order, &["telepathy".into()], at(0)).report.message;
+    assert!(message.contains("telepathy; update it"), "{message}");
 }
 
 #[test]
@@ -181,7 +184,7 @@ fn an_ask_for_what_is_on_its_way_is_answered_by_it() {
 #[test]
 fn what_was_received_before_a_hold_is_not_forgotten() {
     let mut running = begin(&order(0), 1, None, at(0));
-    running.report.bytes = Bytes { total: 9, done: 5, upstream: 5, peers: 0 };
+    running.report.bytes = Bytes { total: 9, done: 5, upstream: 5, ..Bytes::default() };
     let again = begin(&order(7), 1, Some(&hold(&running, at(5)).report), at(7));
     assert_eq!(again.report.bytes, running.report.bytes);
     let queued = queue(&order(0), 3, at(0));

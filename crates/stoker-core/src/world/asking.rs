@@ -80,8 +80,8 @@ impl World {
                     (_, false) if !look => break,
                     _ => continue,
                 };
-                let order = self.ask(job, &reference, at, (ask, since), now);
-                changes.entry(at).or_default().insert(reference.key().question(), Some(order));
+                self.ask(job, &reference, at, (ask, since), now);
+                changes.entry(at).or_default().insert(reference.key().question());
                 self.look_again(job, seats, position, digests, now);
                 asked = true;
             }

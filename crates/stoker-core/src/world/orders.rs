@@ -14,8 +14,16 @@ use crate::pace::{self, FAR_AHEAD, SLOW_ANSWER};
 use crate::reference::Reference;
 use crate::select::selects;
 
-/// Changes of orders by slot and key; `None` takes an order away.
-pub(super) type Changes = BTreeMap<usize, BTreeMap<Key, Option<Order>>>;
+/// The keys of orders that a plan has changed or taken away, by slot.
+pub(super) type Changes = BTreeMap<usize, BTreeSet<Key>>;
+
+/// An image was handed to a node.
+pub(super) struct HandedOut {
+    /// Whether its order names the digest.
+    pub(super) pinned: bool,
+    /// The slot of a seed whose place the node takes.
+    pub(super) instead_of: Option<usize>,
+}
 
 /// What one job wants of an order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -192,8 +200,8 @@ impl World {
                     self.taken_back.insert((at, key), old.asked);
                 }
             }
-            self.set_order(at, key, order.clone());
-            changes.entry(at).or_default().insert(key, order);
+            self.set_order(at, key, order);
+            changes.entry(at).or_default().insert(key);
         }
     }
 
@@ -262,7 +270,7 @@ impl World {
         at: usize,
         (ask, since): (Ask, Timestamp),
         now: Timestamp,
-    ) -> Order {
+    ) {
         let key = reference.key().question();
         let slot = self.slots.get(at);
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
@@ -276,8 +284,7 @@ impl World {
         // All jobs go by the answer: one that is in a hurry does not make it fail.
         terms.pull.timeout = terms.pull.timeout.max(SLOW_ANSWER);
         let order = Order::new(reference.name(), names(&jobs, &kept), asked, ask, terms);
-        self.set_order(at, key, Some(order.clone()));
-        order
+        self.set_order(at, key, Some(order));
     }
 
     /// From when on answers of the node in this slot count for the job.
@@ -339,7 +346,6 @@ impl World {
     /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was
     /// asked before the job began, under a weaker policy or without its logins; else it is an ask of its own. Jobs that have
     /// their answer are not listed again: a repeated pull would hold a place of theirs that their parallelism did not allow.
-    /// Returns also the slot of a seed whose place the node takes.
     pub(super) fn hand_out(
         &mut self,
         job: &Job,
@@ -347,7 +353,7 @@ impl World {
         at: usize,
         now: Timestamp,
         pulling: usize,
-    ) -> Option<(Order, Option<usize>)> {
+    ) -> Option<HandedOut> {
         let reference = job.images.get(image)?.reference.as_ref().ok()?;
         let key = reference.key();
         if self.is_full(job, at, key).is_some() {
@@ -393,8 +399,9 @@ impl World {
                 instead_of = self.route(&mut order, (at, key), since, now);
             }
         }
-        self.set_order(at, key, Some(order.clone()));
-        Some((order, instead_of))
+        let pinned = order.pin().is_some();
+        self.set_order(at, key, Some(order));
+        Some(HandedOut { pinned, instead_of })
     }
 
     /// Adds to the writes of a node the removal of finished orders whose jobs have all ended. They never cause a
@@ -403,14 +410,14 @@ impl World {
         let mut swept = false;
         for (&at, changes) in changes.iter_mut() {
             let Some(slot) = self.slots.get(at) else { continue };
-            let orders = slot.orders.iter().filter(|(key, _)| !changes.contains_key(key));
+            let orders = slot.orders.iter().filter(|(key, _)| !changes.contains(key));
             let unwanted = orders.filter(|(key, order)| {
                 self.wanted_by(at, image_key(**key, order)).next().is_none() && !self.is_kept(order)
             });
             let unwanted: Vec<Key> = unwanted.map(|(key, _)| *key).collect();
             for key in unwanted {
                 self.set_order(at, key, None);
-                changes.insert(key, None);
+                changes.insert(key);
                 swept = true;
             }
         }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::asking::{Resolution, Resolutions};
 use super::demand::answered;
-use super::orders::Changes;
+use super::orders::{Changes, HandedOut};
 use super::refresh::Digests;
 use super::relay::sources_first;
 use super::room::Full;
@@ -16,7 +16,7 @@ use super::seats::JobSeats;
 use super::told::Standings;
 use super::view::{NOT_TRIED, UNKNOWN_NODE};
 use super::{JobState, NodeSlot, Stale, World};
-use crate::model::{Bytes, Job, JobId, Key, NodeName, Order, Phase, Unreachable, after};
+use crate::model::{Bytes, Job, JobId, Key, NodeName, Phase, Unreachable, after};
 use crate::pace;
 use crate::reason::Reason;
 use crate::rollup::{NodeCount, Outcome, Tally};
@@ -47,13 +47,14 @@ impl Plan {
     }
 }
 
-/// The changes of one node's orders: a merge of a map, never a whole list.
-#[derive(Clone, Debug, PartialEq)]
+/// The changes of one node's orders. A plan may change a hundred thousand orders, which would take more memory than the World holds: so they
+/// are named by their keys, and [`World::order`] says what each of them is.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrderWrite {
     /// Whose orders.
     pub node: NodeName,
-    /// New or changed orders; `None` takes one away.
-    pub changes: BTreeMap<Key, Option<Order>>,
+    /// The orders that are new or changed, and those that are taken away.
+    pub keys: BTreeSet<Key>,
 }
 
 /// A node that something may be handed out to, with what is known about the images of the job there.
@@ -140,13 +141,16 @@ impl World {
     }
 
     fn order_writes(&self, changes: Changes) -> Vec<OrderWrite> {
-        let named = changes.into_iter().filter_map(|(at, changes)| {
+        let named = changes.into_iter().filter_map(|(at, keys)| {
             let node = self.slots.get(at)?.name.clone();
-            Some(OrderWrite { node, changes })
+            Some(OrderWrite { node, keys })
         });
         let mut writes: Vec<OrderWrite> = named.collect();
         writes.sort_by(|a, b| a.node.cmp(&b.node));
-        sources_first(&mut writes);
+        sources_first(&mut writes, |node, key| {
+            let slot = self.by_name.get(node).and_then(|&at| self.slots.get(at))?;
+            slot.orders.get(&key)?.peers().next().map(|peer| &peer.node)
+        });
         writes
     }
 
@@ -444,19 +448,18 @@ impl World {
         changes: &mut Changes,
     ) {
         let Some(Ok(reference)) = job.images.get(image).map(|image| &image.reference) else { return };
-        if let Some((order, instead_of)) = self.hand_out(job, image, at, now, pulling) {
+        if let Some(HandedOut { pinned, instead_of }) = self.hand_out(job, image, at, now, pulling) {
             if let Some(seed) = instead_of {
                 self.demote_seed(seed, reference.key(), now, changes);
             }
-            let pinned = order.pin().is_some();
-            changes.entry(at).or_default().insert(reference.key(), Some(order));
+            changes.entry(at).or_default().insert(reference.key());
             // The digest is carried by the order from now on: the node's object need not keep the question, too.
             let question = reference.key().question();
             let present = self.slots.get(at).and_then(|slot| slot.report(question)).is_some_and(|said| said.present);
             // Unless it says that the image is there, which some job may go by.
             if pinned && self.has_resolved(at, question) && !present && !self.keeps(at, question) {
                 self.set_order(at, question, None);
-                changes.entry(at).or_default().insert(question, None);
+                changes.entry(at).or_default().insert(question);
             }
         }
     }

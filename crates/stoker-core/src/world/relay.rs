@@ -2,13 +2,14 @@
 //! plan first needs them, kept up to date while it hands out, and forgotten with it. So there is nothing that could differ in a World made
 //! anew.
 //!
-//! The platform of a node is not known here: nodes of different platforms are in one chain, and share what their images have in common.
+//! Nodes of different platforms have different layers of an image, and are in chains of their own.
 
 mod chain;
 mod repair;
 mod sequence;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use jiff::Timestamp;
@@ -77,8 +78,15 @@ impl NodeSlot {
         self.peer.as_deref().filter(|_| self.features.contains(PEERS))
     }
 
-    fn peer_group(&self) -> Option<&str> {
-        self.node.as_ref()?.peer_group()
+    /// Which chain of an image it belongs to: that of its peer group and platform.
+    fn peer_group(&self) -> Option<Cow<'_, str>> {
+        let node = self.node.as_ref()?;
+        let group = node.peer_group()?;
+        Some(match node.platform() {
+            // No label has a space.
+            Some((os, architecture)) => format!("{group} {os} {architecture}").into(),
+            None => group.into(),
+        })
     }
 
     fn zone(&self) -> &str {
@@ -100,6 +108,15 @@ impl World {
             self.relay = relay;
             self.touch_everything();
         }
+    }
+
+    /// The open orders of a node that name a digest and peers to read it from: those that need a ticket.
+    pub fn reading(&self, node: &str) -> Vec<Key> {
+        let Some(slot) = self.by_name.get(node).and_then(|&at| self.slots.get(at)) else { return Vec::new() };
+        let reads = |key: &Key, order: &HeldOrder| {
+            order.pinned.is_some() && order.peers().next().is_some() && !answered(order, slot.report(*key))
+        };
+        slot.orders.iter().filter(|(key, order)| reads(key, order)).map(|(key, _)| *key).collect()
     }
 
     /// Whether it matters for this pull who else has the image.
@@ -138,10 +155,10 @@ impl World {
         let mut groups: BTreeMap<String, Found> = BTreeMap::new();
         for (at, slot) in self.slots.iter().enumerate() {
             let Some(group) = slot.peer_group() else { continue };
-            if !groups.contains_key(group) {
-                groups.insert(group.to_owned(), Found::default());
+            if !groups.contains_key(&*group) {
+                groups.insert(group.to_string(), Found::default());
             }
-            let Some(found) = groups.get_mut(group) else { continue };
+            let Some(found) = groups.get_mut(&*group) else { continue };
             found.rates.extend(self.peer(at).and_then(|peer| peer.rate));
             let zone = found.chain.zone(slot.zone());
             found.members.extend(self.member(at, slot, (key, digest), zone, now));
@@ -253,7 +270,7 @@ impl World {
         let slot = self.slots.get(at);
         let group = slot.and_then(|slot| slot.peer_group());
         for chains in &mut all {
-            if let Some((chain, slot)) = group.and_then(|group| chains.groups.get_mut(group)).zip(slot) {
+            if let Some((chain, slot)) = group.as_deref().and_then(|group| chains.groups.get_mut(group)).zip(slot) {
                 let zone = chain.zone(slot.zone());
                 let member = self.member(at, slot, (key, chains.digest.as_deref()), zone, self.chains.now);
                 chain.put(at, member);
@@ -276,14 +293,14 @@ impl World {
             let wanting = Wanting { at: route.at, zone, class, relays, may_seed: !route.past.seed, bad: route.bad };
             chain.way(&wanting, limit)
         };
-        let prepared = self.chains.get(route.key, route.digest).map(|groups| groups.get(group).map(&way));
-        let made = || self.chains_of(route.key, route.digest, now).get(group).map(&way);
+        let prepared = self.chains.get(route.key, route.digest).map(|groups| groups.get(&*group).map(&way));
+        let made = || self.chains_of(route.key, route.digest, now).get(&*group).map(&way);
         prepared.unwrap_or_else(made).unwrap_or(alone)
     }
 
     /// The chain of a node, if it was prepared.
     fn chain(&self, at: usize, key: Key, digest: Option<&str>) -> Option<&Chain> {
-        self.chains.get(key, digest)?.get(self.slots.get(at)?.peer_group()?)
+        self.chains.get(key, digest)?.get(&*self.slots.get(at)?.peer_group()?)
     }
 
     /// A new order is told where to get the image from. Returns the slot of a seed whose place it takes.
@@ -382,27 +399,27 @@ impl World {
         let class = |at: usize| self.peer(at).and_then(|peer| peer.rate).unwrap_or_default();
         let key = job.keys().next();
         let chains = key.and_then(|key| self.chains.get(key, digest));
-        let mut origins: BTreeMap<&str, &str> = BTreeMap::new();
+        let mut origins: BTreeMap<String, &str> = BTreeMap::new();
         for (group, chain) in chains.into_iter().flatten() {
-            origins.extend(chain.origin_zone().map(|zone| (group.as_str(), zone)));
+            origins.extend(chain.origin_zone().map(|zone| (group.clone(), zone)));
         }
         // Where nobody has it yet the fastest node will be the seed.
-        let mut fastest: BTreeMap<&str, (u64, &str)> = BTreeMap::new();
-        let known: BTreeSet<&str> = origins.keys().copied().collect();
+        let mut fastest: BTreeMap<String, (u64, &str)> = BTreeMap::new();
         for (at, slot) in open.iter().filter_map(|position| slot(*position)) {
-            let Some(group) = slot.peer_group().filter(|group| !known.contains(group) && self.peer(at).is_some())
+            let Some(group) =
+                slot.peer_group().filter(|group| !origins.contains_key(&**group) && self.peer(at).is_some())
             else {
                 continue;
             };
             let class = class(at);
-            if fastest.get(group).is_none_or(|(best, _)| *best < class) {
-                fastest.insert(group, (class, slot.zone()));
+            if fastest.get(&*group).is_none_or(|(best, _)| *best < class) {
+                fastest.insert(group.into_owned(), (class, slot.zone()));
             }
         }
         origins.extend(fastest.into_iter().map(|(group, (_, zone))| (group, zone)));
         open.sort_by_cached_key(|position| {
             let Some((at, slot)) = slot(*position) else { return (true, u64::MAX) };
-            let origin = slot.peer_group().and_then(|group| origins.get(group));
+            let origin = slot.peer_group().and_then(|group| origins.get(&*group));
             (origin != Some(&slot.zone()), u64::MAX - class(at))
         });
     }

@@ -53,16 +53,16 @@ pub const LOGIN_WEIGHT: usize = 160;
 pub const REPORT_WEIGHT: usize = 1_100;
 
 /// What an order takes besides its texts, with the report on it and the API server's notes.
-const BARE: usize = 1_700;
+const BARE: usize = 1_760;
 
 /// What the name of a login takes in an order.
 const LOGIN: usize = 43;
 
-/// What a peer takes in an order besides its name: its address, its key, and the names of the fields.
+/// What a peer takes in an order besides its name, which the report may repeat: its address, its key, and the names of the fields.
 const PEER: usize = 160;
 
 /// What an order with peers takes besides them: the ticket, and what else is said of its sources.
-const TICKET: usize = 320;
+const TICKET: usize = 420;
 
 /// Who has no room left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub fn weight(order: &Order) -> usize {
     let jobs: usize = order.jobs.iter().map(job_weight).sum();
     let needs: usize = order.needs.iter().map(|feature| written(feature) + 3).sum();
     let logins = LOGIN * order.terms.logins.len();
-    let peers: usize = order.peers.iter().map(|peer| PEER + written(&peer.node)).sum();
+    let peers: usize = order.peers.iter().map(|peer| PEER + 2 * written(&peer.node)).sum();
     let ticket = if order.upstream { 0 } else { TICKET };
     let texts = written(&order.image) + jobs + needs + sandbox_weight(&order.terms.pull.sandbox);
     BARE + texts + logins + peers + ticket

@@ -62,7 +62,8 @@ fn a_job_that_is_not_known_keeps_its_order_and_shares_it() {
     assert!(world.plan(at(3)).orders.is_empty(), "the pull goes on for the other one");
     world.apply(Event::Thaw(kind(1)));
     let plan = world.plan(at(4));
-    assert_eq!(plan.orders[0].changes, [(key(WEB), None)].into(), "there is no such job");
+    assert_eq!(plan.orders[0].keys, [key(WEB)].into(), "there is no such job");
+    assert_eq!(world.order("n1", key(WEB)), None);
 }
 
 #[test]

@@ -174,6 +174,7 @@ fn facts() -> impl Strategy<Value = PeerFacts> {
         address: [10, 0, 0, 1].into(),
         port: 7000 + port,
         key: PeerKey::new("key"),
+
         keeps,
         rate,
         sent,

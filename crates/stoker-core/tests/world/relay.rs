@@ -12,7 +12,8 @@ use crate::scene::{NOTHING, Scene};
 const WEB: &str = "web@sha256:w";
 
 fn facts(rate: Option<u64>, keeps: bool) -> PeerFacts {
-    PeerFacts { address: [10, 0, 0, 1].into(), port: 7000, key: PeerKey::new("key"), keeps, rate, sent: rate }
+    let (address, key) = ([10, 0, 0, 1].into(), PeerKey::new("key"));
+    PeerFacts { address, port: 7000, key, keeps, rate, sent: rate }
 }
 
 impl Scene {
@@ -75,6 +76,23 @@ impl Scene {
 
 fn web() -> Job {
     job("web", &[WEB])
+}
+
+/// Nodes of another platform have the index in common, and no layer.
+#[test]
+fn nodes_of_another_platform_have_a_seed_of_their_own() {
+    let nodes = ["n1", "n2", "n3", "n4"];
+    let mut scene = Scene::of_peers(&nodes);
+    for node in nodes {
+        let architecture = if ["n1", "n2"].contains(&node) { "amd64" } else { "arm64" };
+        scene.change_node(node, |node| {
+            let labels = [("kubernetes.io/os", "linux"), ("kubernetes.io/arch", architecture)];
+            node.labels.extend(labels.map(|(key, value)| (key.to_string(), value.to_string())));
+        });
+    }
+    scene.job(web());
+    scene.plan();
+    assert_eq!(scene.ways(&nodes, WEB), ["n1 < registry", "n2 < n1", "n3 < registry", "n4 < n3"]);
 }
 
 #[test]

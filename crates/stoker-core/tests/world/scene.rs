@@ -127,11 +127,11 @@ impl Scene {
             let orders = self.world.orders(&write.node).unwrap();
             self.world.apply(Event::Orders(write.node.clone(), orders));
         }
-        let writes = plan.orders.iter().flat_map(|write| write.changes.iter().map(move |change| (&write.node, change)));
-        let sentence = |(node, (key, order)): (&std::sync::Arc<str>, (&Key, &Option<Order>))| {
+        let writes = plan.orders.iter().flat_map(|write| write.keys.iter().map(move |key| (&write.node, key)));
+        let sentence = |(node, key): (&std::sync::Arc<str>, &Key)| {
             let image = self.images.get(key).unwrap_or_else(|| &self.images[&key.question()]);
             let old = before.get(&(node.to_string(), *key));
-            match order {
+            match self.world.order(node, *key) {
                 None => format!("{node} drops {image}"),
                 Some(order) if order.hold => format!("{node} holds {image}"),
                 Some(order) if old.is_some_and(|old| old.asked == order.asked) => format!("{node} keeps {image}"),
@@ -148,7 +148,7 @@ impl Scene {
             let report = self.reports.get(node).and_then(|reports| reports.get(key));
             report.is_some_and(|report| report.phase == Phase::Resolved)
         };
-        let news = writes.filter(|(node, (key, order))| order.is_some() || !resolved(node, key));
+        let news = writes.filter(|(node, key)| self.world.order(node, **key).is_some() || !resolved(node, key));
         news.map(sentence).collect()
     }
 

@@ -24,6 +24,12 @@ pub(crate) const LIAR: &str = "n2";
 const HAS_ALL: &str = "n3";
 const JOBS: [&str; 3] = ["a", GUEST, OTHER];
 
+/// What a plan changes on nodes, in its own order, as the World that has made it says: a taken order is none.
+pub(crate) fn changes(world: &World, plan: &Plan) -> Vec<(NodeName, BTreeMap<Key, Option<Order>>)> {
+    let orders = |write: &OrderWrite| write.keys.iter().map(|key| (*key, world.order(&write.node, *key))).collect();
+    plan.orders.iter().map(|write| (write.node.clone(), orders(write))).collect()
+}
+
 /// What the API server keeps of one agent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AgentObject {
@@ -36,7 +42,7 @@ pub(crate) struct AgentObject {
 /// A write that was planned and has not arrived.
 #[derive(Clone, Debug)]
 enum Write {
-    Orders(OrderWrite),
+    Orders(NodeName, BTreeMap<Key, Option<Order>>),
     Status(Box<Outcome>),
 }
 
@@ -376,7 +382,7 @@ impl Sim {
         let gone: Vec<&'static str> =
             self.agents.keys().copied().filter(|name| !saved.agents.contains_key(name)).collect();
         for name in gone {
-            self.under_way.retain(|write| !matches!(write, Write::Orders(write) if &*write.node == name));
+            self.under_way.retain(|write| !matches!(write, Write::Orders(node, _) if &**node == name));
             self.agents.remove(name);
             self.tell(Event::AgentGone(name.into()));
         }
@@ -396,7 +402,8 @@ impl Sim {
     pub(crate) fn plan(&mut self) -> Plan {
         let plan = self.world.plan(self.now);
         self.said.extend(plan.outcomes.iter().map(|outcome| (outcome.job.clone(), outcome.stage)));
-        self.under_way.extend(plan.orders.iter().cloned().map(Write::Orders));
+        self.under_way
+            .extend(changes(&self.world, &plan).into_iter().map(|(node, orders)| Write::Orders(node, orders)));
         self.under_way.extend(plan.outcomes.iter().cloned().map(Box::new).map(Write::Status));
         plan
     }
@@ -406,7 +413,7 @@ impl Sim {
     }
 
     fn writing_to(&self, name: &str) -> bool {
-        self.under_way.iter().any(|write| matches!(write, Write::Orders(write) if &*write.node == name))
+        self.under_way.iter().any(|write| matches!(write, Write::Orders(node, _) if &**node == name))
     }
 
     /// The oldest write arrives, and its answer with it.
@@ -414,8 +421,8 @@ impl Sim {
         let Some(write) = self.under_way.pop_front() else { return };
         let answer = self.perform(&write);
         match write {
-            Write::Orders(write) => {
-                let Some(name) = NODES.into_iter().find(|name| **name == *write.node) else { return };
+            Write::Orders(node, _) => {
+                let Some(name) = NODES.into_iter().find(|name| **name == *node) else { return };
                 self.hear_orders(name);
             }
             Write::Status(_) => {
@@ -448,10 +455,10 @@ impl Sim {
     /// What a write does to the objects. Of a job the object as it is then, with its version.
     fn perform(&mut self, write: &Write) -> Option<(&'static str, Job, u64)> {
         match write {
-            Write::Orders(write) => {
-                let name = NODES.into_iter().find(|name| **name == *write.node)?;
+            Write::Orders(node, changes) => {
+                let name = NODES.into_iter().find(|name| **name == **node)?;
                 let agent = self.agents.get_mut(name)?;
-                for (key, change) in write.changes.clone() {
+                for (key, change) in changes.clone() {
                     match change {
                         Some(order) => agent.orders.insert(key, order),
                         None => agent.orders.remove(&key),

@@ -20,7 +20,7 @@ fn an_outcome_counts_nodes_and_adds_up_bytes() {
     for node in ["n1", "n2"] {
         for image in ["web:1", "db@sha256:d"] {
             scene.report(node, image, |report| {
-                report.bytes = Bytes { total: 100, done: 50, upstream: 40, peers: 10 };
+                report.bytes = Bytes { total: 100, done: 50, upstream: 40, peers: 10, mirrors: 5 };
             });
         }
     }
@@ -32,7 +32,7 @@ fn an_outcome_counts_nodes_and_adds_up_bytes() {
     let outcome = scene.outcome("web");
     assert_eq!((outcome.stage, outcome.desired), (Stage::Running, 5));
     assert_eq!((outcome.succeeded, outcome.failed, outcome.pulling, outcome.waiting), (1, 1, 3, 0));
-    assert_eq!(outcome.bytes, Bytes { total: 400, done: 200, upstream: 160, peers: 40 });
+    assert_eq!(outcome.bytes, Bytes { total: 400, done: 200, upstream: 160, peers: 40, mirrors: 20 });
     let digests: Vec<String> =
         outcome.digests.iter().map(|(image, digest)| format!("{image} {}", short(digest))).collect();
     assert_eq!(digests, ["db@sha256:d sha256:d", "web:1 sha256:a"]);

@@ -64,7 +64,8 @@ fn a_new_world_keeps_the_orders_of_such_a_job() {
     world.apply(Event::Job(Box::new(web)));
     assert_eq!(world.plan(at(1)), Plan::default());
     world.apply(Event::JobGone(id("web")));
-    assert_eq!(world.plan(at(2)).orders[0].changes, [(key(WEB), None)].into(), "its user has deleted it");
+    assert_eq!(world.plan(at(2)).orders[0].keys, [key(WEB)].into(), "its user has deleted it");
+    assert_eq!(world.order("n1", key(WEB)), None);
 }
 
 #[test]

@@ -15,6 +15,8 @@ use introspection::introspection_client::IntrospectionClient;
 const KNOWN: &[&str] = &["overlayfs", "native"];
 /// What the directory of a snapshotter is called, where it does not say where it is.
 const SNAPSHOTTER: &str = "io.containerd.snapshotter.v1";
+/// Its own store of blobs; others keep them elsewhere and export nothing.
+const CONTENT: &str = "io.containerd.content.v1";
 const VERIFIER: &str = "io.containerd.image-verifier.v1";
 
 /// A containerd as it was found.
@@ -28,6 +30,8 @@ pub struct ContainerdNode {
     pub discards: bool,
     /// Where that snapshotter keeps its files.
     pub root: Option<PathBuf>,
+    /// Where it keeps blobs, as it sees that place itself; it may be out of sight here.
+    pub(super) content: Option<PathBuf>,
     /// Why images must go by its own pull, where its setup says so.
     unfit: Option<String>,
     /// Where it looks, at each pull, for programs that judge images.
@@ -47,12 +51,13 @@ pub(super) async fn look(inner: &ContainerdInner) -> Result<ContainerdNode, Erro
     let by_place = || place.as_deref().and_then(|place| snapshotter(place, &plugins));
     let snapshotter = told.snapshotter.or_else(by_place).unwrap_or_else(|| "overlayfs".into());
     // Not every snapshotter says where it is.
-    let root = plugin(&plugins, &snapshotter).and_then(root).or(place);
+    let root = plugin(&plugins, &snapshotter).and_then(root_of).or(place);
     let direct = inner.settings.direct && snapshotter == "overlayfs";
     Ok(ContainerdNode {
         version: version.trim_start_matches('v').into(),
         discards: told.discards,
         root,
+        content: plugins.iter().find(|plugin| plugin.r#type == CONTENT).and_then(root_of),
         unfit: unfit(&snapshotter, &plugins),
         verifiers: Some(Verifiers { plugins: judges(&plugins), places: told.verifiers, sight: told.sight }),
         hosts: told.hosts,
@@ -71,8 +76,9 @@ async fn place(inner: &ContainerdInner) -> Option<PathBuf> {
 
 /// The snapshotter whose directory this is.
 fn snapshotter(place: &Path, plugins: &[introspection::Plugin]) -> Option<String> {
-    let at =
-        |found: &&introspection::Plugin| found.r#type == SNAPSHOTTER && root(found).is_some_and(|root| root == place);
+    let at = |found: &&introspection::Plugin| {
+        found.r#type == SNAPSHOTTER && root_of(found).is_some_and(|root| root == place)
+    };
     let known = plugins.iter().find(at).map(|found| found.id.clone());
     known.or_else(|| place.file_name()?.to_str()?.strip_prefix(SNAPSHOTTER)?.strip_prefix('.').map(str::to_owned))
 }
@@ -81,7 +87,7 @@ fn plugin<'a>(plugins: &'a [introspection::Plugin], snapshotter: &str) -> Option
     plugins.iter().find(|plugin| plugin.r#type == SNAPSHOTTER && plugin.id == snapshotter)
 }
 
-fn root(plugin: &introspection::Plugin) -> Option<PathBuf> {
+fn root_of(plugin: &introspection::Plugin) -> Option<PathBuf> {
     plugin.exports.get("root").map(PathBuf::from)
 }
 

@@ -96,7 +96,7 @@ impl Fleet {
             },
             digest: Some(self.pin(job).digest),
             pin: None,
-            bytes: Bytes { total: IMAGE_SIZE, done, upstream: done, peers: 0 },
+            bytes: Bytes { total: IMAGE_SIZE, done, upstream: done, ..Bytes::default() },
             from: None,
             bad: Vec::new(),
             attempt: 1,
@@ -257,7 +257,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for write in &plan.orders {
             let handed_out = fleet.names.binary_search(&write.node).unwrap_or(fleet.nodes);
             fleet.put(handed_out, job, Place::Active);
-            written += write.changes.len();
+            written += write.keys.len();
         }
     }
     let mut out = std::io::stdout().lock();

@@ -215,6 +215,7 @@ impl RelayFleet {
                 address: [10, 0, 0, 1].into(),
                 port: 7000,
                 key: PeerKey::new(&agent.name),
+
                 keeps: true,
                 rate,
                 sent: rate,
@@ -259,7 +260,7 @@ impl RelayFleet {
             digest: order.pin().map(|pin| pin.digest.clone()),
             pin: None,
             present: false,
-            bytes: Bytes { total: SIZE as u64, done, upstream: 0, peers: 0 },
+            bytes: Bytes { total: SIZE as u64, done, ..Bytes::default() },
             from: None,
             bad,
             attempt: 1,

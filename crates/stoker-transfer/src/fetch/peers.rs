@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::pump::{self, BodyEnd};
 use super::{BlobCheck, Chances, Fetch};
@@ -22,8 +22,15 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// It must answer that within this time.
 const PROBE: Duration = Duration::from_millis(500);
 /// When nobody gives anything, they are asked again after this time, or after this one if somebody will have it soon.
-const ROUND: Duration = Duration::from_secs(5);
-const SOON: Duration = Duration::from_millis(250);
+pub(crate) const ROUND: Duration = Duration::from_secs(5);
+pub(crate) const SOON: Duration = Duration::from_millis(250);
+/// A node whose order waits for its turn says for as long as that takes that the image will come. After so long the controller is to know.
+pub(crate) const COMES_WITHIN: Duration = Duration::from_secs(30);
+/// A node that was just named may take so long until it has the first byte, or until it has heard of the image at all; then others are
+/// asked.
+pub(crate) const BEGINS_WITHIN: Duration = Duration::from_secs(5);
+/// When nobody gives anything and the blob is wanted for other images, too, their nodes are asked after this time.
+const ELSEWHERE: Duration = Duration::from_secs(1);
 
 /// What is left to do.
 pub(super) enum PeersEnd {
@@ -31,6 +38,8 @@ pub(super) enum PeersEnd {
     Whole,
     /// The registry is to be asked for the rest.
     Upstream(SpoolWriter),
+    /// No node of the list gives anything, and there are other sources.
+    Nobody(SpoolWriter),
 }
 
 /// Who gave what turned out corrupt.
@@ -72,9 +81,13 @@ impl Fetch<'_> {
         mut writer: SpoolWriter,
         chances: &mut Chances,
     ) -> Result<PeersEnd, Error> {
-        let mut changes = ways.changes();
+        let (mut changes, mut joined) = (ways.changes(), self.core.joined.subscribe());
+        let blob = self.core.descriptor.digest();
+        let mut list = PeerList::default();
         let mut gone: BTreeSet<PeerId> = BTreeSet::new();
         let mut blame = Blame::default();
+        // When these nodes were named.
+        let mut told = Instant::now();
         loop {
             self.core.pulse.rests();
             if writer.length() == self.core.descriptor.size() {
@@ -85,20 +98,34 @@ impl Fetch<'_> {
                 let innocent = std::mem::take(&mut chances.inherited);
                 blame.corrupt(innocent).iter().for_each(|peer| ways.lied(peer));
             }
-            let list = changes.borrow_and_update().clone();
+            let now = changes.borrow_and_update().list.clone();
+            if std::mem::replace(&mut list, now) != list {
+                gone.clear();
+                told = Instant::now();
+            }
             if list.upstream {
                 return Ok(PeersEnd::Upstream(writer));
             }
-            let mut soon = false;
+            let (mut soon, mut moved) = (false, false);
             let before = writer.length();
-            for peer in ways.in_turn(&list).into_iter().filter(|peer| !gone.contains(&peer.id)).collect::<Vec<_>>() {
+            let peers: Vec<Peer> = ways.in_turn(&list).into_iter().filter(|peer| !gone.contains(&peer.id)).collect();
+            for (turn, peer) in peers.into_iter().enumerate() {
                 let opened = ways.reader().open(&peer, &list.ticket, &self.core.descriptor, writer.length()).await;
                 let body = match opened {
                     Ok(body) => {
                         BlobBody::of_peer(body, writer.length(), Party::new(&peer.node, &peer.addr.to_string()))
                     }
                     Err(problem) => {
-                        soon |= matches!(problem, PeerProblem::Later(_));
+                        // It is told of the image at about the same time, perhaps a moment later, and begins then.
+                        let begins = problem.may_be_early() && told.elapsed() < BEGINS_WITHIN;
+                        soon |= begins || problem.is_passing(told.elapsed());
+                        // Whoever goes to the next node at once takes a part of the uplink that others depend on.
+                        if begins && turn == 0 {
+                            break;
+                        }
+                        if begins {
+                            continue;
+                        }
                         if problem == PeerProblem::Gone {
                             gone.insert(peer.id);
                         }
@@ -106,14 +133,22 @@ impl Fetch<'_> {
                         continue;
                     }
                 };
-                ways.gives(&peer);
+                ways.gives(&peer, blob);
                 let length = writer.length();
-                let (back, end) = pump::pump(self.core, &source.image, writer, body, SILENCE).await?;
+                let (back, end) =
+                    pump::pump(self.core, &source.image, writer, body, SILENCE, ways.leave(&peer)).await?;
                 if back.length() > length {
                     blame.gave(&peer);
                 }
                 writer = back;
-                let BodyEnd::Failed(error) = end else { break };
+                let error = match end {
+                    BodyEnd::Failed(error) => error,
+                    BodyEnd::Whole(_) => break,
+                    BodyEnd::Left => {
+                        moved = true;
+                        break;
+                    }
+                };
                 if error.is_stall() && self.is_waiting_too(ways, &list, &peer).await {
                     soon = true;
                     break;
@@ -123,20 +158,23 @@ impl Fetch<'_> {
                     break;
                 }
             }
-            if writer.length() > before || writer.length() == self.core.descriptor.size() {
+            if moved || writer.length() > before || writer.length() == self.core.descriptor.size() {
                 continue;
             }
             if !soon {
-                ways.nobody_gives();
+                ways.nobody_gives(blob);
             }
+            let pause = match (soon, self.core.has_other_source()) {
+                (true, _) => SOON,
+                (false, true) => ELSEWHERE,
+                (false, false) => ROUND,
+            };
             tokio::select! {
-                changed = changes.changed() => {
-                    gone.clear();
-                    if changed.is_err() {
-                        sleep(ROUND).await;
-                    }
-                }
-                () = sleep(if soon { SOON } else { ROUND }) => {}
+                Ok(()) = changes.changed() => {}
+                Ok(()) = joined.changed() => {}
+                () = sleep(pause) => if !soon && self.core.has_other_source() {
+                    return Ok(PeersEnd::Nobody(writer));
+                },
             }
         }
     }

@@ -27,6 +27,8 @@ pub(super) enum BodyEnd {
     Whole(Box<Party>),
     /// Something went wrong; what came before it is written.
     Failed(registry::Error),
+    /// The blob is to come from somewhere else; what came before is written.
+    Left,
 }
 
 type WriterAfter = (SpoolWriter, Vec<u8>, io::Result<()>);
@@ -37,13 +39,14 @@ enum WriterTurn {
     Busy(JoinHandle<WriterAfter>),
 }
 
-/// Moves a body to the file. An error is one of the disk, after which the writer is gone.
+/// Moves a body to the file, until `leave` says that its sender is to be left. An error is one of the disk, after which the writer is gone.
 pub(super) async fn pump(
     core: &Core,
     image: &Reference,
     writer: SpoolWriter,
     body: BlobBody,
     stall_timeout: Duration,
+    leave: impl Future<Output = ()>,
 ) -> Result<(SpoolWriter, BodyEnd), Error> {
     let mut wire = ComingBytes {
         core,
@@ -61,6 +64,7 @@ pub(super) async fn pump(
     let mut deadline = Instant::now() + stall_timeout;
     let mut held: Option<BoxFuture<'static, ()>> = None;
     let mut busy = false;
+    let mut leave = std::pin::pin!(leave);
     loop {
         disk = match disk {
             WriterTurn::Idle(writer, spare) if !wire.buffer.is_empty() => {
@@ -91,6 +95,10 @@ pub(super) async fn pump(
                     // The silence was ours, not the server's.
                     deadline = Instant::now() + stall_timeout;
                 }
+            }
+            () = &mut leave, if end.is_none() => {
+                bytes.spoiled();
+                end = Some(BodyEnd::Left);
             }
             piece = bytes.next(), if reading => {
                 deadline = Instant::now() + stall_timeout;
@@ -190,6 +198,7 @@ impl ComingBytes<'_> {
         if self.origin == ByteOrigin::Mirror {
             self.core.mirrored.fetch_add(wire, Ordering::Relaxed);
         }
+        self.core.tally.received(wire);
         // In this order: who reads this one first never finds too few of a mirror.
         match self.origin {
             ByteOrigin::Peer => self.core.peers.fetch_add(wire, Ordering::Release),

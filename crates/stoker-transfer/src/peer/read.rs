@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, HOST, RANGE};
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -24,6 +24,7 @@ use tokio_rustls::TlsConnector;
 
 use super::key::{PeerId, PeerIdentity};
 use super::serve::{PeerState, STATE};
+use crate::fetch::COMES_WITHIN;
 use crate::sip::Sip;
 
 /// A node must answer within this time.
@@ -54,7 +55,9 @@ pub enum PeerProblem {
     Unreachable(String),
     /// It will not have the blob.
     Gone,
-    /// It will have the blob, or it has readers enough.
+    /// It will have the blob, and has nothing of it yet.
+    Expected,
+    /// It has readers enough.
     Later(String),
     /// It takes the ticket for bad.
     Refused(String),
@@ -62,11 +65,28 @@ pub enum PeerProblem {
     Nonsense(String),
 }
 
+impl PeerProblem {
+    /// Whether a node says so that has not been told of the image yet, or has just begun.
+    pub(crate) fn may_be_early(&self) -> bool {
+        matches!(self, Self::Expected | Self::Gone)
+    }
+
+    /// Whether it is worth asking again soon, so long after the node was named.
+    pub(crate) fn is_passing(&self, since: Duration) -> bool {
+        match self {
+            Self::Expected => since < COMES_WITHIN,
+            Self::Later(_) => true,
+            Self::Unreachable(_) | Self::Gone | Self::Refused(_) | Self::Nonsense(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for PeerProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable(why) => write!(f, "cannot be read from: {why}"),
             Self::Gone => f.write_str("does not have it"),
+            Self::Expected => f.write_str("does not have it yet"),
             Self::Later(why) => write!(f, "says \"{why}\""),
             Self::Refused(why) => write!(f, "refuses the ticket: {why}"),
             Self::Nonsense(why) => write!(f, "says what makes no sense: {why}"),
@@ -183,7 +203,11 @@ async fn refused(status: StatusCode, headers: &HeaderMap, body: Incoming) -> Pee
     let said: String = String::from_utf8_lossy(&said).chars().filter(|c| !c.is_control()).take(200).collect();
     match status {
         StatusCode::NOT_FOUND => PeerProblem::Gone,
-        StatusCode::SERVICE_UNAVAILABLE if headers.contains_key(STATE) => PeerProblem::Later(said),
+        StatusCode::SERVICE_UNAVAILABLE => match headers.get(STATE).map(HeaderValue::as_bytes) {
+            Some(b"expected") => PeerProblem::Expected,
+            Some(_) => PeerProblem::Later(said),
+            None => PeerProblem::Nonsense(format!("{status}: {said}")),
+        },
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => PeerProblem::Refused(said),
         status => PeerProblem::Nonsense(format!("{status}: {said}")),
     }

@@ -47,6 +47,10 @@ pub(super) const STATE: HeaderName = HeaderName::from_static("stoker-state");
 
 /// A connection must have shown its key and asked within this time.
 const HELLO: Duration = Duration::from_secs(5);
+/// How long a request for what is not here yet is held; less than readers wait for an answer.
+const HOLD: Duration = Duration::from_millis(500);
+/// When it is first looked for again; then after twice as long each time.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A reader must take something within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(5);
@@ -67,11 +71,15 @@ pub struct PeerState {
     pub readers: u32,
 }
 
+/// Reads a blob from an offset on.
+pub type OpenFrom = Box<dyn FnOnce(u64) -> BoxStream<'static, io::Result<Bytes>> + Send>;
+
 /// A blob as this node has it.
-#[derive(Debug)]
 pub enum ServedPart {
     /// All of it, in this file.
     File(File, u64),
+    /// All of it, of this length, where only somebody else can read it.
+    Stream(OpenFrom, u64),
     /// All of it.
     Bytes(Bytes),
     /// It is on its way.
@@ -82,13 +90,26 @@ pub enum ServedPart {
     Nothing,
 }
 
+impl std::fmt::Debug for ServedPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(_, size) => write!(f, "File({size})"),
+            Self::Stream(_, size) => write!(f, "Stream({size})"),
+            Self::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Self::Growing(growing) => write!(f, "Growing({})", growing.size()),
+            Self::Expected => f.write_str("Expected"),
+            Self::Nothing => f.write_str("Nothing"),
+        }
+    }
+}
+
 /// The images that a node serves.
 pub trait Shelf: Send + Sync + 'static {
     /// A blob of the image with this root. [`ServedPart::Nothing`] unless the image is one of this node's and names the blob.
     fn find<'a>(&'a self, root: &'a Digest, blob: &'a Digest) -> BoxFuture<'a, ServedPart>;
 
     /// How far the image with this root is here, where it is one of this node's.
-    fn state(&self, root: &Digest) -> Option<PeerState>;
+    fn state<'a>(&'a self, root: &'a Digest) -> BoxFuture<'a, Option<PeerState>>;
 }
 
 /// Who may read what.
@@ -204,6 +225,12 @@ impl PeerServer {
         self.shared.sent.clone()
     }
 
+    /// Says how many nodes read the image of this root here now.
+    pub fn readers(&self) -> impl Fn(&Digest) -> u32 + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move |root| shared.readers_of(root)
+    }
+
     /// Serves until told to stop. What is under way is cut then: readers go on from another node at the same byte.
     pub async fn run(self, stop: CancellationToken) {
         let mut connections = JoinSet::new();
@@ -310,13 +337,13 @@ impl Call {
                 let range = request.headers().get(RANGE).and_then(|value| value.to_str().ok());
                 self.blob(&root, &blob, range).await
             }
-            None if path == "/v1/state" => self.state(&root),
+            None if path == "/v1/state" => self.state(&root).await,
             _ => refusal(StatusCode::NOT_FOUND, "there is no such path"),
         }
     }
 
-    fn state(&self, root: &Digest) -> PeerAnswer {
-        let Some(state) = self.shared.shelf.state(root) else {
+    async fn state(&self, root: &Digest) -> PeerAnswer {
+        let Some(state) = self.shared.shelf.state(root).await else {
             return refusal(StatusCode::NOT_FOUND, "this image is not here");
         };
         let state = PeerState { readers: self.shared.readers_of(root), ..state };
@@ -326,13 +353,28 @@ impl Call {
         }
     }
 
+    /// A blob as this node has it. One that will come is waited for a little while: all nodes of a chain are told of an image at the same
+    /// time, and whoever asks here must not go elsewhere because it was the quicker one.
+    async fn find(&self, root: &Digest, blob: &Digest) -> ServedPart {
+        let (until, mut pause) = (Instant::now() + HOLD, LOOK_AGAIN);
+        loop {
+            match self.shared.shelf.find(root, blob).await {
+                ServedPart::Expected if Instant::now() < until => {
+                    sleep(pause).await;
+                    pause *= 2;
+                }
+                found => return found,
+            }
+        }
+    }
+
     async fn blob(&self, root: &Digest, blob: &Digest, range: Option<&str>) -> PeerAnswer {
         let Some(from) = range.map_or(Some(0), offset) else {
             return refusal(StatusCode::RANGE_NOT_SATISFIABLE, "only bytes=N- is served");
         };
-        let found = self.shared.shelf.find(root, blob).await;
+        let found = self.find(root, blob).await;
         let size = match &found {
-            ServedPart::File(_, size) => *size,
+            ServedPart::File(_, size) | ServedPart::Stream(_, size) => *size,
             ServedPart::Bytes(bytes) => bytes.len() as u64,
             ServedPart::Growing(growing) => growing.size(),
             ServedPart::Expected => return later("expected"),
@@ -344,12 +386,13 @@ impl Call {
         let Some(reading) = self.shared.admit(root, self.who) else { return later("busy") };
         let pieces: BoxStream<'static, io::Result<Bytes>> = match found {
             ServedPart::File(file, size) => of_file(file, from, size),
+            ServedPart::Stream(open, _) => open(from),
             ServedPart::Bytes(bytes) => {
                 let rest =
                     usize::try_from(from).ok().and_then(|from| bytes.get(from..).map(|rest| bytes.slice_ref(rest)));
                 futures::stream::iter(rest.map(Ok)).boxed()
             }
-            ServedPart::Growing(growing) => growing.follow(from).map(|piece| piece.map_err(io::Error::other)).boxed(),
+            ServedPart::Growing(growing) => growing.watch(from).map(|piece| piece.map_err(io::Error::other)).boxed(),
             ServedPart::Expected | ServedPart::Nothing => futures::stream::empty().boxed(),
         };
         let mut response = Response::new(self.streamed(pieces, reading));
@@ -370,19 +413,23 @@ impl Call {
         reading: Reading,
     ) -> UnsyncBoxBody<Bytes, io::Error> {
         let (shared, since) = (self.shared.clone(), self.reading.clone());
-        let state = (pieces, reading);
-        let frames = futures::stream::unfold(state, move |(mut pieces, reading)| {
+        let state = (pieces, Bytes::new(), reading);
+        let frames = futures::stream::unfold(state, move |(mut pieces, mut rest, reading)| {
             let (shared, since) = (shared.clone(), since.clone());
             async move {
                 *since.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                let piece = match pieces.next().await? {
-                    Ok(piece) => piece,
-                    Err(problem) => return Some((Err(problem), (pieces, reading))),
-                };
+                if rest.is_empty() {
+                    rest = match pieces.next().await? {
+                        Ok(piece) => piece,
+                        Err(problem) => return Some((Err(problem), (pieces, rest, reading))),
+                    };
+                }
+                // Under a low limit in small parts: a reader that hears nothing for seconds goes elsewhere.
+                let piece = rest.split_to(rest.len().min(shared.pace.piece()));
                 shared.pace.wait(piece.len()).await;
                 shared.sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
                 *since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-                Some((Ok(Frame::data(piece)), (pieces, reading)))
+                Some((Ok(Frame::data(piece)), (pieces, rest, reading)))
             }
         });
         StreamBody::new(frames).boxed_unsync()

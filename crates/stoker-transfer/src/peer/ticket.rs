@@ -15,7 +15,7 @@ use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use sha2::{Digest as _, Sha256};
 
 use super::key::{NoPeerKey, PeerId};
-use crate::hash::{hex_of, sha256_of};
+use crate::hash::{hex, hex_of, sha256_of};
 
 /// The form of a ticket; another form has another number.
 const FORM: u8 = 1;
@@ -40,6 +40,17 @@ impl fmt::Display for SignerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}", u32::from_be_bytes(self.0))
     }
+}
+
+/// What a ticket is for: an image under the name by which it was ordered. The same digest under another name is something else, because
+/// another registry decides who may have it there.
+pub fn ticket_subject(image: &str, root: &Digest) -> Digest {
+    let mut hash = Sha256::new();
+    hash.update(image.as_bytes());
+    hash.update([0]);
+    hash.update(root.as_ref().as_bytes());
+    let hash = hex(hash);
+    Digest::try_from(format!("sha256:{hash}")).unwrap_or_else(|_| root.clone())
 }
 
 /// Signs tickets. Its key is in memory only: each leader makes its own.
@@ -135,6 +146,33 @@ pub struct Ticket {
     pub expires: u32,
 }
 
+/// What a ticket says, whether it is good or not: for whoever wrote it, to know whether it must be written again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketClaims {
+    /// Who says that they signed it.
+    pub signer: SignerId,
+    /// The digest of the image.
+    pub root: Digest,
+    /// Who may read.
+    pub reader: PeerId,
+    /// Until when, in seconds since 1970.
+    pub expires: u32,
+}
+
+impl TicketClaims {
+    /// From the text; nothing is checked.
+    pub fn read(text: &str) -> Option<Self> {
+        let bytes = decode(text).ok()?;
+        let root = Digest::try_from(format!("sha256:{}", hex_of(bytes.get(5..37)?))).ok()?;
+        Some(Self {
+            signer: SignerId(bytes.get(1..5)?.try_into().ok()?),
+            root,
+            reader: PeerId::new(bytes.get(37..69)?.try_into().ok()?),
+            expires: u32::from_be_bytes(bytes.get(69..73)?.try_into().ok()?),
+        })
+    }
+}
+
 impl TicketKeys {
     /// Whether this signer is known.
     pub fn knows(&self, signer: SignerId) -> bool {
@@ -195,6 +233,8 @@ mod tests {
         assert_eq!(keys.check(&ticket, reader, 1000), Err(TicketError::Expired));
         assert_eq!(keys.check(&ticket, other, 999), Err(TicketError::OtherReader));
         assert_eq!(TicketKeys::signer(&ticket), Some(signer.public().id()));
+        let claims = TicketClaims { signer: signer.public().id(), root: root(), reader, expires: 1000 };
+        assert_eq!((TicketClaims::read(&ticket), TicketClaims::read("AAAA")), (Some(claims), None));
         let stranger = TicketSigner::generate().unwrap();
         let foreign = stranger.sign(&root(), reader, 1000).unwrap();
         assert_eq!(keys.check(&foreign, reader, 999), Err(TicketError::UnknownSigner(stranger.public().id())));

@@ -3,19 +3,24 @@
 //! A ticket and a list of nodes come in, and may change while blobs are fetched; whom to ask next, and what became of it, goes out. All
 //! blobs of an image go by the same list. It never asks anybody itself, and never leaves its list.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
 use oci_spec::image::{Descriptor, Digest};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep};
 
 use super::key::PeerId;
 use super::read::{Peer, PeerProblem, PeerReader};
+use crate::Error;
+use crate::fetch::{BEGINS_WITHIN, ROUND, SOON};
 use crate::hash::hex;
 use crate::image::{self, Descended, Descent, Document, MOST_MANIFEST_BYTES, PlatformImage};
 use crate::platform::Platform;
+use crate::reference::Reference;
+use crate::registry::{self, Party};
 
 /// What an order says about where its image comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,8 +42,18 @@ pub struct PeerWays {
 #[derive(Debug)]
 struct WaysShared {
     reader: PeerReader,
-    list: watch::Sender<PeerList>,
+    now: watch::Sender<WaysNow>,
     tried: Mutex<Tried>,
+    /// Rung when no node gives anything, when a node lied, and when this node lags.
+    news: OnceLock<Arc<Notify>>,
+}
+
+/// The list, and where in it the image is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WaysNow {
+    pub(crate) list: PeerList,
+    /// The node to which all blobs were moved; they leave any other one.
+    to: Option<PeerId>,
 }
 
 /// What became of the nodes of the list.
@@ -50,45 +65,75 @@ struct Tried {
     liars: BTreeMap<PeerId, Arc<str>>,
     /// What the others did last, until one of them gives bytes again.
     failed: BTreeMap<PeerId, (Arc<str>, PeerProblem)>,
-    /// Nobody of the list gives anything.
-    exhausted: bool,
+    /// Blobs and documents that nobody of the list gives.
+    missing: BTreeSet<String>,
+    /// Others read from this node, and it receives much less than its source.
+    lagging: bool,
 }
 
 impl PeerWays {
     /// Reads from the nodes of this list.
     pub fn new(reader: PeerReader, list: PeerList) -> Self {
-        let shared = WaysShared { reader, list: watch::Sender::new(list), tried: Mutex::default() };
+        let now = watch::Sender::new(WaysNow { list, to: None });
+        let shared = WaysShared { reader, now, tried: Mutex::default(), news: OnceLock::new() };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// The same, and this is rung when something is to be told: no node gives anything, a node lied, or this node lags.
+    pub fn telling(self, news: Arc<Notify>) -> Self {
+        let _ = self.shared.news.set(news);
+        self
+    }
+
+    fn ring(&self) {
+        if let Some(news) = self.shared.news.get() {
+            news.notify_one();
+        }
     }
 
     /// From now on these; fetches that run go on with them at their byte.
     pub fn set(&self, list: PeerList) {
-        self.shared.list.send_if_modified(|now| {
-            let changed = *now != list;
-            if changed {
-                let mut tried = self.tried();
-                tried.failed.clear();
-                tried.exhausted = false;
-                *now = list;
-            }
-            changed
-        });
+        if self.shared.now.borrow().list != list {
+            self.begin(list);
+        }
+    }
+
+    /// From now on these, also where they are the same: what the nodes did before is forgotten, unless they lied.
+    pub fn begin(&self, list: PeerList) {
+        {
+            let mut tried = self.tried();
+            tried.failed.clear();
+            tried.missing.clear();
+            tried.lagging = false;
+        }
+        self.shared.now.send_replace(WaysNow { list, to: None });
+    }
+
+    /// Nobody is asked any more, neither nodes nor the registry, until there is a list again. A fetch that others still follow
+    /// waits for that.
+    pub fn close(&self) {
+        self.set(PeerList::default());
     }
 
     /// The list now.
     pub fn list(&self) -> PeerList {
-        self.shared.list.borrow().clone()
+        self.shared.now.borrow().list.clone()
     }
 
-    pub(crate) fn changes(&self) -> watch::Receiver<PeerList> {
-        self.shared.list.subscribe()
+    /// Whether the registry is asked now, and no node.
+    pub fn is_upstream(&self) -> bool {
+        self.shared.now.borrow().list.upstream
+    }
+
+    pub(crate) fn changes(&self) -> watch::Receiver<WaysNow> {
+        self.shared.now.subscribe()
     }
 
     pub(crate) fn reader(&self) -> &PeerReader {
         &self.shared.reader
     }
 
-    /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
+    /// Nothing is ever half-written under this lock, so a poisoned one is as good as any. No other lock is taken under it.
     fn tried(&self) -> MutexGuard<'_, Tried> {
         self.shared.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,10 +142,31 @@ impl PeerWays {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
+    /// Ends when the image is no longer to be read from this node.
+    pub(crate) async fn leave(&self, peer: &Peer) {
+        let left = |now: &WaysNow| {
+            let listed = now.list.peers.iter().any(|other| other.id == peer.id);
+            now.list.upstream || !listed || now.to.is_some_and(|to| to != peer.id)
+        };
+        self.until(left).await;
+    }
+
+    /// Ends when the registry may no longer be asked.
+    pub(crate) async fn leave_upstream(&self) {
+        self.until(|now| !now.list.upstream).await;
+    }
+
+    async fn until(&self, is: impl FnMut(&WaysNow) -> bool) {
+        let mut changes = self.changes();
+        if changes.wait_for(is).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
     /// The node that was read from last.
     pub fn from(&self) -> Option<Arc<str>> {
         let from = self.tried().from?;
-        self.shared.list.borrow().peers.iter().find(|peer| peer.id == from).map(|peer| peer.node.clone())
+        self.shared.now.borrow().list.peers.iter().find(|peer| peer.id == from).map(|peer| peer.node.clone())
     }
 
     /// Nodes that gave wrong bytes.
@@ -112,79 +178,164 @@ impl PeerWays {
     pub fn exhausted(&self) -> Option<String> {
         let tried = self.tried();
         let told: Vec<String> = tried.failed.values().map(|(node, problem)| format!("{node} {problem}")).collect();
-        tried
-            .exhausted
+        let lied = tried.liars.values().map(|node| format!("{node} gave wrong bytes"));
+        let told: Vec<String> = told.into_iter().chain(lied).collect();
+        (!tried.missing.is_empty())
             .then(|| if told.is_empty() { "it was told of no node to read from".into() } else { told.join("; ") })
+    }
+
+    /// Whether others read from this node while it receives much less than its source.
+    pub fn lags(&self) -> bool {
+        self.tried().lagging
     }
 
     /// Those that may be asked, in the order of the list, from the one on that the image is read from.
     pub(crate) fn in_turn(&self, list: &PeerList) -> Vec<Peer> {
         let tried = self.tried();
         let first = list.peers.iter().position(|peer| Some(peer.id) == tried.from).unwrap_or(0);
-        let (later, sooner) = list.peers.split_at(first);
-        let usable = sooner.iter().chain(later).filter(|peer| !tried.liars.contains_key(&peer.id));
+        let (sooner, later) = list.peers.split_at(first);
+        let usable = later.iter().chain(sooner).filter(|peer| !tried.liars.contains_key(&peer.id));
         usable.cloned().collect()
     }
 
-    /// This one gives bytes.
-    pub(crate) fn gives(&self, peer: &Peer) {
+    /// This one gives the bytes of a blob.
+    pub(crate) fn gives(&self, peer: &Peer, blob: &Digest) {
         let mut tried = self.tried();
         tried.from = Some(peer.id);
         tried.failed.remove(&peer.id);
-        tried.exhausted = false;
+        tried.missing.remove(blob.as_ref());
     }
 
     pub(crate) fn failed(&self, peer: &Peer, problem: PeerProblem) {
-        let mut tried = self.tried();
-        // All blobs of the image go on with the next one.
-        if tried.from == Some(peer.id) {
-            let list = self.shared.list.borrow();
-            let at = list.peers.iter().position(|other| other.id == peer.id);
-            tried.from = at.and_then(|at| list.peers.get(at + 1)).map(|next| next.id);
+        let list = self.list();
+        let at = list.peers.iter().position(|other| other.id == peer.id);
+        let next = at.and_then(|at| list.peers.get(at + 1)).map(|next| next.id);
+        {
+            let mut tried = self.tried();
+            // All blobs of the image go on with the next one.
+            if tried.from == Some(peer.id) {
+                tried.from = next;
+            }
+            tried.failed.insert(peer.id, (peer.node.clone(), problem));
         }
-        tried.failed.insert(peer.id, (peer.node.clone(), problem));
+        // Blobs that another node gives stay there.
+        self.shared.now.send_if_modified(|now| {
+            now.to = now.to.filter(|to| *to != peer.id);
+            false
+        });
     }
 
     pub(crate) fn lied(&self, peer: &Peer) {
         tracing::warn!(node = %peer.node, "another node gave wrong bytes for right ones; it is not asked again for this image");
-        let mut tried = self.tried();
-        tried.liars.insert(peer.id, peer.node.clone());
-        if tried.from == Some(peer.id) {
-            tried.from = None;
+        {
+            let mut tried = self.tried();
+            tried.liars.insert(peer.id, peer.node.clone());
+            if tried.from == Some(peer.id) {
+                tried.from = None;
+            }
         }
+        self.ring();
     }
 
-    pub(crate) fn nobody_gives(&self) {
-        self.tried().exhausted = true;
+    pub(crate) fn has_lied(&self, peer: &Peer) -> bool {
+        self.tried().liars.contains_key(&peer.id)
+    }
+
+    /// The node that the image is read from, as its place in the list.
+    pub(crate) fn place(&self, list: &PeerList) -> Option<usize> {
+        let from = self.tried().from?;
+        list.peers.iter().position(|peer| peer.id == from)
+    }
+
+    /// All blobs go on from this node, if the list is still this one.
+    pub(crate) fn move_to(&self, list: &PeerList, peer: &Peer) {
+        self.shared.now.send_if_modified(|now| {
+            let same = now.list == *list;
+            if same {
+                now.to = Some(peer.id);
+                self.tried().from = Some(peer.id);
+            }
+            same
+        });
+    }
+
+    /// This node is too slow for those that read from it. That is told at once, and holds until there is another list.
+    pub(crate) fn lag(&self) {
+        self.tried().lagging = true;
+        self.ring();
+    }
+
+    pub(crate) fn nobody_gives(&self, what: &Digest) {
+        if self.tried().missing.insert(what.to_string()) {
+            self.ring();
+        }
     }
 
     /// The documents of the image behind this digest for this platform, from whichever nodes have them, each checked against its digest.
-    /// `None` where no node gives them, or where they make no image.
-    pub async fn image(&self, root: &Digest, platform: &Platform) -> Option<PlatformImage> {
+    /// Where no node gives them they are asked again, and so are those of each new list. `None` where the registry is to be asked; an error
+    /// where the documents make no image.
+    pub async fn image(
+        &self,
+        image: &Reference,
+        root: &Digest,
+        platform: &Platform,
+    ) -> Result<Option<PlatformImage>, Error> {
         let mut descent = Descent::new(platform);
         let mut digest = root.clone();
         loop {
-            let bytes = self.document(&digest, MOST_MANIFEST_BYTES).await?;
-            let (media_type, parsed) = image::parse(&bytes, None).ok()?;
-            let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest);
-            match descent.take(Document { descriptor, bytes }, parsed).ok()? {
-                Descended::Image(image) => return Some(*image),
-                Descended::To(below) => digest = below,
+            let Some((bytes, peer)) = self.document(&digest, MOST_MANIFEST_BYTES).await else { return Ok(None) };
+            let read = image::parse(&bytes, None).and_then(|(media_type, parsed)| {
+                let descriptor = Descriptor::new(media_type, bytes.len() as u64, digest.clone());
+                descent.take(Document { descriptor, bytes: bytes.clone() }, parsed)
+            });
+            match read {
+                Ok(Descended::Image(image)) => return Ok(Some(*image)),
+                Ok(Descended::To(below)) => digest = below,
+                Err(bad) => {
+                    let who = Party::new(&peer.node, &peer.addr.to_string());
+                    let what = format!("image {image}");
+                    return Err(registry::Error::Failed { who, what, problem: bad.into() }.into());
+                }
             }
         }
     }
 
-    /// A small document of the image, from whichever node has it.
-    async fn document(&self, digest: &Digest, most: usize) -> Option<Bytes> {
-        let list = self.list();
-        for peer in self.in_turn(&list) {
-            match self.shared.reader.small(&peer, &list.ticket, digest, most).await {
-                Ok(bytes) if hex(Sha256::new_with_prefix(&bytes)) == digest.digest() => return Some(bytes),
-                Ok(_) => self.lied(&peer),
-                Err(problem) => self.failed(&peer, problem),
+    /// A small document of the image, from whichever node has it. `None` where the registry is to be asked.
+    async fn document(&self, digest: &Digest, most: usize) -> Option<(Bytes, Peer)> {
+        let mut changes = self.changes();
+        let (mut list, mut told) = (PeerList::default(), Instant::now());
+        loop {
+            let now = changes.borrow_and_update().list.clone();
+            if std::mem::replace(&mut list, now) != list {
+                told = Instant::now();
+            }
+            if list.upstream {
+                return None;
+            }
+            let mut soon = false;
+            for peer in self.in_turn(&list) {
+                match self.shared.reader.small(&peer, &list.ticket, digest, most).await {
+                    Ok(bytes) if hex(Sha256::new_with_prefix(&bytes)) == digest.digest() => {
+                        self.tried().missing.remove(digest.as_ref());
+                        return Some((bytes, peer));
+                    }
+                    Ok(_) => self.lied(&peer),
+                    Err(problem) => {
+                        let begins = problem.may_be_early() && told.elapsed() < BEGINS_WITHIN;
+                        soon |= begins || problem.is_passing(told.elapsed());
+                        if !begins {
+                            self.failed(&peer, problem);
+                        }
+                    }
+                }
+            }
+            if !soon {
+                self.nobody_gives(digest);
+            }
+            tokio::select! {
+                Ok(()) = changes.changed() => {}
+                () = sleep(if soon { SOON } else { ROUND }) => {}
             }
         }
-        self.nobody_gives();
-        None
     }
 }

@@ -192,17 +192,20 @@ fn digest_of(bytes: &Bytes) -> Result<Digest, String> {
 }
 
 fn refuse(question: &RegistryQuestion<'_>, who: Box<Party>, bad: Bad) -> Error {
-    let problem = match bad {
-        Bad::Bound(bound) => RequestProblem::TooLarge(bound),
-        Bad::Content(why) => RequestProblem::InvalidContent { why },
-        Bad::Schema1 => RequestProblem::Schema1,
-        Bad::Algorithm(digest) => {
-            let digest: String = digest.to_string().chars().take(20).collect();
-            RequestProblem::Algorithm { digest: format!("{digest}…") }
+    question.error(who, bad.into())
+}
+
+impl From<Bad> for RequestProblem {
+    fn from(bad: Bad) -> Self {
+        match bad {
+            Bad::Bound(bound) => Self::TooLarge(bound),
+            Bad::Content(why) => Self::InvalidContent { why },
+            Bad::Schema1 => Self::Schema1,
+            Bad::Algorithm(digest) => {
+                let digest: String = digest.to_string().chars().take(20).collect();
+                Self::Algorithm { digest: format!("{digest}…") }
+            }
+            Bad::Platform { platform, offered } => Self::PlatformMissing { platform: platform.to_string(), offered },
         }
-        Bad::Platform { platform, offered } => {
-            RequestProblem::PlatformMissing { platform: platform.to_string(), offered }
-        }
-    };
-    question.error(who, problem)
+    }
 }

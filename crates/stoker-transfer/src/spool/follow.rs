@@ -12,14 +12,15 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use super::growing::BlobState;
-use super::{Growing, on_disk};
+use super::{Core, Growing, on_disk};
 use crate::Error;
 
 /// The most that one step reads.
 const CHUNK: u64 = 256 * 1024;
 
-pub(crate) fn stream(growing: Growing, from: u64) -> BoxStream<'static, Result<Bytes, Error>> {
-    let follower = Follower { growing, file: None, at: from, seen: None };
+/// Where a handle is given, the fetch goes on while somebody follows it.
+pub(crate) fn stream(core: Arc<Core>, from: u64, held: Option<Growing>) -> BoxStream<'static, Result<Bytes, Error>> {
+    let follower = Follower { core, _held: held, file: None, at: from, seen: None };
     futures::stream::try_unfold(follower, |mut follower| async move {
         Ok(follower.next().await?.map(|bytes| (bytes, follower)))
     })
@@ -27,7 +28,8 @@ pub(crate) fn stream(growing: Growing, from: u64) -> BoxStream<'static, Result<B
 }
 
 struct Follower {
-    growing: Growing,
+    core: Arc<Core>,
+    _held: Option<Growing>,
     file: Option<Arc<File>>,
     at: u64,
     /// How often the blob had been begun again when bytes were last given out; `None` before the first chunk.
@@ -42,7 +44,7 @@ impl Follower {
                 return Err(error);
             }
             if self.seen.is_some_and(|seen| seen != state.restarts) {
-                return Err(super::Error::Restarted { blob: self.growing.core().named() }.into());
+                return Err(super::Error::Restarted { blob: self.core.named() }.into());
             }
             let readable = self.readable(&state);
             if self.at >= readable {
@@ -50,11 +52,11 @@ impl Follower {
             }
             let bytes = self.read((readable - self.at).min(CHUNK)).await?;
             // What was read while the file was begun again belongs to neither.
-            if self.growing.core().state.borrow().restarts != state.restarts {
+            if self.core.state.borrow().restarts != state.restarts {
                 continue;
             }
             if bytes.is_empty() {
-                let core = self.growing.core();
+                let core = &self.core;
                 return Err(core.disk_failed(super::Error::Disk {
                     path: core.path.clone(),
                     action: "read to the end of",
@@ -69,7 +71,7 @@ impl Follower {
 
     /// How far one may read now.
     fn readable(&self, state: &BlobState) -> u64 {
-        let size = self.growing.core().descriptor.size();
+        let size = self.core.descriptor.size();
         if state.checked || matches!(state.outcome, Some(Ok(()))) {
             size
         } else {
@@ -79,7 +81,7 @@ impl Follower {
 
     /// Waits until there is something to give, to complain about, or to end with.
     async fn wait(&self) -> Result<BlobState, Error> {
-        let mut state = self.growing.core().state.subscribe();
+        let mut state = self.core.state.subscribe();
         let news = |state: &BlobState| {
             state.outcome.is_some()
                 || state.checked
@@ -91,7 +93,7 @@ impl Follower {
     }
 
     async fn read(&mut self, most: u64) -> Result<Bytes, Error> {
-        let (path, file, at) = (self.growing.core().path.clone(), self.file.clone(), self.at);
+        let (path, file, at) = (self.core.path.clone(), self.file.clone(), self.at);
         let work = move || {
             let file = match file {
                 Some(file) => file,
@@ -102,7 +104,7 @@ impl Follower {
             bytes.truncate(read);
             Ok((file, Bytes::from(bytes)))
         };
-        let core = self.growing.core();
+        let core = &self.core;
         let failed = |e: std::io::Error| core.disk_failed(super::Error::disk(&core.path, "read", &e));
         let (file, bytes) = on_disk(work).await?.map_err(failed)?;
         self.file = Some(file);

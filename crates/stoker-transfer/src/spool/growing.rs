@@ -2,9 +2,10 @@
 //!
 //! What the fetch publishes comes in; waiting, counting and following go out. It never writes.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -12,7 +13,8 @@ use oci_spec::image::Descriptor;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{BlobSource, check, follow};
+use super::part::SpoolTally;
+use super::{BlobSource, SpoolInner, check, follow};
 use crate::Error;
 use crate::limit::Pace;
 use crate::pulse::{Pulse, TransferTrouble};
@@ -43,17 +45,36 @@ pub(crate) struct Core {
     pub(crate) pulse: Pulse,
     /// Of the spool as a whole.
     pace: Arc<Pace>,
+    pub(crate) tally: Arc<SpoolTally>,
     first: BlobSource,
-    /// Those of everyone who joined.
-    others: Mutex<Vec<BlobSource>>,
+    /// Those of everyone who joined, and which source is in use.
+    sources: Mutex<SourceTurns>,
     /// Changes with each of them.
     pub(crate) joined: watch::Sender<()>,
-    /// How many sources have failed: the next one is in use.
-    failed: AtomicUsize,
+}
+
+/// The sources of a fetch are numbered: 0 is the first one, the others follow.
+#[derive(Debug, Default)]
+struct SourceTurns {
+    others: Vec<BlobSource>,
+    /// The source in use; where that one has failed, the next that has not.
+    at: usize,
+    failed: BTreeSet<usize>,
+}
+
+impl SourceTurns {
+    fn count(&self) -> usize {
+        self.others.len() + 1
+    }
+
+    fn current(&self) -> Option<usize> {
+        let from = (0..self.count()).map(|n| (self.at + n) % self.count());
+        from.into_iter().find(|at| !self.failed.contains(at))
+    }
 }
 
 impl Core {
-    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: BlobSource, pace: Arc<Pace>) -> Self {
+    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: BlobSource, spool: &SpoolInner) -> Self {
         Self {
             path,
             descriptor,
@@ -62,11 +83,11 @@ impl Core {
             mirrored: AtomicU64::new(0),
             peers: AtomicU64::new(0),
             pulse: Pulse::default(),
-            pace,
+            pace: spool.pace.clone(),
+            tally: spool.tally.clone(),
             first: source,
-            others: Mutex::default(),
+            sources: Mutex::default(),
             joined: watch::Sender::new(()),
-            failed: AtomicUsize::new(0),
         }
     }
 
@@ -77,8 +98,13 @@ impl Core {
 
     /// The images that want the blob.
     pub(crate) fn images(&self) -> Vec<Reference> {
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        std::iter::once(&self.first).chain(others.iter()).map(|source| source.image.clone()).collect()
+        let others = &self.sources().others;
+        std::iter::once(&self.first).chain(others).map(|source| source.image.clone()).collect()
+    }
+
+    /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
+    fn sources(&self) -> MutexGuard<'_, SourceTurns> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds one more who wants the blob; `false` where this fetch is no longer good for that.
@@ -89,7 +115,7 @@ impl Core {
             Some(Err(_)) => return false,
             None => {}
         }
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = &mut self.sources().others;
         if !source.is_same_way(&self.first) && !others.iter().any(|other| source.is_same_way(other)) {
             others.push(source.clone());
             self.joined.send_replace(());
@@ -99,26 +125,40 @@ impl Core {
 
     /// The way to try now; none where all have failed.
     pub(crate) fn source(&self) -> Option<BlobSource> {
-        self.with_source(BlobSource::clone)
-    }
-
-    fn with_source<T>(&self, look: impl FnOnce(&BlobSource) -> T) -> Option<T> {
-        match self.failed.load(Ordering::Relaxed).checked_sub(1) {
-            None => Some(look(&self.first)),
-            Some(other) => self.others.lock().unwrap_or_else(PoisonError::into_inner).get(other).map(look),
+        let sources = self.sources();
+        match sources.current()?.checked_sub(1) {
+            None => Some(self.first.clone()),
+            Some(other) => sources.others.get(other).cloned(),
         }
     }
 
     /// Gives up the way that was tried.
     pub(crate) fn source_failed(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
+        let mut sources = self.sources();
+        if let Some(at) = sources.current() {
+            sources.failed.insert(at);
+        }
+    }
+
+    /// Tries the other ways first, and this one again after them.
+    pub(crate) fn next_source(&self) {
+        let mut sources = self.sources();
+        if let Some(at) = sources.current() {
+            sources.at = (at + 1) % sources.count();
+        }
+    }
+
+    /// Whether there is another way than the one that is tried.
+    pub(crate) fn has_other_source(&self) -> bool {
+        let sources = self.sources();
+        sources.count() > sources.failed.len() + 1
     }
 
     /// What holds the bytes back: the pace of all, and the most generous of those who want the blob. Who shares a fetch with others
     /// is not slowed by their limits.
     pub(crate) fn paces(&self) -> impl Iterator<Item = Arc<Pace>> {
-        let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = std::iter::once(&self.first).chain(others.iter());
+        let sources = self.sources();
+        let all = std::iter::once(&self.first).chain(&sources.others);
         let limits: Option<Vec<(u64, Arc<Pace>)>> =
             all.map(|source| source.pace.as_ref().and_then(|pace| Some((pace.limit()?, pace.clone())))).collect();
         let own = limits.and_then(|limits| limits.into_iter().max_by_key(|(limit, _)| *limit)).map(|(_, pace)| pace);
@@ -147,6 +187,7 @@ impl Core {
     /// Takes back that the blob is there: all who hold this fetch are told to begin again, nobody joins it any more, and
     /// the next fetch hashes the file before it uses it.
     fn doubt(&self) {
+        self.tally.doubt(&self.path);
         self.state.send_if_modified(|state| {
             let believed = matches!(state.outcome, Some(Ok(())));
             if believed {
@@ -250,7 +291,13 @@ impl Growing {
     /// The last byte comes only after the sha256 was checked, so that who has all of it has the right one. If it turns
     /// out corrupt after something was read, the stream ends with an error.
     pub fn follow(&self, from: u64) -> BoxStream<'static, Result<Bytes, Error>> {
-        follow::stream(self.clone(), from)
+        follow::stream(self.handle.core.clone(), from, Some(self.clone()))
+    }
+
+    /// The same for somebody who has no say in whether the blob is fetched: when all handles are gone before the blob is whole, the
+    /// stream ends with an error.
+    pub(crate) fn watch(self, from: u64) -> BoxStream<'static, Result<Bytes, Error>> {
+        follow::stream(self.handle.core.clone(), from, None)
     }
 }
 

@@ -11,11 +11,12 @@ use futures::future::BoxFuture;
 use oci_spec::image::Digest;
 use stoker_testbed::registry::{Fault, On, noise};
 use stoker_transfer::peer::{
-    Gate, Peer, PeerId, PeerIdentity, PeerLimits, PeerList, PeerReader, PeerServer, PeerState, PeerWays, ServedPart,
-    Shelf, Ticket, TicketError, TicketKeys, TicketSigner,
+    Gate, OwnState, Peer, PeerId, PeerIdentity, PeerLimits, PeerList, PeerReader, PeerServer, PeerState, PeerWays,
+    ServedPart, Shelf, Ticket, TicketError, TicketKeys, TicketSigner,
 };
 use stoker_transfer::{BlobSource, Growing, Platform, Registry, Spool};
 use tempfile::TempDir;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::{Bench, SIZE, open, settings};
@@ -51,7 +52,7 @@ impl Shelf for TestShelf {
         .boxed()
     }
 
-    fn state(&self, root: &Digest) -> Option<PeerState> {
+    fn state<'a>(&'a self, root: &'a Digest) -> BoxFuture<'a, Option<PeerState>> {
         let here = self.image.lock().unwrap().as_ref() == Some(root);
         let blobs = self.blobs.lock().unwrap();
         let have = blobs.values().map(|given| match given {
@@ -59,7 +60,9 @@ impl Shelf for TestShelf {
             Given::Bytes(bytes) => bytes.len() as u64,
             Given::Expected => 0,
         });
-        here.then(|| PeerState { have: have.sum(), whole: false, readers: 0 })
+        let whole = blobs.values().all(|given| matches!(given, Given::Bytes(_)));
+        let state = here.then(|| PeerState { have: have.sum(), whole, readers: 0 });
+        std::future::ready(state).boxed()
     }
 }
 
@@ -236,6 +239,75 @@ async fn a_new_seed_fetches_the_missing_tail_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_seed_that_may_no_longer_ask_the_registry_leaves_it_in_the_middle() {
+    let fleet = Fleet::new().await;
+    let [a, b] = [fleet.node("a").await, fleet.node("b").await];
+    let first = fleet.reads(&a, None);
+    fleet.has_it(&first).await;
+    fleet.bench.registry.fault(On::Blobs, 1, Fault::StallAfter(HALF));
+    let ways = PeerWays::new(PeerReader::new(b.key.clone()), PeerList { upstream: true, ..PeerList::default() });
+    let second = fleet.reads(&b, Some(&ways));
+    has(&second, HALF).await;
+    let requests = fleet.bench.registry.seen().len();
+    ways.set(fleet.list(&b, &[&a]));
+    fleet.has_it(&second).await;
+    assert_eq!((second.progress().upstream(), second.progress().peers()), (HALF, SIZE as u64 - HALF));
+    assert_eq!(fleet.bench.registry.seen().len(), requests, "it was not asked again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_no_longer_listed_is_left_in_the_middle() {
+    let fleet = Fleet::new().await;
+    let [slow, whole, reader] = [fleet.node("slow").await, fleet.node("whole").await, fleet.node("reader").await];
+    let all = fleet.reads(&whole, None);
+    fleet.has_it(&all).await;
+    fleet.bench.registry.fault(On::Blobs, 1, Fault::StallAfter(HALF));
+    let half = fleet.reads(&slow, None);
+    let ways = fleet.ways(&reader, &[&slow]);
+    let read = fleet.reads(&reader, Some(&ways));
+    has(&read, HALF).await;
+    ways.set(fleet.list(&reader, &[&whole]));
+    fleet.has_it(&read).await;
+    assert_eq!((read.progress().peers(), ways.from().as_deref()), (SIZE as u64, Some("whole")));
+    assert!(half.progress().have() < SIZE as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_without_source_does_not_hold_up_another_that_wants_the_same_blob() {
+    let fleet = Fleet::new().await;
+    let [empty, node] = [fleet.node("empty").await, fleet.node("node").await];
+    let ways = fleet.ways(&node, &[&empty]);
+    let waits = fleet.reads(&node, Some(&ways));
+    while ways.exhausted().is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let other = format!("{}/team/app:other", fleet.bench.registry.host()).parse().unwrap();
+    let joined = node.spool.blob(BlobSource::new(other, None), fleet.bench.descriptor());
+    assert!(joined.is_same_fetch(&waits));
+    fleet.has_it(&joined).await;
+    assert_eq!(joined.progress().upstream(), SIZE as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_moves_to_a_listed_node_that_is_much_further() {
+    let fleet = Fleet::new().await;
+    let [slow, whole, reader] = [fleet.node("slow").await, fleet.node("whole").await, fleet.node("reader").await];
+    whole.serves(&fleet.root, &fleet.bench.pushed.layers[0], Given::Bytes(fleet.bench.layer.clone()));
+    fleet.bench.registry.pace(50_000);
+    let trickles = fleet.reads(&slow, None);
+    let ways = fleet.ways(&reader, &[&slow, &whole]);
+    let read = fleet.reads(&reader, Some(&ways));
+    let own = || OwnState { have: read.progress().have(), growing: true, readers: 0, usual: Some(100 << 20) };
+    tokio::select! {
+        () = fleet.has_it(&read) => {}
+        never = ways.mind(own) => match never {},
+    }
+    assert_eq!((ways.from().as_deref(), ways.lags()), (Some("whole"), false));
+    assert_eq!(read.progress().peers(), SIZE as u64, "nothing was read twice");
+    assert!(trickles.progress().have() < HALF, "the source was left while it gave bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_lies_is_found_out_and_named() {
     let fleet = Fleet::new().await;
     let [liar, honest, reader] = [fleet.node("liar").await, fleet.node("honest").await, fleet.node("reader").await];
@@ -275,10 +347,22 @@ async fn documents_come_from_whichever_node_has_them() {
     liar.serves(&fleet.root, manifest, Given::Bytes(Bytes::from_static(b"{}")));
     honest.serves(&fleet.root, manifest, Given::Bytes(bytes.documents[0].bytes.clone()));
     let ways = fleet.ways(&reader, &[&empty, &liar, &honest]);
-    let image = ways.image(&fleet.root, &Platform::host()).await.unwrap();
+    let image = ways.image(&fleet.bench.image(), &fleet.root, &Platform::host()).await.unwrap().unwrap();
     assert_eq!((image.root.digest(), image.layers), (&fleet.root, bytes.layers));
     assert_eq!(ways.liars(), [Arc::from("liar")]);
-    assert!(fleet.ways(&reader, &[&empty]).image(&fleet.root, &Platform::host()).await.is_none());
+    // Nobody has them: the reader waits, says so, and goes on with the next list.
+    let news = Arc::new(Notify::new());
+    let ways = fleet.ways(&reader, &[&empty]).telling(news.clone());
+    let (name, host) = (fleet.bench.image(), Platform::host());
+    let helped = async {
+        news.notified().await;
+        assert_eq!(ways.exhausted().as_deref(), Some("empty does not have it"));
+        ways.set(fleet.list(&reader, &[&honest]));
+    };
+    let (found, ()) = tokio::join!(ways.image(&name, &fleet.root, &host), helped);
+    assert!(found.unwrap().is_some() && ways.exhausted().is_none());
+    ways.set(PeerList { upstream: true, ..PeerList::default() });
+    assert!(ways.image(&name, &fleet.root, &host).await.unwrap().is_none(), "the registry is to be asked");
 }
 
 /// What a node answers to a request of this key with this ticket.

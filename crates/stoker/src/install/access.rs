@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::ApiResource;
 use serde_json::{Value, json};
-use stoker_api::{DIALECTS, Dialect, HandOver, Sign, native};
+use stoker_api::{DIALECTS, Dialect, HandOver, Sign, native, peer_keys};
 use stoker_controller::home;
 
 use super::ServedDialect;
@@ -21,6 +21,7 @@ pub(super) const AGENT: &str = "stoker-agent";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const RBAC_V1: &str = "rbac.authorization.k8s.io/v1";
 const NODE_PREHEATS: &str = "nodepreheats";
+const CONFIG_MAPS: &str = "configmaps";
 const LEASES: (&str, &str) = ("coordination.k8s.io", "leases");
 /// What the controller does with its Lease once it is there.
 const OF_ITS_LEASE: [&str; 4] = ["get", "list", "update", "watch"];
@@ -86,6 +87,9 @@ fn controller(namespace: &str, secrets_from: &[String], dialects: &[ServedDialec
     let own = vec![
         rule(LEASES.0, &[LEASES.1], &["create"]),
         named(rule(LEASES.0, &[LEASES.1], &OF_ITS_LEASE), CONTROLLER),
+        // Kubernetes has no permission to create an object of one name.
+        rule("", &[CONFIG_MAPS], &["create"]),
+        named(rule("", &[CONFIG_MAPS], &["get", "patch"]), peer_keys::NAME),
         // For one release: copies of logins that earlier versions made here are deleted.
         rule("", &["secrets"], &["delete", "list"]),
     ];
@@ -97,8 +101,8 @@ fn controller(namespace: &str, secrets_from: &[String], dialects: &[ServedDialec
         ),
         cluster_binding(namespace, CONTROLLER, "controller"),
         InstallDocument::new(
-            "In its own namespace it holds the Lease that only one controller has, and deletes copies of logins that earlier \
-             versions made.",
+            "In its own namespace it holds the Lease that only one controller has, publishes the key by which nodes check who may \
+             read from them, and deletes copies of logins that earlier versions made.",
             role(namespace, CONTROLLER, "controller", own),
         ),
         binding(namespace, CONTROLLER, "controller"),
@@ -165,9 +169,11 @@ fn agent(namespace: &str) -> Vec<InstallDocument> {
         ),
         cluster_binding(namespace, AGENT, "agent"),
         InstallDocument::new(
-            "An agent reads no Secrets. For one release: this takes away what earlier versions allowed under the same name.",
-            role(namespace, AGENT, "agent", Vec::new()),
+            "An agent reads no Secrets. In Stoker's namespace it gets the public keys by which it checks whether another node may read \
+             from its own.",
+            role(namespace, AGENT, "agent", vec![named(rule("", &[CONFIG_MAPS], &["get"]), peer_keys::NAME)]),
         ),
+        binding(namespace, AGENT, "agent"),
     ]
 }
 

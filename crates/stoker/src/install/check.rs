@@ -5,16 +5,20 @@
 use std::future::Future;
 use std::time::Duration;
 
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::Api;
+use kube::api::{Api, ApiResource};
 use kube::{Client, ResourceExt as _};
+use serde_json::Value;
+use stoker_api::AnyObject;
 use stoker_controller::home;
 
 use super::access::{EDITORS, aggregate_to};
 use super::manifests::{self, MANAGED_BY, PART_OF, POD_SECURITY};
+use crate::cli::Switch;
 use crate::jobs;
 
 /// The oldest that binds a pod's node into its token and has admission policies without a feature gate.
@@ -68,6 +72,8 @@ pub(super) struct ClusterFacts {
     pub(super) edit_has_jobs: bool,
     /// CRDs of somebody else that stay as they are, by name.
     pub(super) kept: Vec<String>,
+    /// Whether the controller that is there tells nodes to read images from each other; none where there is no controller.
+    pub(super) peers: Option<Switch>,
 }
 
 /// The CRDs of an installation.
@@ -109,8 +115,10 @@ pub(super) async fn cluster(
             .push(format!("CRDs of the project that handed them over stay as they are, and are not printed: {kept}"));
     }
     // Nothing in a namespace tells: whoever may edit it could keep everybody else from installing Stoker.
-    if let Some(other) = answer(home::installed_in(client)).await?.filter(|home| home != namespace) {
-        return Err(ClusterProblem::Elsewhere(other));
+    match answer(home::installed_in(client)).await? {
+        Some(other) if other != namespace => return Err(ClusterProblem::Elsewhere(other)),
+        Some(_) => seen.peers = peers(client, namespace).await,
+        None => {}
     }
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let home = answer(namespaces.get_opt(namespace)).await?;
@@ -123,6 +131,26 @@ pub(super) async fn cluster(
     let editors = answer(roles.get_opt(EDITORS)).await.ok().flatten();
     seen.edit_has_jobs = editors.is_some_and(|role| role.labels().contains_key(&aggregate_to("edit")));
     Ok(seen)
+}
+
+/// Whether the controller in this namespace tells nodes to read from each other. One that cannot be seen does not: an upgrade opens no port
+/// unasked.
+async fn peers(client: &Client, namespace: &str) -> Option<Switch> {
+    let resource = ApiResource::erase::<Deployment>(&());
+    let controllers: Api<AnyObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    match answer(controllers.get_opt(home::CONTROLLER)).await {
+        Ok(controller) => controller.map(|AnyObject(controller)| peers_of(&controller.data)),
+        Err(_) => Some(Switch::Off),
+    }
+}
+
+/// The same by its Deployment. One without the option is of an earlier version.
+fn peers_of(controller: &Value) -> Switch {
+    let containers = controller.pointer("/spec/template/spec/containers").and_then(Value::as_array);
+    let args = containers.into_iter().flatten().filter_map(|container| container["args"].as_array()).flatten();
+    let args: Vec<&str> = args.filter_map(Value::as_str).collect();
+    let on = args.contains(&"--peers=on") || args.windows(2).any(|pair| pair == ["--peers", "on"]);
+    if on { Switch::On } else { Switch::Off }
 }
 
 /// The names of those of these CRDs that are there and somebody else's.
@@ -198,6 +226,19 @@ mod tests {
         for (version, too_old) in [((1, 9), true), ((1, 29), true), ((1, 30), false), ((2, 0), false)] {
             assert_eq!(version < OLDEST, too_old, "{version:?}");
         }
+    }
+
+    #[test]
+    fn an_upgrade_keeps_what_the_controller_was_told_about_peers() {
+        let told = |args: &[&str]| {
+            let containers = serde_json::json!([{ "name": "proxy" }, { "name": "controller", "args": args }]);
+            peers_of(&serde_json::json!({ "spec": { "template": { "spec": { "containers": containers } } } }))
+        };
+        assert_eq!(told(&["controller", "--peers=on"]), Switch::On);
+        assert_eq!(told(&["controller", "--peers", "on"]), Switch::On);
+        assert_eq!(told(&["controller", "--peers=off"]), Switch::Off);
+        assert_eq!(told(&["controller"]), Switch::Off, "of a version that does not know the option");
+        assert_eq!(peers_of(&Value::Null), Switch::Off);
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) const RULES: [(&str, &str); 5] = [
     ("object.metadata.name == variables.node", "an agent may only write the NodePreheat of the node that it runs on"),
     (
         "request.operation != 'CREATE' || !has(object.spec) || (!has(object.spec.epoch) && !has(object.spec.bandwidth) && \
-         (!has(object.spec.orders) || size(object.spec.orders) == 0) && \
+         !has(object.spec.upload) && (!has(object.spec.orders) || size(object.spec.orders) == 0) && \
          (!has(object.spec.logins) || size(object.spec.logins) == 0))",
         "an agent must make its NodePreheat with an empty spec: orders are the controller's",
     ),
@@ -156,6 +156,7 @@ mod tests {
             ("another's", create(), fresh("n2"), Value::Null, vec![1, 3]),
             ("with orders", create(), ordered(), Value::Null, vec![2]),
             ("with a bandwidth", create(), preheat("n1", json!({ "bandwidth": "1Mi" })), Value::Null, vec![2]),
+            ("with an upload", create(), preheat("n1", json!({ "upload": "1Mi" })), Value::Null, vec![2]),
             (
                 "of another owner",
                 create(),

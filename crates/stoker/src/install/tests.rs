@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use stoker_runtime::{Otherwise, RuntimeWish};
 
 use super::{access, kinds, manifests};
-use crate::cli::{Cli, Command, InstallArgs};
+use crate::cli::{Cli, Command, InstallArgs, PEER_PORT, Switch};
 
 fn install(args: &[&str]) -> InstallArgs {
     let said = ["stoker", "install", "--image", "registry.example/stoker:v1"].iter().chain(args);
@@ -87,7 +87,7 @@ fn in_another_namespace_nothing_is_left_that_names_the_usual_one() {
     let documents = manifests::all("warm", &install(&["--dialects", "kruise"])).unwrap();
     let text = manifests::yaml(&documents).unwrap();
     assert!(!text.contains(stoker_api::NAMESPACE), "{text}");
-    assert_eq!(text.matches("--namespace=warm").count(), 1, "the controller is told");
+    assert_eq!(text.matches("--namespace=warm").count(), 2, "the controller and agents are told");
 }
 
 #[test]
@@ -247,9 +247,13 @@ fn nobody_may_more_than_they_do() {
         assert!(!said.iter().any(|word| ["bind", "escalate", "impersonate"].contains(&word.as_str())), "{name}");
         assert!(rule.non_resource_urls.is_none(), "{name}");
     }
-    let cases: [(&str, &str, &[&str]); 22] = [
+    let cases: [(&str, &str, &[&str]); 26] = [
         ("ClusterRole stoker-agent", "secrets", &[]),
         ("Role stoker-agent", "secrets", &[]),
+        ("Role stoker-agent", "configmaps", &["get"]),
+        ("ClusterRole stoker-agent", "configmaps", &[]),
+        ("Role stoker-controller", "configmaps", &["create", "get", "patch"]),
+        ("ClusterRole stoker-controller", "configmaps", &[]),
         ("ClusterRole stoker-agent", "nodes", &["get"]),
         ("ClusterRole stoker-agent", "nodepreheats", &["create", "get", "list", "watch"]),
         ("ClusterRole stoker-agent", "nodepreheats/status", &["patch"]),
@@ -275,6 +279,40 @@ fn nobody_may_more_than_they_do() {
     for (role, resource, verbs) in cases {
         assert_eq!(may(role, resource), verbs, "{role}: {resource}");
     }
+}
+
+/// Whoever writes there can make tickets for every image.
+#[test]
+fn agents_read_the_keys_for_tickets_and_write_none() {
+    let maps = |role: &str| -> Vec<(Vec<String>, Option<Vec<String>>)> {
+        let all = rules(&[]).into_iter().filter(|(name, _)| name.ends_with(role));
+        let maps = all.filter(|(_, rule)| rule.resources == Some(vec!["configmaps".into()]));
+        maps.map(|(_, rule)| (rule.verbs, rule.resource_names)).collect()
+    };
+    let named = Some(vec![stoker_api::peer_keys::NAME.to_string()]);
+    assert_eq!(maps("stoker-agent"), [(vec!["get".into()], named.clone())]);
+    let own = [(vec!["create".into()], None), (vec!["get".into(), "patch".into()], named)];
+    assert_eq!(maps("stoker-controller"), own);
+    let bound = objects(&[]).into_iter().filter(|object| kind(object) == "RoleBinding");
+    let bound: Vec<Value> = bound.filter(|object| object["roleRef"]["name"] == "stoker-agent").collect();
+    let agents = json!([{ "kind": "ServiceAccount", "name": "stoker-agent", "namespace": stoker_api::NAMESPACE }]);
+    assert_eq!(bound.iter().map(|binding| &binding["subjects"]).collect::<Vec<_>>(), [&agents]);
+}
+
+#[test]
+fn nodes_read_from_each_other_unless_somebody_says_otherwise() {
+    let args = |said: &[&str], of: &str| -> Vec<String> {
+        let workload = objects(said).into_iter().find(|object| kind(object) == of).unwrap();
+        serde_json::from_value(workload["spec"]["template"]["spec"]["containers"][0]["args"].clone()).unwrap()
+    };
+    for (said, peers, port) in
+        [(&[][..], "--peers=on", "--peer-port=7447"), (&["--peers", "off"], "--peers=off", "--peer-port=0")]
+    {
+        assert!(args(said, "Deployment").iter().any(|arg| arg == peers), "{said:?}");
+        assert!(args(said, "DaemonSet").iter().any(|arg| arg == port), "{said:?}");
+    }
+    let Command::Controller(bare) = Cli::try_parse_from(["stoker", "controller"]).unwrap().command else { panic!() };
+    assert_eq!(bare.peers, Switch::Off);
 }
 
 #[test]
@@ -361,6 +399,7 @@ fn what_runs_understands_its_arguments() {
                 ("DaemonSet", Command::Agent(args)) => {
                     assert_eq!(args.node, "n1");
                     assert_ne!(args.metrics, args.probes);
+                    assert_eq!(args.peer_port, PEER_PORT);
                     // The kubelet is on the node's network, as the agent is.
                     let at = json!({ "host": "127.0.0.1", "port": args.probes.unwrap().port() });
                     assert_eq!(probes(&object), [at.clone(), at]);

@@ -24,7 +24,7 @@ use kube::runtime::wait::{await_condition, conditions::is_deleted};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::native::{GROUP, NodePreheat};
-use stoker_api::{AnyObject, job_kinds, served_kinds};
+use stoker_api::{AnyObject, job_kinds, peer_keys, served_kinds};
 use stoker_controller::home;
 
 use super::access::{CONTROLLER, SECRETS};
@@ -177,13 +177,17 @@ fn home(object: &DynamicObject) -> Option<String> {
     object.namespace().filter(|_| !given_elsewhere)
 }
 
-/// What Stoker made while it ran in a namespace that stays: its Lease, and copies of logins that earlier versions made.
+/// What Stoker made while it ran in a namespace that stays: its Lease, the keys for tickets, and copies of logins that earlier versions made.
 async fn left_in(client: &Client, namespace: &str) -> anyhow::Result<Vec<FoundObject>> {
     let lease = ListParams::default().fields(&format!("metadata.name={CONTROLLER}"));
     let copies = ListParams::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+    let keys = ListParams::default().fields(&format!("metadata.name={}", peer_keys::NAME));
     let mut left = Vec::new();
-    for (resource, selected) in [(ApiResource::erase::<Lease>(&()), lease), (ApiResource::erase::<Secret>(&()), copies)]
-    {
+    for (resource, selected) in [
+        (ApiResource::erase::<Lease>(&()), lease),
+        (peer_keys::resource(), keys),
+        (ApiResource::erase::<Secret>(&()), copies),
+    ] {
         let api: Api<AnyObject> = Api::namespaced_with(client.clone(), namespace, &resource);
         let objects = plain(api.list(&selected).await.map_err(jobs::explain)?);
         let found = |object| FoundObject { stage: RemovalStage::Definitions, resource: resource.clone(), object };

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::access::{AGENT, CONTROLLER};
 use super::host;
 use super::manifests::{COMPONENT, InstallDocument, PART_OF, labels, merged, metadata};
-use crate::cli::{HostArgs, InstallArgs};
+use crate::cli::{HostArgs, InstallArgs, PEER_PORT, Switch};
 use stoker_api::{Dialect, HandOver};
 
 /// Inside the controllers' pods, which have a network of their own.
@@ -24,7 +24,7 @@ pub(super) fn all(namespace: &str, args: &InstallArgs) -> Vec<InstallDocument> {
         InstallDocument::new("One controller leads, the others stand by.", controller(namespace, args)),
         InstallDocument::new(
             "One agent on every node, whatever its taints. It is root and may write where containerd keeps snapshots: layers are \
-             unpacked by it. It shares the node's network (mirrors on loopback, the node's DNS) and sees its processes, because \
+             unpacked by it. It shares the node's network (mirrors on loopback, the node's DNS, other agents that read from it) and sees its processes, because \
              containerd 2 says only on its command line where its settings are.",
             agent(namespace, args),
         ),
@@ -125,7 +125,7 @@ fn agent(namespace: &str, args: &InstallArgs) -> Value {
     let container = json!({
         "name": "agent",
         "image": args.image.name(),
-        "args": agent_args(&args.host),
+        "args": agent_args(namespace, args),
         "env": [{ "name": "NODE_NAME", "valueFrom": { "fieldRef": { "apiVersion": "v1", "fieldPath": "spec.nodeName" } } }],
         "livenessProbe": probe("/healthz", 20, at.clone()),
         "readinessProbe": probe("/readyz", 5, at),
@@ -176,6 +176,7 @@ fn controller_args(namespace: &str, install: &InstallArgs) -> Vec<String> {
         format!("--metrics=0.0.0.0:{CONTROLLER_PORT}"),
         format!("--probes=0.0.0.0:{CONTROLLER_PROBES}"),
     ];
+    let peers = format!("--peers={}", peers(install).word());
     let witnesses = (install.digest_witnesses == 1).then(|| "--digest-witnesses=1".to_string());
     let handed_over = install.dialects.iter().flat_map(|dialect| {
         let words = HandOver::WORDS.iter().filter(|(_, hand_over)| *hand_over == dialect.hand_over);
@@ -184,7 +185,13 @@ fn controller_args(namespace: &str, install: &InstallArgs) -> Vec<String> {
     let followed = install.dialects.iter().filter_map(|one| Dialect::named(one.name));
     let followed = followed.filter(|dialect| !dialect.workloads.is_empty());
     let followed = followed.map(|dialect| format!("--serve={}", dialect.name));
-    args.into_iter().chain(witnesses).chain(handed_over).chain(followed).chain(elsewhere(namespace)).collect()
+    args.into_iter()
+        .chain([peers])
+        .chain(witnesses)
+        .chain(handed_over)
+        .chain(followed)
+        .chain(elsewhere(namespace))
+        .collect()
 }
 
 /// Said only where it is not what they take for granted.
@@ -192,7 +199,15 @@ fn elsewhere(namespace: &str) -> Option<String> {
     (namespace != stoker_api::NAMESPACE).then(|| format!("--namespace={namespace}"))
 }
 
-fn agent_args(host: &HostArgs) -> Vec<String> {
+/// Whether nodes read from each other, where nothing else was said or seen.
+fn peers(install: &InstallArgs) -> Switch {
+    install.peers.unwrap_or(Switch::On)
+}
+
+fn agent_args(namespace: &str, install: &InstallArgs) -> Vec<String> {
+    let host = &install.host;
+    // Nobody listens where nobody is told to read.
+    let port = if peers(install) == Switch::On { PEER_PORT } else { 0 };
     let mut args = vec![
         "agent".into(),
         "--node=$(NODE_NAME)".into(),
@@ -200,7 +215,10 @@ fn agent_args(host: &HostArgs) -> Vec<String> {
         format!("--data={}", host.data),
         format!("--metrics={}", host.agent_metrics),
         format!("--probes={}", host.agent_probes),
+        format!("--peer-port={port}"),
     ];
+    // Where the keys are by which it checks who may read.
+    args.extend(elsewhere(namespace));
     args.extend(host.runtime_endpoint.iter().map(|socket| format!("--runtime-endpoint={socket}")));
     args.extend(host.max_disk.map(|percent| format!("--max-disk={percent}")));
     args.extend(host.max_pulls.map(|images| format!("--max-pulls={images}")));

@@ -220,7 +220,8 @@ async fn every_right_that_stoker_has_is_listed_here() {
         "nodepreheats.stoker.dev/status [] [] [patch]",
     ];
     assert_eq!(sorted(rights(&cluster, "stoker-agent", SHOP).await), sorted(agent));
-    assert_eq!(sorted(rights(&cluster, "stoker-agent", SYSTEM).await), sorted(agent));
+    let at_home = agent.into_iter().chain(["configmaps [] [stoker-peer-keys] [get]"]);
+    assert_eq!(sorted(rights(&cluster, "stoker-agent", SYSTEM).await), sorted(at_home));
     let controller = [
         "events [] [] [create]",
         "imagelistpulljobs.apps.kruise.io [] [] [delete list patch watch]",
@@ -252,6 +253,8 @@ async fn every_right_that_stoker_has_is_listed_here() {
         "secrets [] [] [get delete list]",
         "leases.coordination.k8s.io [] [] [create]",
         "leases.coordination.k8s.io [] [stoker-controller] [get list update watch]",
+        "configmaps [] [] [create]",
+        "configmaps [] [stoker-peer-keys] [get patch]",
     ];
     let own = controller.into_iter().filter(|line| !line.starts_with("secrets")).chain(lease);
     assert_eq!(sorted(rights(&cluster, "stoker-controller", SYSTEM).await), sorted(own));

@@ -23,5 +23,6 @@ mod metrics;
 mod nodes;
 mod people;
 mod preheated;
+mod relayed;
 mod rotated;
 mod upgraded;

@@ -99,11 +99,13 @@ impl Up {
     fn spawn(data: &Path, nodes: u16, more: &[String], mut stoker: Command, log: Stdio) -> Child {
         // How full the machine is that tests run on is not their business.
         let disk: &[&str] = if more.iter().any(|arg| arg == "--max-disk") { &[] } else { &["--max-disk", "99"] };
+        let listen: &[&str] = if more.iter().any(|arg| arg == "--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let mut child = stoker
-            .args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes.to_string(), "--data"])
+            .args(["up", "--nodes", &nodes.to_string(), "--data"])
             .arg(data)
             .args(more)
             .args(disk)
+            .args(listen)
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()

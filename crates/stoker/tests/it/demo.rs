@@ -10,7 +10,10 @@ fn the_demo_brings_three_images_to_three_nodes_and_proves_it() {
     let data = home.path().join("data");
     let output = stoker().args(["demo", "--data"]).arg(&data).env("TMPDIR", home.path()).output().unwrap();
     let ran = Ran::of(output);
-    ran.exits(0).says(&data.display().to_string()).says("left the registry");
+    ran.exits(0).says(&data.display().to_string()).says("nodes read from each other");
+    // Usually 1.00; it is no promise, and a machine that is very busy may make a node go to the registry.
+    let times = ran.out.split_once("left the registry, ").and_then(|(_, rest)| rest.split_whitespace().next());
+    assert!(times.and_then(|times| times.parse::<f64>().ok()).is_some_and(|times| times < 2.5), "{}", ran.out);
     assert_eq!(ran.out.matches(" Succeeded\n").count(), 9, "{}", ran.out);
     assert_eq!(ran.out.matches("every sha256 is right").count(), 3, "{}", ran.out);
     for node in ["node-1", "node-2", "node-3"] {

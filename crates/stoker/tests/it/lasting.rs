@@ -180,6 +180,7 @@ async fn an_agent_finishes_its_orders_with_the_api_server_away_and_across_its_ow
         namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
         trust_one_witness: false,
+        peers: false,
         handed_over: Default::default(),
         serve: Default::default(),
         metrics: Default::default(),

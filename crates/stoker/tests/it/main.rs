@@ -24,4 +24,5 @@ mod node_images;
 mod pages;
 mod pull;
 mod quiet;
+mod relay;
 mod restored;

@@ -170,6 +170,7 @@ async fn a_link_that_breaks_costs_a_controller_no_list() {
         namespace: stoker_api::NAMESPACE.into(),
         identity: "test".into(),
         trust_one_witness: false,
+        peers: false,
         handed_over: Default::default(),
         serve: Default::default(),
         metrics: Default::default(),

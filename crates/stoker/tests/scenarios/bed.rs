@@ -65,6 +65,7 @@ async fn embedded(wishes: Wishes) -> Bed {
         logs: vec![log],
         disk,
         _running: Running::Up(up),
+        relays: true,
         scratch,
     }
 }
@@ -87,6 +88,8 @@ pub(crate) struct Bed {
     /// What controller and agents say.
     pub(crate) logs: Vec<PathBuf>,
     pub(crate) disk: Option<SmallDisk>,
+    /// Whether nodes read images from each other.
+    pub(crate) relays: bool,
     /// The processes, killed when dropped.
     pub(crate) _running: Running,
     pub(crate) scratch: tempfile::TempDir,

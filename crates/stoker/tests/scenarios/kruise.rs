@@ -57,11 +57,9 @@ pub(crate) async fn the_samples_of_the_article_run(site: &Site) {
     bed.run(&["get", "imagepulljob/serverless-job"]).await.exits(0).says(&bed.own_node).says("Done");
     bed.run(&["why", "imagepulljob/base-image-job"]).await.exits(0).says("no node is waiting");
     bed.run(&["delete", "imagepulljob/base-image-job"]).await.exits(0).says("ImagePullJob base-image-job deleted");
-    assert_eq!(
-        registry.requests("blobs").len(),
-        all * 2,
-        "each node fetched the config and the layer once, for all jobs"
-    );
+    let asked = registry.requests("blobs").len();
+    let once = if bed.relays { (2..=2 * all).contains(&asked) } else { asked == 2 * all };
+    assert!(once, "each node fetched the config and the layer once for all jobs, or read them from another: {asked}");
 }
 
 /// What an API server says to an object with this spec, in the older version where `older`.

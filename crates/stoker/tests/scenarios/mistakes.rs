@@ -172,6 +172,8 @@ pub(crate) async fn every_mistake_is_answered_with_the_thing_and_the_next_step(s
             (second, "SECOND-NODE"),
             (&format!("namespace {}", bed.namespace), "namespace NAMESPACE"),
             (&format!("Secret {}/", bed.namespace), "Secret NAMESPACE/"),
+            // The files of an agent are on that disk, too.
+            ("images to 401 %", "images to 400 %"),
         ]);
         insta::assert_snapshot!("mistakes", text);
     }

@@ -22,7 +22,9 @@ pub(crate) async fn an_image_reaches_every_node_and_is_there_the_second_time(sit
     let image = format!("{}/shop/web:v1", registry.host());
     bed.run(&["pull", &image, "--parallelism", "2"]).await.exits(0).says(&format!("on all {all} nodes"));
     for layer in &pushed.layers {
-        assert_eq!(registry.requests(layer).len(), all, "one request a node");
+        let asked = registry.requests(layer).len();
+        let few = if bed.relays { (1..all).contains(&asked) } else { asked == all };
+        assert!(few, "{asked} requests of {all} nodes");
     }
     let heads = registry.seen().iter().filter(|seen| seen.path.ends_with("manifests/v1")).count();
     assert_eq!(heads, 2, "two nodes ask what the tag means, and all go by what both heard");

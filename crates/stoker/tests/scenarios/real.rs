@@ -92,6 +92,7 @@ impl Real {
             logs: parts.iter().map(|part| part.log.clone()).collect(),
             disk,
             _running: Running::Parts(parts),
+            relays: false,
             scratch,
         }
     }
@@ -103,6 +104,8 @@ impl Real {
             let mut args = vec!["agent", "--node", node, "--data", home.to_str().unwrap(), "--runtime", "layout"];
             // How full the machine is that tests run on is not their business.
             args.extend(["--max-disk", "99"]);
+            // All of them are on one machine: they would fight for the port.
+            args.extend(["--peer-port", "0"]);
             args.extend(wishes.agents);
             parts.push(Part::start(&format!("agent-{node}"), &args, login, dir, wishes.trace));
         }

@@ -11,8 +11,8 @@ use stoker_transfer::limit::Pace;
 
 use super::{Attempts, RunningAttempt};
 use crate::meter::Meter;
-use crate::pull::{PullTools, Success};
-use crate::starts;
+use crate::pull::{PullTools, Success, Supply};
+use crate::{starts, ways};
 
 impl Attempts {
     /// Begins an attempt, unless too many have broken off.
@@ -39,12 +39,27 @@ impl Attempts {
         }
         self.tasks.insert(key, task);
         let meter = Meter::new(self.news.clone());
+        let supply = self.supply(key, &order);
+        if let Some(ways) = &supply.ways {
+            meter.reads_by(ways.clone());
+        }
+        let left = order.terms.pull.timeout.saturating_sub(self.worked.get(&key).copied().unwrap_or_default());
+        let attempt = attempt_within(left, self.tools.clone(), order.clone(), meter.clone(), supply.clone());
+        let abort = self.spawned.spawn(attempt);
+        self.running.insert(key, RunningAttempt { meter, supply, earlier, began: order, abort });
+    }
+
+    /// How the bytes of an order come now.
+    fn supply(&mut self, key: Key, order: &Order) -> Supply {
         let pace = Arc::new(Pace::unlimited());
         pace.set(order.terms.pull.bandwidth);
-        let left = order.terms.pull.timeout.saturating_sub(self.worked.get(&key).copied().unwrap_or_default());
-        let attempt = attempt_within(left, self.tools.clone(), order.clone(), meter.clone(), pace.clone());
-        let abort = self.spawned.spawn(attempt);
-        self.running.insert(key, RunningAttempt { meter, pace, earlier, began: order, abort });
+        let side = self.tools.peers.as_ref().filter(|_| !order.ask.is_question());
+        let ways = side.map(|side| {
+            let ways = self.ways.entry(key).or_insert_with(|| side.ways(self.news.clone()));
+            ways.begin(ways::list(order, self.tickets.get(&key)));
+            ways.clone()
+        });
+        Supply { pace, ways }
     }
 }
 
@@ -54,11 +69,23 @@ async fn attempt_within(
     tools: PullTools,
     order: Order,
     meter: Meter,
-    pace: Arc<Pace>,
+    supply: Supply,
 ) -> Result<Success, Failure> {
-    let attempt = tokio::time::timeout(left, tools.attempt(&order, &meter, &pace)).await;
+    let minding = async {
+        match (&tools.peers, &supply.ways) {
+            (Some(side), Some(ways)) => side.mind(ways, &order, &meter).await,
+            _ => std::future::pending().await,
+        }
+    };
+    let attempt = async {
+        tokio::select! {
+            ended = tools.attempt(&order, &meter, &supply) => ended,
+            never = minding => match never {},
+        }
+    };
+    let attempt = tokio::time::timeout(left, attempt).await;
     attempt.unwrap_or_else(|_| {
-        let last = meter.waiting().or(meter.trouble().map(|trouble| trouble.to_string()));
+        let last = meter.waiting().or(meter.sourceless()).or(meter.trouble().map(|trouble| trouble.to_string()));
         let last = last.map(|last| format!("; last: {last}")).unwrap_or_default();
         Err(Failure {
             reason: Reason::Timeout,

@@ -29,7 +29,11 @@ impl Attempts {
         let now = (self.tools.clock)();
         self.read_meters(now);
         self.worked.remove(&key);
-        let began_with = self.running.remove(&key).map(|running| running.began.terms.logins);
+        let running = self.running.remove(&key);
+        let began_with = running.map(|running| {
+            running.supply.close();
+            running.began.terms.logins
+        });
         if counts(orders.get(&key), &result) {
             self.counts.attempt(&result);
         }
@@ -78,7 +82,8 @@ fn conclude(
         }
         Ok(Success { digest, note, .. }) => {
             let bytes = task.report.bytes;
-            tracing::info!(node, image, digest, received = human::bytes(bytes.upstream), "the image is there");
+            let received = human::bytes(bytes.upstream.saturating_add(bytes.peers));
+            tracing::info!(node, image, digest, received, "the image is there");
             let mut task = step::succeed(order, task, digest, bytes, now);
             task.report.message = note.as_deref().map(text::message).unwrap_or_default();
             task

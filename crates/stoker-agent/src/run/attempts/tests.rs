@@ -1,3 +1,5 @@
+mod peers;
+
 use super::*;
 use crate::guard::DiskGuard;
 use crate::logins::{LoginOpener, Sealed};
@@ -5,6 +7,7 @@ use crate::metrics::Metrics;
 use crate::pull::Uses;
 use crate::pulls::PullNotes;
 use crate::testing::{at, order};
+use crate::ways::PeerSide;
 
 use stoker_api::native::SealedLogin;
 use stoker_core::model::{LoginId, Phase};
@@ -34,6 +37,11 @@ fn sealed_to_another_node() -> Sealed {
 }
 
 fn bed(earlier: EarlierLife) -> NodeBed {
+    bed_with(earlier, None)
+}
+
+/// The same, of a node that reads from others.
+fn bed_with(earlier: EarlierLife, peers: Option<PeerSide>) -> NodeBed {
     let dir = tempfile::tempdir().unwrap();
     let clock: Clock = Arc::new(|| at(100));
     let runtime = Runtime::Layout(Layout::open(dir.path().join("images")).unwrap());
@@ -47,6 +55,7 @@ fn bed(earlier: EarlierLife) -> NodeBed {
         uses: uses.clone(),
         pulls: Arc::new(PullNotes::open(dir.path().join("pulls"))),
         age: Duration::from_secs(3600),
+        lingering: Default::default(),
         turn: Arc::default(),
     };
     let (_sealed, receiver) = watch::channel(sealed_to_another_node());
@@ -62,6 +71,7 @@ fn bed(earlier: EarlierLife) -> NodeBed {
         guard,
         layers: 1,
         uses,
+        peers,
     };
     let limits = Limits { pulls: 1, ..Limits::default() };
     let attempts = Attempts::new("n".into(), &limits, tools, Arc::new(Metrics::new().join()), earlier);
@@ -226,7 +236,7 @@ async fn attempts_under_way_follow_their_orders() {
     let order = node.orders.get_mut(&key()).unwrap();
     order.terms.pull.bandwidth = Some(7);
     order.jobs.insert(stoker_core::model::JobId::new(("stoker.dev", "Preheat"), "shop", "web"));
-    node.attempts.follow(&node.orders);
+    node.attempts.follow(&node.orders, &Tickets::new());
     assert_eq!(node.task().report.jobs.len(), 1, "whoever joined sees how far it is");
-    assert_eq!(node.attempts.running[&key()].pace.limit(), Some(7));
+    assert_eq!(node.attempts.running[&key()].supply.pace.limit(), Some(7));
 }

@@ -52,7 +52,7 @@ async fn orders_and_answers_are_noted_before_they_count_and_found_after_a_restar
     let login = SealedLogin { key: "k".into(), sealed: "box".into() };
     let logins = BTreeMap::from([(LoginId::new("0a"), login)]);
     assert!(books.accept(&object("a", 7)));
-    books.set(BTreeMap::from([(key(), order())]), logins.clone());
+    books.set(BTreeMap::from([(key(), order())]), BTreeMap::new(), logins.clone());
     let mut tasks = BTreeMap::new();
     assert!(!books.is_noted(&tasks), "the orders are new");
     books.note(&tasks, &starts).await;
@@ -82,7 +82,7 @@ async fn progress_is_not_worth_a_write() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ledger.json");
     let (mut books, mut starts) = (books(&dir), Starts::default());
-    books.set(BTreeMap::from([(key(), order())]), BTreeMap::new());
+    books.set(BTreeMap::from([(key(), order())]), BTreeMap::new(), BTreeMap::new());
     let mut task = begin(&order(), 1, None, at(0));
     task.report.pin = Some(Pin::new(at(0), digest()));
     let mut tasks = BTreeMap::from([(key(), task)]);
@@ -103,7 +103,7 @@ async fn a_disk_that_refuses_is_tried_again() {
     let below = dir.path().join("missing");
     let (mut books, _) = Bookkeeping::recover(below.join("ledger.json"), Ledger::default());
     let (tasks, starts) = (BTreeMap::new(), Starts::default());
-    books.set(BTreeMap::from([(key(), order())]), BTreeMap::new());
+    books.set(BTreeMap::from([(key(), order())]), BTreeMap::new(), BTreeMap::new());
     books.note(&tasks, &starts).await;
     assert!(!books.is_noted(&tasks));
     std::fs::create_dir(below).unwrap();
@@ -116,10 +116,10 @@ fn logins_are_told_to_attempts_when_they_change() {
     let dir = tempfile::tempdir().unwrap();
     let (mut books, mut sealed) = Bookkeeping::recover(dir.path().join("ledger.json"), Ledger::default());
     let logins = BTreeMap::from([(LoginId::new("0a"), SealedLogin { key: "k".into(), sealed: "box".into() })]);
-    books.set(BTreeMap::new(), logins.clone());
+    books.set(BTreeMap::new(), BTreeMap::new(), logins.clone());
     assert!(sealed.has_changed().unwrap());
     assert_eq!(**sealed.borrow_and_update(), logins);
-    books.set(BTreeMap::from([(key(), order())]), logins);
+    books.set(BTreeMap::from([(key(), order())]), BTreeMap::new(), logins);
     assert!(!sealed.has_changed().unwrap(), "the same ones");
     books.forget();
     assert!(books.orders().is_empty() && sealed.borrow_and_update().is_empty());

@@ -23,6 +23,7 @@ fn agent() -> AgentInfo {
         platform: "linux/amd64".into(),
         features: Vec::new(),
         key: None,
+        peer: None,
     }
 }
 
@@ -55,11 +56,11 @@ fn nothing_is_said_before_the_object_was_read_and_the_first_write_introduces_the
     assert_eq!(reporting.due(&none, &orders, at(1)), None);
     reporting.adopt(BTreeMap::new(), &orders);
     assert_eq!(reporting.due(&none, &orders, at(1)), Some(at(1)), "also where there is nothing else to say");
-    assert!(reporting.must_introduce());
+    assert!(reporting.must_introduce(None));
     reporting.written(WriteOutcome { said: reporting.next(&none, &orders, at(1)).unwrap(), problem: None }, at(1));
-    assert!(reporting.must_introduce(), "that write said nothing of the agent");
+    assert!(reporting.must_introduce(None), "that write said nothing of the agent");
     let reporting = introduced();
-    assert!(!reporting.must_introduce());
+    assert!(!reporting.must_introduce(None));
     assert_eq!(reporting.due(&none, &orders, at(1)), None);
 }
 
@@ -119,13 +120,13 @@ async fn an_object_that_is_gone_or_listed_anew_is_read_again() {
     for (what, knows_agent) in [("restored", false), ("listed", true)] {
         let mut listed = introduced();
         listed.relist(knows_agent);
-        assert_eq!((listed.has_adopted(), listed.must_introduce()), (false, !knows_agent), "{what}");
+        assert_eq!((listed.has_adopted(), listed.must_introduce(None)), (false, !knows_agent), "{what}");
         listed.adopt(BTreeMap::new(), &orders);
         assert!(listed.next(&tasks, &orders, at(2)).unwrap().reports.contains_key(&key()), "{what}: it is said again");
     }
     reporting.begin(std::future::pending());
     reporting.forget();
-    assert!(!reporting.has_adopted() && reporting.must_introduce());
+    assert!(!reporting.has_adopted() && reporting.must_introduce(None));
     assert!(reporting.ended().await.is_none(), "its write is for nobody");
 }
 

@@ -85,7 +85,9 @@ fn revisions<'a>(
 }
 
 fn selector(workload: &DynamicObject) -> Option<LabelSelector> {
-    serde_json::from_value(workload.data.pointer("/spec/selector")?.clone()).ok()
+    let selector = serde_json::from_value(workload.data.pointer("/spec/selector")?.clone()).ok();
+    // No API server would list anything for it, whoever wrote the workload past its schema.
+    selector.filter(|selector| labels::problem(selector).is_none())
 }
 
 /// What a workload asks to be written: ImagePullJobs, and Events about those that are made.

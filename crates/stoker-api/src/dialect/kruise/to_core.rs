@@ -56,6 +56,10 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
     let status: ImagePullJobStatus = status;
     let template = spec.template;
     let selector = template.selector.unwrap_or_default();
+    // Upstream's webhook refuses it.
+    if let Some(problem) = labels::problem(&selector.labels) {
+        return Err(NotReadable::new(object, "spec.selector", &problem));
+    }
     let policy = &template.completion_policy;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
     let names = match template.pod_selector.is_some() {

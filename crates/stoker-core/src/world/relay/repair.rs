@@ -138,8 +138,12 @@ impl World {
 
     /// No list has helped. A node whose jobs promise nothing goes upstream. Otherwise it takes the place of a seed, if it can reach none.
     fn give_up_peers(&mut self, past: PeerPast, repair: &mut Repair<'_>) -> bool {
-        let Some(order) = self.order_of(repair.at, repair.key).filter(|_| !past.seed) else { return false };
+        let Some(order) = self.order_of(repair.at, repair.key) else { return false };
         let (_, hard) = order.terms.pull.copies();
+        // Only a promise keeps one that was a seed before from being one again.
+        if hard && past.seed {
+            return false;
+        }
         if !hard {
             self.promote(repair.at, repair);
             return true;
@@ -286,8 +290,8 @@ impl World {
     }
 
     fn write(&mut self, at: usize, repair: &mut Repair<'_>, order: Order) {
-        self.set_order(at, repair.key, Some(order.clone()));
-        repair.changes.entry(at).or_default().insert(repair.key, Some(order));
+        self.set_order(at, repair.key, Some(order));
+        repair.changes.entry(at).or_default().insert(repair.key);
     }
 }
 

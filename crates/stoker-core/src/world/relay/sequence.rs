@@ -5,14 +5,16 @@ use std::collections::BTreeMap;
 use crate::model::{Key, NodeName};
 use crate::world::OrderWrite;
 
-/// Puts writes of nodes that others read from before those others; else they stay as they are.
-pub(in crate::world) fn sources_first(writes: &mut [OrderWrite]) {
+/// Puts writes of nodes that others read from before those others; else they stay as they are. `source` says which node is the first that a
+/// node reads an image from.
+pub(in crate::world) fn sources_first<'a>(
+    writes: &mut [OrderWrite],
+    source: impl Fn(&NodeName, Key) -> Option<&'a NodeName>,
+) {
     let mut reads: BTreeMap<(&NodeName, Key), &NodeName> = BTreeMap::new();
     for write in writes.iter() {
-        let orders = write.changes.iter().filter_map(|(key, order)| Some((*key, order.as_ref()?)));
-        for (key, order) in orders {
-            reads.extend(order.peers.first().map(|peer| ((&write.node, key), &peer.node)));
-        }
+        let sources = write.keys.iter().filter_map(|key| Some(((&write.node, *key), source(&write.node, *key)?)));
+        reads.extend(sources);
     }
     if reads.is_empty() {
         return;
@@ -43,36 +45,23 @@ pub(in crate::world) fn sources_first(writes: &mut [OrderWrite]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::testing::order;
-    use crate::model::{Order, PeerKey, PeerRef};
 
-    fn write(node: &str, source: Option<&str>) -> OrderWrite {
-        let peer = |node: &str| PeerRef {
-            node: node.into(),
-            address: ([10, 0, 0, 1], 7).into(),
-            key: PeerKey::new("key"),
-            far: false,
-        };
-        let peers = source.map(peer).into_iter().collect();
-        let changes = [(Key::of("r/i:1"), Some(Order { peers, ..order(1) }))].into();
-        OrderWrite { node: node.into(), changes }
+    /// The order in which nodes are written to that read from each other like this.
+    fn sorted(reads: &[(&str, Option<&str>)]) -> String {
+        let keys = || [Key::of("r/i:1")].into();
+        let mut writes: Vec<OrderWrite> =
+            reads.iter().map(|(node, _)| OrderWrite { node: (*node).into(), keys: keys() }).collect();
+        let sources = reads.iter().filter_map(|(node, source)| Some(((*node).into(), (*source)?.into())));
+        let sources: BTreeMap<NodeName, NodeName> = sources.collect();
+        sources_first(&mut writes, |node, _| sources.get(node));
+        writes.iter().map(|write| &*write.node).collect()
     }
 
     #[test]
     fn who_is_read_from_is_written_to_first() {
-        let mut writes = vec![
-            write("a", Some("d")),
-            write("b", Some("a")),
-            write("c", None),
-            write("d", Some("e")),
-            write("e", None),
-            write("f", Some("elsewhere")),
-        ];
-        sources_first(&mut writes);
-        let nodes: String = writes.iter().map(|write| &*write.node).collect();
-        assert_eq!(nodes, "cedfab");
-        let mut circle = vec![write("a", Some("b")), write("b", Some("a"))];
-        sources_first(&mut circle);
-        assert_eq!(circle.len(), 2);
+        let reads =
+            [("a", Some("d")), ("b", Some("a")), ("c", None), ("d", Some("e")), ("e", None), ("f", Some("elsewhere"))];
+        assert_eq!(sorted(&reads), "cedfab");
+        assert_eq!(sorted(&[("a", Some("b")), ("b", Some("a"))]).len(), 2, "a circle");
     }
 }

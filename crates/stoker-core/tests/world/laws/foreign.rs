@@ -5,7 +5,7 @@ use stoker_core::{Ask, JobId};
 
 use super::{Ordered, config, each_plan, orders};
 use crate::history::history;
-use crate::sim::{FOREIGN, FOREIGN_WORD};
+use crate::sim::{FOREIGN, FOREIGN_WORD, changes};
 
 proptest! {
     #![proptest_config(config())]
@@ -30,8 +30,8 @@ proptest! {
     fn only_jobs_that_want_foreign_nodes_are_ordered_there(history in history()) {
         each_plan(&history, |_, after, plan| {
             let wants = |id: &JobId| after.is_frozen(id) || after.world.job(id).is_some_and(|job| job.foreign_nodes);
-            for write in plan.orders.iter().filter(|write| &*write.node == FOREIGN) {
-                for order in write.changes.values().flatten() {
+            for (_, changes) in changes(&after.world, plan).iter().filter(|(node, _)| &**node == FOREIGN) {
+                for order in changes.values().flatten() {
                     assert!(order.jobs.iter().any(wants), "{order:?}");
                 }
             }

@@ -11,7 +11,7 @@ use stoker_core::{JobId, Key, Policy, Reason, pace};
 
 use super::{Ordered, config, each_plan, orders};
 use crate::history::{Happening, history};
-use crate::sim::Sim;
+use crate::sim::{Sim, changes};
 
 /// How long an order holds a place of a job.
 fn keeps_place(order: &Order, job: &Job) -> Duration {
@@ -123,10 +123,10 @@ proptest! {
     fn a_job_that_is_gone_gets_no_order(history in history()) {
         each_plan(&history, |_, after, plan| {
             let jobs: BTreeSet<&JobId> = after.jobs.values().map(|job| &job.id).collect();
-            for write in &plan.orders {
-                for order in write.changes.values().flatten() {
+            for (node, changes) in changes(&after.world, plan) {
+                for order in changes.values().flatten() {
                     let known = |id: &JobId| jobs.contains(id) || after.is_frozen(id);
-                    assert!(order.jobs.iter().all(known), "{}: {order:?}", write.node);
+                    assert!(order.jobs.iter().all(known), "{node}: {order:?}");
                 }
             }
         });

@@ -1,0 +1,78 @@
+//! The documents of an image, from the registry or from other nodes, and when neither may be asked.
+
+use std::time::Duration;
+
+use stoker_core::step::Failure;
+use stoker_core::{Order, Reason};
+use stoker_transfer::{Digest, PlatformImage, Reference};
+
+use super::failure::transfer_failure;
+use super::{Origin, PullTools, by_digest};
+
+/// A registry that has not said by then whether a node may have an image does not keep it waiting.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Who gave the documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GivenBy {
+    Registry,
+    Nodes,
+}
+
+impl PullTools {
+    /// The documents of the image. Where only other nodes may be asked and none of them gives them, it waits until one does, or until the
+    /// order names others or allows the registry.
+    pub(super) async fn documents(
+        &self,
+        order: &Order,
+        from: &Origin,
+        digest: &Digest,
+    ) -> Result<(PlatformImage, GivenBy), Failure> {
+        if let Some(ways) = from.supply.ways.as_ref().filter(|_| !from.supply.is_upstream(order)) {
+            self.may_have(from, digest).await?;
+            let image = ways.image(&from.reference, digest, &self.platform).await.map_err(transfer_failure)?;
+            if let Some(image) = image {
+                return Ok((image, GivenBy::Nodes));
+            }
+        }
+        let image = self.registry.image_with(&from.reference, digest, &self.platform, &from.logins).await;
+        Ok((image.map_err(transfer_failure)?, GivenBy::Registry))
+    }
+
+    /// Whether the registry lets this order have the image: other nodes would give it to anybody who was ordered to have it, and whoever
+    /// may make jobs could name a private image of somebody else (docs/decisions/0038). Nothing is fetched. A registry that cannot be reached
+    /// refuses nothing.
+    async fn may_have(&self, from: &Origin, digest: &Digest) -> Result<(), Failure> {
+        let Ok(pinned) = by_digest(&from.reference, digest.as_ref()).parse::<Reference>() else { return Ok(()) };
+        let asked = tokio::time::timeout(PATIENCE, self.registry.resolve_with(&pinned, &from.logins)).await;
+        match asked.map(|answer| answer.map_err(transfer_failure)) {
+            Ok(Err(refused)) if matches!(refused.reason, Reason::Unauthorized | Reason::NotFound) => Err(refused),
+            Ok(Err(other)) => {
+                tracing::debug!(image = %from.reference, "cannot ask the registry whether this node may have the image: {}", other.message);
+                Ok(())
+            }
+            Ok(Ok(_)) | Err(_) => Ok(()),
+        }
+    }
+
+    /// An order that may not ask the registry must name its digest.
+    pub(super) fn may_ask(&self, order: &Order, from: &Origin) -> Result<(), Failure> {
+        if from.supply.is_upstream(order) {
+            return Ok(());
+        }
+        let message = format!(
+            "{}: the order names no digest and does not allow this node to ask the registry for it; delete the job and make it anew",
+            order.image
+        );
+        Err(Failure { reason: Reason::InvalidContent, message, retryable: false, pause: None })
+    }
+}
+
+/// The runtime would ask the registry by itself.
+pub(super) fn not_enforceable(image: &str) -> Failure {
+    let message = format!(
+        "{image}: this node may read the image from other nodes only, and here the container runtime pulls by itself, from the registry; \
+         let the agent fetch images (`stoker agent --runtime containerd`), or allow the registry in the job (`source: Any`)"
+    );
+    Failure { reason: Reason::SourceNotEnforceable, message, retryable: false, pause: None }
+}

@@ -1,0 +1,143 @@
+use super::*;
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// A node that gets on evenly: MiB at the beginning, MiB a look, whether it has all, and its readers.
+#[derive(Clone, Copy)]
+struct Even(f64, f64, bool, u32);
+
+impl Even {
+    fn at(self, look: usize) -> u64 {
+        ((self.0 + self.1 * look as f64) * MIB) as u64
+    }
+}
+
+/// The first move, and the look after which it is made; none within so many looks.
+fn first(mine: Even, peers: &[Even], list: &Circumstances) -> Option<(usize, Move)> {
+    let mut history = LookHistory::default();
+    for look in 0..40 {
+        let states = peers.iter().map(|peer| {
+            let Even(_, _, whole, readers) = *peer;
+            Some(PeerState { have: peer.at(look), whole, readers })
+        });
+        history.add(Look { have: mine.at(look), readers: mine.3, peers: states.collect() }, 0);
+        let decided = decide(&history, list);
+        if decided != Move::Stay {
+            return Some((look + 1, decided));
+        }
+        history.moved(decided);
+    }
+    None
+}
+
+#[test]
+fn moves_follow_from_what_was_seen() {
+    // MiB a second.
+    let near = |usual: Option<u64>| (vec![false; 3], usual);
+    let (usual, unknown) = (near(Some(12 << 20)), near(None));
+    let slow = Even(10.0, 0.25, false, 1);
+    let fast = Even(20.0, 3.0, false, 1);
+    let drained = Even(10.0, 0.25, false, 0);
+    for (what, mine, peers, (far, usual), expected) in [
+        ("all get on alike", Even(9.0, 3.0, false, 1), [Even(10.0, 3.0, false, 1), fast, fast], &unknown, None),
+        ("the source is slow, the next is not", drained, [slow, fast, fast], &unknown, Some((5, Move::Try(1)))),
+        ("the source is slow, so is the next", drained, [slow, slow, fast], &unknown, Some((9, Move::Try(2)))),
+        ("the next is not ahead", drained, [slow, Even(10.5, 0.3, false, 1), slow], &unknown, None),
+        ("the source is far", drained, [slow, fast, fast], &(vec![true, false, false], None), None),
+        ("others are far", drained, [slow, fast, fast], &(vec![false, true, true], None), None),
+        (
+            "enough comes",
+            Even(10.0, 2.5, false, 0),
+            [Even(10.0, 2.5, false, 1), Even(20.0, 9.0, false, 1), slow],
+            &usual,
+            None,
+        ),
+        ("the source has more to give", Even(5.0, 0.25, false, 0), [slow, fast, fast], &unknown, None),
+        ("another has all", drained, [slow, Even(90.0, 0.0, true, 1), slow], &usual, Some((5, Move::Try(1)))),
+        (
+            "another has all, and nobody knows what is usual",
+            drained,
+            [slow, Even(90.0, 0.0, true, 1), slow],
+            &unknown,
+            None,
+        ),
+        ("outrun, with readers", Even(5.0, 0.25, false, 1), [fast, fast, fast], &unknown, Some((9, Move::Try(1)))),
+        ("outrun, without", Even(5.0, 0.25, false, 0), [fast, fast, fast], &unknown, None),
+        (
+            "a whole source gives little",
+            Even(5.0, 0.25, false, 2),
+            [Even(90.0, 0.0, true, 1); 3],
+            &usual,
+            Some((9, Move::Try(1))),
+        ),
+        (
+            "a whole source gives little to one without readers",
+            Even(5.0, 0.25, false, 0),
+            [Even(90.0, 0.0, true, 1); 3],
+            &usual,
+            None,
+        ),
+        (
+            "a crowded source",
+            Even(5.0, 1.0, false, 0),
+            [Even(10.0, 1.0, false, 2); 3],
+            &usual,
+            Some((5, Move::Yield(2))),
+        ),
+        ("a crowded source that gives enough", Even(5.0, 2.5, false, 0), [Even(10.0, 2.5, false, 2); 3], &usual, None),
+        ("a crowded source, with readers here", Even(5.0, 1.0, false, 1), [Even(10.0, 1.0, false, 2); 3], &usual, None),
+        (
+            "a crowded source, and nobody knows what is usual",
+            Even(5.0, 1.0, false, 0),
+            [Even(10.0, 1.0, false, 2); 3],
+            &unknown,
+            None,
+        ),
+    ] {
+        let list = Circumstances { far: far.clone(), usual: *usual };
+        assert_eq!(first(mine, &peers, &list), expected, "{what}");
+    }
+}
+
+/// A node that gets so many MiB a look from each source, and is outrun by all of them.
+fn moves(rates: [f64; 2], looks: usize) -> Vec<(usize, Move)> {
+    let list = Circumstances { far: vec![false; 2], usual: None };
+    let (mut history, mut from, mut have, mut told) = (LookHistory::default(), 0, 0.0, Vec::new());
+    for look in 1..=looks {
+        have += rates[from] * MIB;
+        let peer = PeerState { have: (20.0 * MIB) as u64 + look as u64 * (9 << 20), whole: false, readers: 1 };
+        history.add(Look { have: have as u64, readers: 1, peers: vec![Some(peer); 2] }, from);
+        let decided = decide(&history, &list);
+        history.moved(decided);
+        match decided {
+            Move::Stay => continue,
+            Move::Try(to) | Move::Back(to) | Move::Yield(to) => from = to,
+            Move::Tell => {}
+        }
+        told.push((look, decided));
+    }
+    told
+}
+
+#[test]
+fn a_node_that_is_no_better_is_left_for_ever_and_then_the_controller_is_told_once() {
+    assert_eq!(moves([0.5, 0.5], 100), [(9, Move::Try(1)), (14, Move::Back(0)), (31, Move::Tell)]);
+}
+
+#[test]
+fn a_node_that_is_better_is_stayed_with() {
+    assert_eq!(moves([0.5, 8.0], 100), [(9, Move::Try(1))]);
+}
+
+#[test]
+fn a_move_of_somebody_else_ends_a_trial() {
+    let list = Circumstances { far: vec![false; 3], usual: None };
+    let mut history = LookHistory::default();
+    let look = |have: u64| Look { have, readers: 1, peers: vec![Some(PeerState::default()); 3] };
+    history.add(look(1), 0);
+    history.moved(Move::Try(1));
+    for _ in 0..8 {
+        history.add(look(1), 2);
+        assert_eq!(decide(&history, &list), Move::Stay);
+    }
+}

@@ -1,0 +1,144 @@
+//! `stoker up` for its API and controller, and a `stoker agent` on each node.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::wait::await_condition;
+use kube::{Client, Config};
+use serde_json::json;
+use stoker_api::native::{NodePreheat, Preheat};
+use stoker_testbed::memory;
+
+use crate::net::Net;
+use crate::{Outcome, REGISTRY};
+
+const PATIENCE: Duration = Duration::from_secs(1800);
+const API: &str = "10.79.17.254:7443";
+const JOB: &str = "bench";
+
+/// A process that ends with its owner.
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// All of it.
+pub(crate) struct Fleet<'a> {
+    net: &'a Net,
+    client: Client,
+    agents: Vec<Killed>,
+    _up: Killed,
+}
+
+impl<'a> Fleet<'a> {
+    pub(crate) async fn start(net: &'a Net, scratch: &Path) -> Outcome<Self> {
+        let hosts = scratch.join("hosts");
+        std::fs::create_dir_all(hosts.join(REGISTRY))?;
+        std::fs::write(hosts.join(REGISTRY).join("hosts.toml"), format!("[host.\"http://{REGISTRY}\"]\n"))?;
+        let stoker = |machine: &str| {
+            let mut command = net.program(machine, env!("CARGO_BIN_EXE_stoker"));
+            command.stdout(Stdio::null()).args(["--log", "error"]);
+            command
+        };
+        let data = scratch.join("up");
+        let mut up = Killed(stoker("hub").args(["up", "--listen", API, "--data"]).arg(&data).spawn()?);
+        let kubeconfig = data.join("kubeconfig");
+        // It is written when everything is ready.
+        while !kubeconfig.exists() {
+            if let Some(status) = up.0.try_wait()? {
+                return Err(format!("`stoker up` ended: {status}; see what it said above").into());
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let config = Kubeconfig::read_from(&kubeconfig)?;
+        let client = Client::try_from(Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?)?;
+        let mut agents = Vec::new();
+        for at in 1..=net.nodes {
+            let (name, ready) = (format!("n{at}"), json!({"type": "Ready", "status": "True"}));
+            let addresses = json!([{"type": "InternalIP", "address": net.address(at)}]);
+            let node = json!({
+                "metadata": {"name": name, "labels": {"bench": "peers", "stoker.dev/peer-group": "bench"}},
+                "status": {"conditions": [ready], "addresses": addresses},
+            });
+            Api::<Node>::all(client.clone()).create(&PostParams::default(), &serde_json::from_value(node)?).await?;
+            let mut agent = stoker(&name);
+            agent
+                .args(["agent", "--node", &name, "--runtime", "layout", "--max-disk", "95", "--data"])
+                .arg(scratch.join(&name));
+            agent.arg("--registry-hosts").arg(&hosts).arg("--kubeconfig").arg(&kubeconfig);
+            agents.push(Killed(agent.spawn()?));
+        }
+        for at in 1..=net.nodes {
+            let known = |object: Option<&NodePreheat>| object.is_some_and(|object| object.status.is_some());
+            let preheats = Api::<NodePreheat>::all(client.clone());
+            tokio::time::timeout(PATIENCE, await_condition(preheats, &format!("n{at}"), known)).await??;
+        }
+        Ok(Self { net, client, agents, _up: up })
+    }
+
+    /// All nodes are in this peer group.
+    pub(crate) async fn group(&self, group: &str) -> Outcome<()> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        for at in 1..=self.net.nodes {
+            let patch = Patch::Merge(json!({"metadata": {"labels": {"stoker.dev/peer-group": group}}}));
+            nodes.patch(&format!("n{at}"), &PatchParams::default(), &patch).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings an image to all nodes. The seconds from the creation of the Preheat until each agent had it.
+    pub(crate) async fn pull(&self, image: &str) -> Outcome<Vec<f64>> {
+        let jobs: Api<Preheat> = Api::default_namespaced(self.client.clone());
+        let spec = json!({
+            "images": [{"image": image}], "nodes": {"selector": {"matchLabels": {"bench": "peers"}}},
+            "pace": {"parallelism": self.net.nodes}, "pull": {"timeout": "1h"},
+        });
+        let job =
+            json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": JOB}, "spec": spec});
+        let created = jiff::Timestamp::now();
+        jobs.create(&PostParams::default(), &serde_json::from_value(job)?).await?;
+        let over = |job: Option<&Preheat>| {
+            job.and_then(|job| job.status.as_ref()).is_some_and(|status| status.completion_time.is_some())
+        };
+        let ended = tokio::time::timeout(PATIENCE, await_condition(jobs.clone(), JOB, over)).await??;
+        let status = ended.and_then(|job| job.status).ok_or("the job is gone")?;
+        if usize::try_from(status.succeeded).ok() != Some(self.net.nodes) {
+            return Err(format!("the job should succeed: {}, {}", status.phase, status.message).into());
+        }
+        let mut times = vec![f64::NAN; self.net.nodes];
+        for object in Api::<NodePreheat>::all(self.client.clone()).list(&ListParams::default()).await? {
+            let at = object.metadata.name.as_deref().and_then(|name| name.strip_prefix('n')?.parse::<usize>().ok());
+            let reports = object.status.map(|status| status.reports).unwrap_or_default();
+            let last = reports.values().filter_map(|report| report.finished).max();
+            if let (Some(time), Some(last)) = (at.and_then(|at| times.get_mut(at - 1)), last) {
+                *time = last.duration_since(created).as_secs_f64();
+            }
+        }
+        jobs.delete(JOB, &DeleteParams::default()).await?;
+        tokio::time::timeout(PATIENCE, await_condition(jobs, JOB, |job: Option<&Preheat>| job.is_none())).await??;
+        Ok(times)
+    }
+
+    /// The same; the most anonymous memory of any agent meanwhile, in MiB.
+    pub(crate) async fn peak_while_pulling(&self, image: &str, look: Duration) -> Outcome<f64> {
+        let mut pull = std::pin::pin!(self.pull(image));
+        let mut peak: f64 = 0.0;
+        loop {
+            tokio::select! {
+                pulled = &mut pull => return pulled.map(|_| peak),
+                () = tokio::time::sleep(look) => {
+                    let all = self.agents.iter().filter_map(|agent| memory::of(agent.0.id(), "RssAnon"));
+                    peak = all.fold(peak, f64::max);
+                }
+            }
+        }
+    }
+}
