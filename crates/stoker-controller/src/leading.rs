@@ -4,10 +4,13 @@
 mod key;
 mod logins;
 mod refused;
+#[cfg(test)]
+mod tests;
 mod tickets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -39,6 +42,9 @@ const ROOTS_A_TURN: usize = 64;
 /// Nodes whose objects of other projects are written at one time, at most.
 const NODES_AT_ONCE: usize = 32;
 
+/// How often nodes whose orders wait for their turn are excused for their silence; far more often than [`stoker_core::pace::SILENCE`].
+const EXCUSE_EVERY: Duration = Duration::from_secs(60);
+
 /// Whether a root is a node, of which there may be thousands.
 pub(crate) fn is_node(root: &Root) -> bool {
     matches!(root.kind.roots, RootsOf::Nodes { .. })
@@ -63,6 +69,8 @@ pub(crate) struct Leading {
     no_copies: Option<Arc<Notify>>,
     /// Orders that are planned and not handed to the writer.
     owed: Owed,
+    /// When nodes that wait for their orders were last excused.
+    excused: Option<Instant>,
     /// Writes of roots.
     due: Due,
     /// The node that was last looked at for what its objects ask for.
@@ -120,6 +128,7 @@ impl Leading {
             refusing: BTreeSet::new(),
             no_copies: Some(no_copies),
             owed,
+            excused: None,
             due: Due::default(),
             last_node: String::new(),
             writes,
@@ -260,6 +269,7 @@ impl Leading {
         let begun = Instant::now();
         let rekeys = self.follow_keys(hearing, begun);
         let retries = self.retry_refused(begun);
+        self.excuse_waiting(hearing, now, begun);
         let plan = hearing.world.plan(now);
         hearing.metrics.planned(&plan, begun);
         // What a node of somebody else is ordered is shown in its own object.
@@ -282,6 +292,18 @@ impl Leading {
         plan.nodes.iter().for_each(|node| hearing.touch_node(node));
         let own = rekeys.into_iter().chain(retries).map(|at| model::after(now, at - begun));
         plan.wake.into_iter().chain(own).min()
+    }
+
+    /// The World counts the silence of a node from the time at which an order was planned. A node whose order still waits for its turn among thousands of
+    /// writes cannot have answered it, so that time does not count.
+    fn excuse_waiting(&mut self, hearing: &mut Hearing, now: Timestamp, instant: Instant) {
+        if self.excused.is_some_and(|last| instant < last + EXCUSE_EVERY) {
+            return;
+        }
+        self.excused = Some(instant);
+        for node in self.owed.turns().filter(|node| !self.refusing.contains(*node)) {
+            hearing.world.heard(node, now);
+        }
     }
 
     /// Hands out the writes of roots that are due; not of all, if there are many. Returns whether there are more.

@@ -30,6 +30,11 @@ impl Owed {
         self.turns.is_empty()
     }
 
+    /// The nodes that wait for their turn.
+    pub(crate) fn turns(&self) -> impl Iterator<Item = &str> {
+        self.turns.iter().map(String::as_str)
+    }
+
     /// Whether this node is owed something.
     pub(crate) fn holds(&self, node: &str) -> bool {
         self.keys.contains_key(node)
