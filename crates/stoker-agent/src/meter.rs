@@ -268,8 +268,8 @@ impl Meter {
             }
             None => {}
         }
-        if state.digest.is_some() {
-            report.digest.clone_from(&state.digest);
+        if let Some(digest) = &state.digest {
+            report.digest = Some(digest.as_str().into());
         }
         if state.pin.is_some() {
             report.pin.clone_from(&state.pin);

@@ -82,7 +82,7 @@ fn report(order: &Order, pin: Option<Pin>) -> Report {
         asked: late(),
         jobs: order.jobs.clone(),
         phase: Phase::Succeeded,
-        digest: Some(format!("sha256:{}", "f".repeat(64))),
+        digest: Some(format!("sha256:{}", "f".repeat(64)).into()),
         pin,
         present: true,
         bytes: Bytes { total: most, done: most, upstream: most, peers: most, mirrors: most },

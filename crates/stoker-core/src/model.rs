@@ -485,8 +485,8 @@ pub struct Report {
     pub jobs: BTreeSet<JobId>,
     /// How far it is.
     pub phase: Phase,
-    /// The digest that is there, or on its way.
-    pub digest: Option<String>,
+    /// The digest that is there, or on its way. The World keeps it once for all nodes.
+    pub digest: Option<Arc<str>>,
     /// What the registry answered, where this node asked it.
     pub pin: Option<Pin>,
     /// Of an order that wants what the tag means now: the node has some image of this name. That is enough for jobs that want any.

@@ -216,7 +216,7 @@ pub fn begin(order: &Order, attempt: u32, earlier: Option<&Report>, now: Timesta
         asked: order.asked,
         jobs: order.jobs.clone(),
         phase: Phase::Pulling,
-        digest: order.pin().map(|pin| pin.digest.clone()).or(earlier.and_then(|report| report.digest.clone())),
+        digest: order.pin().map(|pin| pin.digest.as_str().into()).or(earlier.and_then(|report| report.digest.clone())),
         pin: earlier.and_then(|report| report.pin.clone()),
         present: was_there && order.terms.pull.policy == Policy::Always,
         bytes: earlier.map(|report| report.bytes).unwrap_or_default(),
@@ -249,7 +249,7 @@ pub fn succeed(order: &Order, task: &Task, digest: String, bytes: Bytes, now: Ti
     let report = Report {
         asked: task.report.asked.min(order.asked),
         phase: Phase::Succeeded,
-        digest: Some(digest),
+        digest: Some(digest.into()),
         present: false,
         bytes,
         reason: None,

@@ -375,7 +375,7 @@ fn wire_report(report: &Report) -> Value {
             model::Phase::Resolved => WirePhase::Resolved,
             model::Phase::Failed => WirePhase::Failed,
         },
-        digest: report.digest.clone(),
+        digest: report.digest.as_deref().map(Into::into),
         pin: report.pin.as_ref().map(wire_pin),
         present: report.present.then_some(true),
         bytes: bytes(report.bytes),

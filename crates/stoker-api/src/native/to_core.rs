@@ -245,7 +245,7 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
             WirePhase::Resolved => model::Phase::Resolved,
             WirePhase::Failed => model::Phase::Failed,
         },
-        digest: wire.digest,
+        digest: wire.digest.map(Into::into),
         pin: wire
             .pin
             .map(|wire| model::Pin { alone: false, ..pin(wire) })

@@ -242,7 +242,7 @@ fn report(node: &str, order: &Order, now: Timestamp) -> Option<Report> {
         asked: order.asked,
         jobs: order.jobs.clone(),
         phase,
-        digest: digest().filter(|_| phase != Phase::Failed),
+        digest: digest().filter(|_| phase != Phase::Failed).map(Into::into),
         pin: digest()
             .filter(|_| phase == Phase::Resolved)
             .map(|digest| stoker_core::model::Pin::new(order.asked, digest)),

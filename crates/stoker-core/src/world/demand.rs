@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use super::held::{HeldOrder, Kinds};
+use super::held::{HeldOrder, Kinds, SharedDigests};
 use super::refresh::Digests;
 use super::relay::{Complaint, complaint};
 use super::seat::{self, ImageStanding, JudgedBy, MayAsk, earliest};
@@ -39,6 +39,8 @@ pub(super) struct Demand {
     failing: BTreeSet<usize>,
     /// What its orders share.
     pub(super) kinds: Kinds,
+    /// The digests that its reports name.
+    pub(super) digests: SharedDigests,
 }
 
 /// Counts nodes by when they were asked.

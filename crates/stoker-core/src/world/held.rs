@@ -127,6 +127,27 @@ impl Kinds {
     }
 }
 
+/// The digests that reports of one image name. Thousands of nodes report the same one: it is kept once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SharedDigests(Vec<Arc<str>>);
+
+impl SharedDigests {
+    /// Makes the digest the one that others of its image have.
+    pub(super) fn share(&mut self, digest: &mut Arc<str>) {
+        if let Some(known) = self.0.iter().find(|known| *known == digest) {
+            *digest = known.clone();
+            return;
+        }
+        if self.0.len() >= MANY {
+            self.0.retain(|known| Arc::strong_count(known) > 1);
+        }
+        // One that is not kept here is merely not shared.
+        if self.0.len() < MANY {
+            self.0.push(digest.clone());
+        }
+    }
+}
+
 /// Peers as orders name them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerRefs(BTreeMap<NodeName, Vec<Arc<PeerRef>>>);
@@ -205,6 +226,22 @@ mod tests {
         drop(held);
         ["a", "b", "c", "d"].into_iter().for_each(|node| refs.forget(node));
         assert!(refs.0.is_empty());
+    }
+
+    #[test]
+    fn a_digest_is_kept_once_and_many_that_nobody_has_are_forgotten() {
+        let mut digests = SharedDigests::default();
+        let (mut one, mut same): (Arc<str>, Arc<str>) = ("sha256:a".into(), "sha256:a".into());
+        digests.share(&mut one);
+        digests.share(&mut same);
+        assert!(Arc::ptr_eq(&one, &same));
+        for other in 0..100 {
+            let mut other: Arc<str> = format!("sha256:{other}").into();
+            digests.share(&mut other);
+        }
+        let mut again: Arc<str> = "sha256:a".into();
+        digests.share(&mut again);
+        assert!(Arc::ptr_eq(&one, &again) && digests.0.len() <= MANY);
     }
 
     #[test]

@@ -129,6 +129,11 @@ impl World {
                 // The name is kept once, whoever reads from that node.
                 *name = known.clone();
             }
+            if let Some(digest) = report.as_mut().and_then(|report| report.digest.as_mut())
+                && let Some(demand) = self.demand.get_mut(&key)
+            {
+                demand.digests.share(digest);
+            }
             let old = self.slots.get(at).and_then(|slot| slot.reports.get(&key));
             if self.told_nodes.is_some() && !old.zip(report.as_ref()).is_some_and(|(old, new)| says_the_same(old, new))
             {

@@ -65,7 +65,7 @@ impl Scene {
     }
 
     fn brings(&mut self, node: &str, image: &str) {
-        let digest = self.order(node, image).and_then(|order| order.pin().map(|pin| pin.digest.clone()));
+        let digest = self.order(node, image).and_then(|order| order.pin().map(|pin| pin.digest.as_str().into()));
         let now = self.now;
         self.report(node, image, |report| {
             report.phase = stoker_core::Phase::Succeeded;

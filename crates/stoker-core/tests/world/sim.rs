@@ -525,7 +525,7 @@ impl Sim {
             (Work::Resolve, Ask::Fetch(_)) => {}
             (Work::Succeed, Ask::Fetch(pin)) => {
                 report.phase = Phase::Succeeded;
-                report.digest = pin.as_ref().or(report.pin.as_ref()).map(|pin| pin.digest.clone());
+                report.digest = pin.as_ref().or(report.pin.as_ref()).map(|pin| pin.digest.as_str().into());
                 report.bytes.done = 100;
                 report.finished = Some(self.now);
             }

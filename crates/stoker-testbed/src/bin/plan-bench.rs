@@ -94,7 +94,7 @@ impl Fleet {
                 Place::Failed => Phase::Failed,
                 Place::Active | Place::Waiting => Phase::Pulling,
             },
-            digest: Some(self.pin(job).digest),
+            digest: Some(self.pin(job).digest.into()),
             pin: None,
             bytes: Bytes { total: IMAGE_SIZE, done, upstream: done, ..Bytes::default() },
             from: None,

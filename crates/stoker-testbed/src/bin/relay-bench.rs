@@ -257,7 +257,7 @@ impl RelayFleet {
             asked: order.asked,
             jobs: BTreeSet::new(),
             phase,
-            digest: order.pin().map(|pin| pin.digest.clone()),
+            digest: order.pin().map(|pin| pin.digest.as_str().into()),
             pin: None,
             present: false,
             bytes: Bytes { total: SIZE as u64, done, ..Bytes::default() },
