@@ -33,6 +33,7 @@ mod roots;
 mod shelf;
 #[cfg(test)]
 mod tests;
+mod time;
 
 pub(crate) use linger::Lingering;
 pub(crate) use shelf::ServedImages;
@@ -81,7 +82,7 @@ impl Serving {
         let namespace = peers.namespace.clone();
         let read = move || {
             let identity = key::load_peer(&its.ledger.with_file_name("peer.key"))?;
-            Ok::<_, stoker_transfer::peer::NoPeerKey>((identity, TicketGate::load(&its, &namespace)))
+            Ok::<_, stoker_transfer::peer::NoPeerKey>((identity, TicketGate::load(its.client, &namespace, &its.ledger)))
         };
         let (identity, gate) = tokio::task::spawn_blocking(read).await??;
         let keeps = shelf::keeps(&settings.runtime);
@@ -100,6 +101,8 @@ impl Serving {
         tasks.spawn(count(settings.spool.clone(), sent, rates.clone(), settings.metrics.sent()));
         let learner = gate.clone();
         tasks.spawn(async move { learner.learn_early().await });
+        let keeper = gate.clone();
+        tasks.spawn(async move { keeper.keep_time().await });
         Ok(Self { identity, served, readers, lingering, gate, rates, pace, port, keeps, done: None, tasks })
     }
 

@@ -1,29 +1,33 @@
 //! Who may read from this node: whoever shows a ticket that a controller signed, for its own key.
 //!
 //! Public keys of controllers come from a ConfigMap, and are kept in a file for when the API server is away. Which time it is follows from
-//! the orders: nodes whose clocks are wrong serve as others do.
+//! the orders.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use kube::Client;
 use kube::api::Api;
 use stoker_api::native::from_core::Tickets;
 use stoker_api::peer_keys::NAME;
 use stoker_api::{AnyObject, peer_keys};
 use stoker_transfer::peer::{Gate, PeerId, Ticket, TicketError, TicketKeys};
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::keys::{self, SignerKeys};
-use crate::settings::Settings;
+use super::time::OrderTime;
 
 /// Whoever shows tickets of unknown signers makes this node ask the API server no more often.
 const ASK_EVERY: Duration = Duration::from_secs(10);
+/// Where the API server could not answer it is asked again after this time; then after twice as long each time, up to [`ASK_EVERY`].
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// How often the time is kept while there is no new order.
+const KEEP_EVERY: Duration = Duration::from_secs(600);
 /// A reader waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -32,23 +36,29 @@ pub(crate) struct TicketGate {
     /// Where the keys are kept.
     file: PathBuf,
     keys: Mutex<SignerKeys>,
+    /// Where the time is kept.
+    time_file: PathBuf,
     time: Mutex<OrderTime>,
-    /// When the API server was last asked; held by the one who asks.
-    asked: tokio::sync::Mutex<Option<Instant>>,
+    /// Rung where the time is to be kept.
+    aged: Notify,
+    /// Held by the one who asks.
+    asking: tokio::sync::Mutex<Asking>,
     /// Rung where a ticket of this node itself has an unknown signer.
     early: Notify,
 }
 
 impl TicketGate {
-    /// With the keys that an earlier life has kept. It blocks, shortly.
-    pub(super) fn load(settings: &Settings, namespace: &str) -> Self {
-        let file = settings.ledger.with_file_name("peer-keys.json");
+    /// With the keys and the time that an earlier life has kept beside its ledger. It blocks, shortly.
+    pub(super) fn load(client: Client, namespace: &str, ledger: &Path) -> Self {
+        let (file, time_file) = (ledger.with_file_name("peer-keys.json"), ledger.with_file_name("peer-time.json"));
         Self {
-            maps: Api::namespaced_with(settings.client.clone(), namespace, &peer_keys::resource()),
+            maps: Api::namespaced_with(client, namespace, &peer_keys::resource()),
             keys: Mutex::new(keys::load(&file)),
             file,
-            time: Mutex::default(),
-            asked: tokio::sync::Mutex::default(),
+            time: Mutex::new(OrderTime::load(&time_file, Instant::now())),
+            time_file,
+            aged: Notify::new(),
+            asking: tokio::sync::Mutex::default(),
             early: Notify::new(),
         }
     }
@@ -63,7 +73,9 @@ impl TicketGate {
 
     /// These are the orders and tickets in hand.
     pub(crate) fn set_orders(&self, asked: impl Iterator<Item = Timestamp>, tickets: &Tickets) {
-        self.time().see(asked, Instant::now());
+        if self.time().see(asked, Instant::now()) {
+            self.aged.notify_one();
+        }
         let keys = self.keys();
         let signers = tickets.values().filter_map(|ticket| TicketKeys::signer(ticket));
         // Others show tickets of the same controller soon.
@@ -76,7 +88,24 @@ impl TicketGate {
     pub(super) async fn learn_early(&self) {
         loop {
             self.early.notified().await;
-            self.learn().await;
+            while let Some(again) = self.learn().await {
+                sleep_until(again).await;
+            }
+        }
+    }
+
+    /// Keeps the time for the next life of this agent. It never ends.
+    pub(super) async fn keep_time(&self) {
+        loop {
+            tokio::select! {
+                () = self.aged.notified() => {}
+                () = sleep(KEEP_EVERY) => {}
+            }
+            let (time, file, now) = (self.time().clone(), self.time_file.clone(), Instant::now());
+            let saved = tokio::task::spawn_blocking(move || time.save(&file, now)).await;
+            if let Err(problem) = saved.unwrap_or_else(|problem| Err(std::io::Error::other(problem))) {
+                tracing::warn!("cannot write {}: {problem}", self.time_file.display());
+            }
         }
     }
 
@@ -85,18 +114,29 @@ impl TicketGate {
         self.keys().at(now).check(ticket, caller, u64::try_from(now.as_second()).unwrap_or(0))
     }
 
-    /// Asks the API server for the keys, unless that was just done.
-    async fn learn(&self) {
-        let mut asked = self.asked.lock().await;
-        if asked.is_some_and(|at| at.elapsed() < ASK_EVERY) {
-            return;
+    /// Asks the API server for the keys, unless that was just done. Says when to ask again, if the API server could not answer and may do so soon.
+    async fn learn(&self) -> Option<Instant> {
+        let mut asking = self.asking.lock().await;
+        if !asking.is_due() {
+            return asking.again_soon();
         }
-        *asked = Some(Instant::now());
+        // A caller that goes away meanwhile ends this, too.
+        asking.fails();
         let map = match timeout(PATIENCE, self.maps.get_opt(NAME)).await {
-            Ok(Ok(Some(map))) => map,
-            Ok(Ok(None)) => return tracing::debug!("there is no ConfigMap {NAME}"),
-            Ok(Err(problem)) => return tracing::warn!("cannot read the ConfigMap {NAME}: {problem}"),
-            Err(_) => return tracing::warn!("cannot read the ConfigMap {NAME}: no answer"),
+            Ok(Ok(map)) => map,
+            Ok(Err(problem)) => {
+                tracing::warn!("cannot read the ConfigMap {NAME}: {problem}");
+                return asking.again_soon();
+            }
+            Err(_) => {
+                tracing::warn!("cannot read the ConfigMap {NAME}: no answer");
+                return asking.again_soon();
+            }
+        };
+        asking.succeeds();
+        let Some(map) = map else {
+            tracing::debug!("there is no ConfigMap {NAME}");
+            return None;
         };
         let new = SignerKeys::of(peer_keys::entries(&map));
         let changed = std::mem::replace(&mut *self.keys(), new.clone()) != new;
@@ -107,6 +147,34 @@ impl TicketGate {
                 tracing::warn!("cannot write {}: {problem}", self.file.display());
             }
         }
+        None
+    }
+}
+
+/// When the API server may be asked for keys again.
+#[derive(Debug, Default)]
+struct Asking {
+    again: Option<Instant>,
+    /// How long to wait after the last failure, if it failed last.
+    pause: Option<Duration>,
+}
+
+impl Asking {
+    fn is_due(&self) -> bool {
+        self.again.is_none_or(|again| again <= Instant::now())
+    }
+
+    fn fails(&mut self) {
+        let pause = self.pause.map_or(FIRST_PAUSE, |pause| (pause * 2).min(ASK_EVERY));
+        *self = Self { again: Some(Instant::now() + pause), pause: Some(pause) };
+    }
+
+    fn succeeds(&mut self) {
+        *self = Self { again: Some(Instant::now() + ASK_EVERY), pause: None };
+    }
+
+    fn again_soon(&self) -> Option<Instant> {
+        self.again.filter(|_| self.pause.is_some_and(|pause| pause < ASK_EVERY))
     }
 }
 
@@ -125,47 +193,5 @@ impl Gate for TicketGate {
     }
 }
 
-/// The time as the controller has it, at least: when it last asked something of this node, and how long ago this node saw that.
-#[derive(Debug, Default)]
-struct OrderTime(BTreeMap<Timestamp, Instant>);
-
-impl OrderTime {
-    /// These are the times of the orders in hand. Without any, the last ones stay.
-    fn see(&mut self, asked: impl Iterator<Item = Timestamp>, now: Instant) {
-        let asked: BTreeMap<Timestamp, Instant> =
-            asked.map(|asked| (asked, self.0.get(&asked).copied().unwrap_or(now))).collect();
-        if !asked.is_empty() {
-            self.0 = asked;
-        }
-    }
-
-    fn now(&self, now: Instant) -> Timestamp {
-        let all = self.0.iter().map(|(asked, seen)| stoker_core::model::after(*asked, now.duration_since(*seen)));
-        all.max().unwrap_or(Timestamp::UNIX_EPOCH)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::at;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_time_is_that_of_the_orders_and_runs_on() {
-        let mut time = OrderTime::default();
-        let now = || Instant::now();
-        assert_eq!(time.now(now()), at(0));
-        time.see([at(1000), at(500)].into_iter(), now());
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(time.now(now()), at(1060));
-        time.see([at(1000), at(1010)].into_iter(), now());
-        assert_eq!(time.now(now()), at(1060), "a later order that was seen late sets nothing back");
-        time.see([at(9000)].into_iter(), now());
-        assert_eq!(time.now(now()), at(9000));
-        time.see([].into_iter(), now());
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(time.now(now()), at(9005), "no order says nothing");
-        time.see([at(1000)].into_iter(), now());
-        assert_eq!(time.now(now()), at(1000), "a wrong clock of a controller does not count for ever");
-    }
-}
+mod tests;

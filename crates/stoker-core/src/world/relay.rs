@@ -5,6 +5,7 @@
 //! Nodes of different platforms have different layers of an image, and are in chains of their own.
 
 mod chain;
+mod handing;
 mod repair;
 mod sequence;
 
@@ -387,40 +388,5 @@ impl World {
         }
         let chains = job.keys().filter_map(|key| self.chains.by_key.get(&key)).flatten();
         chains.flat_map(|chains| chains.groups.values()).filter_map(Chain::lapse).filter(|lapse| *lapse > now).min()
-    }
-
-    /// Puts the seats at these positions into the order in which they are handed out: the zone from which the image comes first, so that it need not come
-    /// into another one and back; fast nodes before slow ones, which are the last to be read from; else by name.
-    pub(super) fn sort_by_speed(&self, job: &Job, digest: Option<&str>, seats: &JobSeats, open: &mut [usize]) {
-        if !self.relay {
-            return;
-        }
-        let slot = |position: usize| seats.get(position).and_then(|(at, _)| Some((*at, self.slots.get(*at)?)));
-        let class = |at: usize| self.peer(at).and_then(|peer| peer.rate).unwrap_or_default();
-        let key = job.keys().next();
-        let chains = key.and_then(|key| self.chains.get(key, digest));
-        let mut origins: BTreeMap<String, &str> = BTreeMap::new();
-        for (group, chain) in chains.into_iter().flatten() {
-            origins.extend(chain.origin_zone().map(|zone| (group.clone(), zone)));
-        }
-        // Where nobody has it yet the fastest node will be the seed.
-        let mut fastest: BTreeMap<String, (u64, &str)> = BTreeMap::new();
-        for (at, slot) in open.iter().filter_map(|position| slot(*position)) {
-            let Some(group) =
-                slot.peer_group().filter(|group| !origins.contains_key(&**group) && self.peer(at).is_some())
-            else {
-                continue;
-            };
-            let class = class(at);
-            if fastest.get(&*group).is_none_or(|(best, _)| *best < class) {
-                fastest.insert(group.into_owned(), (class, slot.zone()));
-            }
-        }
-        origins.extend(fastest.into_iter().map(|(group, (_, zone))| (group, zone)));
-        open.sort_by_cached_key(|position| {
-            let Some((at, slot)) = slot(*position) else { return (true, u64::MAX) };
-            let origin = slot.peer_group().and_then(|group| origins.get(&*group));
-            (origin != Some(&slot.zone()), u64::MAX - class(at))
-        });
     }
 }

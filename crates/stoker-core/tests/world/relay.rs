@@ -9,6 +9,8 @@ use stoker_core::{Ask, Event, Origin, PeerFacts, PeerKey, PullSource, Reason, Re
 use crate::build::{id, job, names, node, pulling};
 use crate::scene::{NOTHING, Scene};
 
+mod queues;
+
 const WEB: &str = "web@sha256:w";
 
 fn facts(rate: Option<u64>, keeps: bool) -> PeerFacts {

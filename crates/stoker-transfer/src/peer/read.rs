@@ -229,3 +229,18 @@ async fn all(mut body: Incoming, most: usize) -> Result<Bytes, PeerProblem> {
     };
     timeout(10 * ANSWER, read).await.unwrap_or_else(|_| Err(PeerProblem::Unreachable("it broke off".into())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A seed whose order waits behind others says "soon" for as long as that takes.
+    #[test]
+    fn a_node_that_has_nothing_for_long_is_no_source() {
+        let second = Duration::from_secs(1);
+        assert!(PeerProblem::Expected.is_passing(COMES_WITHIN - second));
+        assert!(!PeerProblem::Expected.is_passing(COMES_WITHIN), "the controller is to name another one");
+        assert!(PeerProblem::Later("busy".into()).is_passing(COMES_WITHIN), "another node is being served");
+        assert!(!PeerProblem::Gone.is_passing(Duration::ZERO));
+    }
+}

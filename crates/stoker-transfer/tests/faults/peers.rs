@@ -16,10 +16,12 @@ use stoker_transfer::peer::{
 };
 use stoker_transfer::{BlobSource, Growing, Platform, Registry, Spool};
 use tempfile::TempDir;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Bench, SIZE, open, settings};
+
+mod strangers;
 
 const HOUR: u32 = 3600;
 
@@ -28,6 +30,8 @@ const HOUR: u32 = 3600;
 struct TestShelf {
     image: Mutex<Option<Digest>>,
     blobs: Mutex<HashMap<Digest, Given>>,
+    /// How often it was asked how far it is.
+    looks: watch::Sender<u32>,
 }
 
 #[derive(Clone)]
@@ -53,6 +57,7 @@ impl Shelf for TestShelf {
     }
 
     fn state<'a>(&'a self, root: &'a Digest) -> BoxFuture<'a, Option<PeerState>> {
+        self.looks.send_modify(|looks| *looks += 1);
         let here = self.image.lock().unwrap().as_ref() == Some(root);
         let blobs = self.blobs.lock().unwrap();
         let have = blobs.values().map(|given| match given {
@@ -84,11 +89,11 @@ struct Node {
 }
 
 impl Node {
-    async fn start(name: &str, client: &Registry, keys: &TicketKeys) -> Self {
+    async fn start(name: &str, client: &Registry, keys: &TicketKeys, limits: PeerLimits) -> Self {
         let (key, dir, shelf) =
             (PeerIdentity::generate().unwrap(), TempDir::new().unwrap(), Arc::<TestShelf>::default());
         let gate = Arc::new(TestGate(keys.clone()));
-        let bound = PeerServer::bind(([127, 0, 0, 1], 0).into(), &key, shelf.clone(), gate, PeerLimits::default());
+        let bound = PeerServer::bind(([127, 0, 0, 1], 0).into(), &key, shelf.clone(), gate, limits);
         let server = bound.await.unwrap();
         let peer = Peer { node: name.into(), addr: server.addr(), id: key.id(), far: false };
         let stop = CancellationToken::new();
@@ -123,7 +128,11 @@ impl Fleet {
     }
 
     async fn node(&self, name: &str) -> Node {
-        Node::start(name, &self.bench.client, &[self.signer.public()].into_iter().collect()).await
+        self.limited_node(name, PeerLimits::default()).await
+    }
+
+    async fn limited_node(&self, name: &str, limits: PeerLimits) -> Node {
+        Node::start(name, &self.bench.client, &[self.signer.public()].into_iter().collect(), limits).await
     }
 
     /// What a node reads from these.
@@ -305,6 +314,28 @@ async fn an_image_moves_to_a_listed_node_that_is_much_further() {
     assert_eq!((ways.from().as_deref(), ways.lags()), (Some("whole"), false));
     assert_eq!(read.progress().peers(), SIZE as u64, "nothing was read twice");
     assert!(trickles.progress().have() < HALF, "the source was left while it gave bytes");
+}
+
+/// Hundreds of nodes may have the same one in their lists.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_listed_node_that_has_all_of_the_image_is_asked_once_how_far_it_is() {
+    let fleet = Fleet::new().await;
+    let [slow, whole, reader] = [fleet.node("slow").await, fleet.node("whole").await, fleet.node("reader").await];
+    whole.serves(&fleet.root, &fleet.bench.pushed.layers[0], Given::Bytes(fleet.bench.layer.clone()));
+    fleet.bench.registry.pace(50_000);
+    let _trickles = fleet.reads(&slow, None);
+    let ways = fleet.ways(&reader, &[&slow, &whole]);
+    let read = fleet.reads(&reader, Some(&ways));
+    // Nobody has said what is usual: it stays where it is.
+    let own = || OwnState { have: read.progress().have(), growing: true, readers: 0, usual: None };
+    let mut looks = slow.shelf.looks.subscribe();
+    let looked = async { looks.wait_for(|looks| *looks >= 6).await.map(|looks| *looks) };
+    tokio::select! {
+        looked = looked => { looked.unwrap(); }
+        never = ways.mind(own) => match never {},
+    }
+    assert_eq!(ways.from().as_deref(), Some("slow"));
+    assert_eq!(*whole.shelf.looks.borrow(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -332,6 +332,23 @@ async fn where_sources_cannot_be_told_to_the_runtime_nothing_is_pulled() {
     assert_eq!(scene.requests(), []);
 }
 
+/// Such an agent has no ways that a demotion could close. The attempt ends, and the next one says that the order cannot be done here.
+#[tokio::test]
+async fn a_seed_that_reads_from_nobody_stops_when_it_may_no_longer_ask_the_registry() {
+    let mut node = new_node();
+    assert!(node.attempts.tools.peers.is_none());
+    node.orders.insert(key(), waits());
+    node.turn(0);
+    assert_eq!(node.task().report.phase, Phase::Pulling);
+    node.orders.insert(key(), Order { upstream: false, ..waits() });
+    node.attempts.follow(&node.orders, &Tickets::new());
+    node.turn(100);
+    let until = node.until(|task| task.report.ended());
+    tokio::time::timeout(Duration::from_secs(60), until).await.unwrap();
+    let report = &node.task().report;
+    assert_eq!((report.phase, report.reason), (Phase::Failed, Some(Reason::Unsupported)), "{report:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_without_a_digest_does_not_ask_the_registry_for_it() {
     let mut scene = Scene::new().await;

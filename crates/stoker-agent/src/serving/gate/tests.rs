@@ -1,0 +1,126 @@
+//! Tickets, an API server that answers as it is told to, and a clock that stands still.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{Request, Response};
+use kube::client::Body;
+use serde_json::json;
+use stoker_transfer::Digest;
+use stoker_transfer::peer::{PeerIdentity, TicketSigner};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::testing::at;
+
+/// An API server with the key of one signer.
+#[derive(Clone, Default)]
+struct TestApi {
+    /// How many requests fail first.
+    failures: usize,
+    asked: Arc<AtomicUsize>,
+    data: BTreeMap<String, String>,
+}
+
+impl TestApi {
+    fn new(signer: &TicketSigner) -> Self {
+        let key = signer.public();
+        let data = BTreeMap::from([(key.id().to_string(), format!("{} {}", key.0, at(1_000_000)))]);
+        Self { data, ..Self::default() }
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let fails = api.asked.fetch_add(1, Ordering::Relaxed) < api.failures;
+            let (status, answer) = if fails {
+                (500, json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500 }))
+            } else {
+                (
+                    200,
+                    json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": { "name": NAME }, "data": api.data }),
+                )
+            };
+            let answer = Response::builder().status(status).body(Body::from(answer.to_string().into_bytes()));
+            std::future::ready(answer)
+        });
+        Client::new(service, "default")
+    }
+
+    fn gate(&self, dir: &tempfile::TempDir) -> Arc<TicketGate> {
+        Arc::new(TicketGate::load(self.client(), "stoker-system", &dir.path().join("ledger.json")))
+    }
+}
+
+fn root() -> Digest {
+    format!("sha256:{}", "a".repeat(64)).parse().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_that_is_over_is_over_after_a_restart() {
+    let (dir, signer) = (tempfile::tempdir().unwrap(), TicketSigner::generate().unwrap());
+    let (api, reader) = (TestApi::new(&signer), PeerIdentity::generate().unwrap().id());
+    let ticket = signer.sign(&root(), reader, 4600).unwrap();
+    let orders = || [at(1000)].into_iter();
+    let gate = api.gate(&dir);
+    gate.set_orders(orders(), &Tickets::default());
+    let keeps = gate.clone();
+    let keeps = AbortOnDropHandle::new(tokio::spawn(async move { keeps.keep_time().await }));
+    assert!(gate.check(&ticket, reader).await.is_ok());
+    // It is kept every ten minutes.
+    tokio::time::sleep(Duration::from_secs(3600 + 600)).await;
+    assert_eq!(gate.check(&ticket, reader).await, Err(TicketError::Expired));
+    keeps.abort();
+    assert!(keeps.await.unwrap_err().is_cancelled());
+
+    let gate = api.gate(&dir);
+    assert_eq!(gate.check(&ticket, reader).await, Err(TicketError::Expired), "before the orders are known");
+    gate.set_orders(orders(), &Tickets::default());
+    assert_eq!(gate.check(&ticket, reader).await, Err(TicketError::Expired));
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_could_not_be_read_are_soon_asked_for_again() {
+    let (dir, signer) = (tempfile::tempdir().unwrap(), TicketSigner::generate().unwrap());
+    let api = TestApi { failures: 2, ..TestApi::new(&signer) };
+    let (gate, reader) = (api.gate(&dir), PeerIdentity::generate().unwrap().id());
+    let ticket = signer.sign(&root(), reader, 4600).unwrap();
+    let unknown = TicketError::UnknownSigner(signer.public().id());
+    for (after, asked) in [(0, 1), (249, 1), (1, 2), (499, 2)] {
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        assert_eq!(gate.check(&ticket, reader).await, Err(unknown.clone()));
+        assert_eq!(api.asked(), asked, "{after} ms later");
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(gate.check(&ticket, reader).await.is_ok());
+    assert_eq!(api.asked(), 3);
+    // An answer without the key is no failure.
+    let forged = TicketSigner::generate().unwrap().sign(&root(), reader, 4600).unwrap();
+    for (after, asked) in [(0, 3), (9_999, 3), (1, 4), (9_999, 4)] {
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        assert!(matches!(gate.check(&forged, reader).await, Err(TicketError::UnknownSigner(_))));
+        assert_eq!(api.asked(), asked, "{after} ms later");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_of_an_own_ticket_is_learned_although_the_first_reads_fail() {
+    let (dir, signer) = (tempfile::tempdir().unwrap(), TicketSigner::generate().unwrap());
+    for (failures, asked) in [(3, 4), (usize::MAX, 7)] {
+        let api = TestApi { failures, ..TestApi::new(&signer) };
+        let (gate, reader) = (api.gate(&dir), PeerIdentity::generate().unwrap().id());
+        let learns = gate.clone();
+        let _learns = AbortOnDropHandle::new(tokio::spawn(async move { learns.learn_early().await }));
+        let own = signer.sign(&root(), reader, 4600).unwrap();
+        gate.set_orders([at(1000)].into_iter(), &Tickets::from([(stoker_core::model::Key::of("r/i:1"), own)]));
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!(api.asked(), asked, "not for ever");
+        assert_eq!(gate.keys().knows(signer.public().id()), failures == 3);
+        std::fs::remove_file(dir.path().join("peer-keys.json")).ok();
+    }
+}
