@@ -28,7 +28,7 @@ const WALLS: &[(&str, &[&str])] = &[
         ],
     ),
     // Bytes; knows no Kubernetes. Of core it takes what a reference is. flate2 undoes what proxies do to answers;
-    // crypto_box seals logins for one node.
+    // crypto_box seals logins for one node; rustix reads of a file what is in memory, without waiting for the disk.
     (
         "stoker-transfer",
         &[
@@ -47,6 +47,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "hyper-util",
             "oci-spec",
             "ring",
+            "rustix",
             "rustls",
             "serde",
             "serde-saphyr",

@@ -57,6 +57,7 @@ impl Drop for FetchEnded {
             }
             unknown
         });
+        self.0.ended.cancel();
     }
 }
 

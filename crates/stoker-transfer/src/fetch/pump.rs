@@ -1,8 +1,8 @@
 //! From the wire to the disk.
 //!
-//! One body comes in; its bytes go to the writer in order, and how the body ended goes out. While one buffer is hashed
-//! and written beside the executor the next one fills; when both are full the wire waits, and so it does while a limit
-//! says that enough has come. It never asks for more.
+//! One body comes in; its bytes go to the writer in order, and how the body ended goes out. A small piece is hashed and
+//! written at once; while a large one is hashed and written beside the executor the next one fills. When both buffers are
+//! full the wire waits, and so it does while a limit says that enough has come. It never asks for more.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -20,6 +20,13 @@ use crate::spool::{self, Core, SpoolWriter};
 
 /// A buffer is written as soon as the disk is free; the wire waits when one has grown to this.
 const FULL: usize = 512 * 1024;
+/// Up to this much is hashed and written on the executor: that takes some 100 microseconds, about as long as two threads
+/// need to wake each other. A larger piece is worth a thread of its own, and the wire is read meanwhile.
+const SMALL: usize = 128 * 1024;
+/// A disk that takes longer than this for a small piece is busy. Then the executor must not wait for it.
+const SLOW: Duration = Duration::from_millis(2);
+/// How much is then written beside the executor before a small piece is tried at once again.
+const BESIDE: u64 = 16 * 1024 * 1024;
 
 /// How a body ended.
 pub(super) enum BodyEnd {
@@ -37,6 +44,32 @@ type WriterAfter = (SpoolWriter, Vec<u8>, io::Result<()>);
 enum WriterTurn {
     Idle(SpoolWriter, Vec<u8>),
     Busy(JoinHandle<WriterAfter>),
+}
+
+/// Whether the disk is quick enough for small pieces to be written at once.
+#[derive(Default)]
+struct Haste {
+    /// Bytes to be written beside the executor before that is tried again.
+    beside: u64,
+}
+
+impl Haste {
+    /// Whether a piece of this length is to be written at once.
+    fn is_right(&self, length: usize) -> bool {
+        (1..=SMALL).contains(&length) && self.beside == 0
+    }
+
+    /// How long a piece took that was written at once.
+    fn took(&mut self, time: Duration) {
+        if time > SLOW {
+            self.beside = BESIDE;
+        }
+    }
+
+    /// So much is written beside the executor.
+    fn beside(&mut self, length: usize) {
+        self.beside = self.beside.saturating_sub(length as u64);
+    }
 }
 
 /// Moves a body to the file, until `leave` says that its sender is to be left. An error is one of the disk, after which the writer is gone.
@@ -64,10 +97,26 @@ pub(super) async fn pump(
     let mut deadline = Instant::now() + stall_timeout;
     let mut held: Option<BoxFuture<'static, ()>> = None;
     let mut busy = false;
+    let mut haste = Haste::default();
     let mut leave = std::pin::pin!(leave);
     loop {
         disk = match disk {
+            WriterTurn::Idle(mut writer, spare)
+                if haste.is_right(wire.buffer.len()) && !writer.would_sync(&wire.buffer) =>
+            {
+                // Not tokio's clock, with which no disk stands still.
+                let start = std::time::Instant::now();
+                let result = writer.append(&wire.buffer);
+                haste.took(start.elapsed());
+                wire.buffer.clear();
+                let (writer, spare) = landed(core, Ok((writer, spare, result)))?;
+                WriterTurn::Idle(writer, spare)
+            }
+            disk => disk,
+        };
+        disk = match disk {
             WriterTurn::Idle(writer, spare) if !wire.buffer.is_empty() => {
+                haste.beside(wire.buffer.len());
                 WriterTurn::Busy(write(writer, std::mem::replace(&mut wire.buffer, spare)))
             }
             WriterTurn::Idle(writer, spare) => match end {
@@ -237,5 +286,24 @@ impl ComingBytes<'_> {
 
     fn failed(&self, problem: RequestProblem) -> BodyEnd {
         BodyEnd::Failed(super::failed(self.core, self.image, self.who, problem))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_slow_piece_the_next_ones_are_written_beside_the_executor() {
+        let mut haste = Haste::default();
+        haste.took(SLOW);
+        assert!(haste.is_right(SMALL) && !haste.is_right(SMALL + 1) && !haste.is_right(0));
+        haste.took(SLOW * 2);
+        let mut beside = 0;
+        while !haste.is_right(1000) {
+            haste.beside(1000);
+            beside += 1000;
+        }
+        assert!((BESIDE..BESIDE + 1000).contains(&beside), "{beside}");
     }
 }

@@ -18,6 +18,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use oci_spec::image::{Descriptor, Digest};
 use rustls::pki_types::ServerName;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -34,6 +35,8 @@ const MOST_REFUSAL: usize = 1024;
 const MOST_STATE: usize = 4096;
 /// A read waits no longer for more: those who read from here wait as well, one after the other.
 const PAUSE: Duration = Duration::from_millis(2);
+/// What one read takes from the socket.
+const READ_AHEAD: usize = 64 * 1024;
 
 /// Another node, as the API server knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,7 +174,9 @@ impl PeerReader {
             let stream = TcpStream::connect(peer.addr).await.map_err(|problem| unreachable(problem.to_string()))?;
             let _ = stream.set_nodelay(true);
             let name = ServerName::IpAddress(peer.addr.ip().into());
-            let tls = TlsConnector::from(Arc::new(config)).connect(name, Sip::new(stream, PAUSE)).await;
+            // TLS reads 4 KiB at a time, the buffer all that has come.
+            let stream = BufReader::with_capacity(READ_AHEAD, Sip::new(stream, PAUSE));
+            let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
             let tls = tls.map_err(|problem| unreachable(problem.to_string()))?;
             let mut client = http1::Builder::new();
             let (mut sender, connection) = client

@@ -16,6 +16,7 @@ use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tower::Service;
 
@@ -35,17 +36,19 @@ pub(super) struct Connect {
     tcp: HttpConnector,
     /// A proxy may itself be spoken to with TLS.
     to_proxy: HttpsConnector<HttpConnector>,
+    /// What is read from a socket at once for those who ask for less: TLS reads 4 KiB at a time.
+    ahead: usize,
 }
 
 impl Connect {
-    /// Connects within this time; `tls` is for proxies that want it.
-    pub(super) fn new(proxy: Proxy, timeout: Duration, tls: ClientConfig) -> Self {
+    /// Connects within this time; `tls` is for proxies that want it. Up to `ahead` is read from a socket before it is asked for.
+    pub(super) fn new(proxy: Proxy, timeout: Duration, tls: ClientConfig, ahead: usize) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(timeout));
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
-        Self { proxy, to_proxy: builder.wrap_connector(tcp.clone()), tcp }
+        Self { proxy, to_proxy: builder.wrap_connector(tcp.clone()), tcp, ahead }
     }
 }
 
@@ -59,8 +62,11 @@ impl Service<Uri> for Connect {
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let stream =
-            |io, in_its_place| HostStream { io: TokioIo::new(Sip::new(TokioIo::new(io), PAUSE)), in_its_place };
+        let ahead = self.ahead;
+        let stream = move |io, in_its_place| {
+            let sip = Sip::new(TokioIo::new(io), PAUSE);
+            HostStream { io: TokioIo::new(BufReader::with_capacity(ahead, sip)), in_its_place }
+        };
         match self.proxy.way(&to) {
             Way::Direct => {
                 let connecting = self.tcp.call(to);
@@ -98,13 +104,13 @@ impl Service<Uri> for Connect {
 /// A stream to a host, or to a proxy that stands in its place.
 #[derive(Debug)]
 pub(super) struct HostStream {
-    io: TokioIo<Sip<TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>>>,
+    io: TokioIo<BufReader<Sip<TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>>>>,
     in_its_place: bool,
 }
 
 impl Connection for HostStream {
     fn connected(&self) -> Connected {
-        self.io.inner().get_ref().inner().connected().proxy(self.in_its_place)
+        self.io.inner().get_ref().get_ref().inner().connected().proxy(self.in_its_place)
     }
 }
 

@@ -39,6 +39,8 @@ const A_MOMENT: Duration = Duration::from_secs(1);
 /// What one read takes from a socket: much, or little where a limit counts each byte.
 const READ: usize = 256 * 1024;
 const SMALL_READ: usize = 16 * 1024;
+/// What is read from a socket for TLS, which asks for less.
+const READ_AHEAD: usize = 64 * 1024;
 /// More sorts of hosts than this are not remembered: a client is cheap to make again.
 const MOST_CLIENTS: usize = 64;
 
@@ -138,7 +140,8 @@ impl Http {
             return Ok(client.clone());
         }
         let usual = tls::config(&Trust::default(), &self.extra_ca)?;
-        let connect = Connect::new(self.proxy.clone(), self.connect, usual);
+        let ahead = if small { SMALL_READ } else { READ_AHEAD };
+        let connect = Connect::new(self.proxy.clone(), self.connect, usual, ahead);
         let tls = tls::config(trust, &self.extra_ca)?;
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(connect);

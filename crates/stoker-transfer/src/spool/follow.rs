@@ -4,7 +4,6 @@
 //! blob was checked, and never reads past what its writer has published.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use super::growing::BlobState;
-use super::{Core, Growing, on_disk};
+use super::{Core, Growing, on_disk, read_piece};
 use crate::Error;
 
 /// The most that one step reads.
@@ -93,21 +92,16 @@ impl Follower {
     }
 
     async fn read(&mut self, most: u64) -> Result<Bytes, Error> {
-        let (path, file, at) = (self.core.path.clone(), self.file.clone(), self.at);
-        let work = move || {
-            let file = match file {
-                Some(file) => file,
-                None => Arc::new(File::open(&path)?),
-            };
-            let mut bytes = vec![0; most as usize];
-            let read = file.read_at(&mut bytes, at)?;
-            bytes.truncate(read);
-            Ok((file, Bytes::from(bytes)))
-        };
-        let core = &self.core;
+        let core = self.core.clone();
         let failed = |e: std::io::Error| core.disk_failed(super::Error::disk(&core.path, "read", &e));
-        let (file, bytes) = on_disk(work).await?.map_err(failed)?;
-        self.file = Some(file);
-        Ok(bytes)
+        let file = match &self.file {
+            Some(file) => file.clone(),
+            None => {
+                let path = core.path.clone();
+                let file = Arc::new(on_disk(move || File::open(&path)).await?.map_err(failed)?);
+                self.file.insert(file).clone()
+            }
+        };
+        read_piece(file, self.at, most as usize).await.map_err(failed)
     }
 }

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use oci_spec::image::Descriptor;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::part::SpoolTally;
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) path: PathBuf,
     pub(crate) descriptor: Descriptor,
     pub(crate) state: watch::Sender<BlobState>,
+    /// Cancelled when the state has an outcome: who waits for the end alone is not woken by each piece.
+    pub(crate) ended: CancellationToken,
     pub(crate) upstream: AtomicU64,
     pub(crate) mirrored: AtomicU64,
     pub(crate) peers: AtomicU64,
@@ -79,6 +82,7 @@ impl Core {
             path,
             descriptor,
             state: watch::Sender::new(BlobState::default()),
+            ended: CancellationToken::new(),
             upstream: AtomicU64::new(0),
             mirrored: AtomicU64::new(0),
             peers: AtomicU64::new(0),
@@ -226,9 +230,8 @@ impl Growing {
     /// Waits until the whole blob is there and its length and sha256 were checked; then gives its file. Files change after
     /// a check, too: whoever hands this one on hashes what it hands on.
     pub async fn complete(&self) -> Result<PathBuf, Error> {
-        let mut state = self.core().state.subscribe();
-        let ended = state.wait_for(|state| state.outcome.is_some()).await.map_err(|_| super::Error::Stopped)?;
-        match &ended.outcome {
+        self.core().ended.cancelled().await;
+        match &self.core().state.borrow().outcome {
             Some(Ok(())) => Ok(self.core().path.clone()),
             Some(Err(error)) => Err(error.clone()),
             None => Err(super::Error::Stopped.into()),

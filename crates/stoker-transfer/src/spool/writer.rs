@@ -1,7 +1,7 @@
 //! The one writer of a spool file.
 //!
-//! Bytes come in, in order; a file and the hash of all of it go out. All of this blocks: it is called in short pieces
-//! beside the executor. While a writer exists nobody else can have the same file, in this process (the lock) or in
+//! Bytes come in, in order; a file and the hash of all of it go out. All of this blocks: it is called in short pieces,
+//! beside the executor unless a piece is small and no sync is due. While a writer exists nobody else can have the same file, in this process (the lock) or in
 //! another (the file's lock); so a piece that is still at work after its fetch was dropped does no harm.
 
 use std::fs::{File, TryLockError};
@@ -69,16 +69,19 @@ impl SpoolWriter {
         Ok(read > 0)
     }
 
+    /// Whether a sync begins when these bytes are written, which may have to wait for an earlier one.
+    pub(crate) fn would_sync(&self, bytes: &[u8]) -> bool {
+        self.unsynced + bytes.len() as u64 >= self.checkpoint
+    }
+
     /// Writes and hashes the next bytes.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sync = self.would_sync(bytes);
         self.file.write_all_at(bytes, self.length)?;
         self.hash.update(bytes);
         self.length += bytes.len() as u64;
         self.unsynced += bytes.len() as u64;
-        if self.unsynced >= self.checkpoint {
-            self.begin_sync()?;
-        }
-        Ok(())
+        if sync { self.begin_sync() } else { Ok(()) }
     }
 
     /// One sync at a time: on a disk that is slower than the wire the writes wait here.

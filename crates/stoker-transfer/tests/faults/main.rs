@@ -19,6 +19,7 @@ mod providers;
 mod proxies;
 mod serving;
 mod sharing;
+mod threads;
 mod tls;
 mod trouble;
 
