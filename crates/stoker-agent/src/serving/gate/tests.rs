@@ -93,7 +93,7 @@ async fn keys_that_could_not_be_read_are_soon_asked_for_again() {
     let unknown = TicketError::UnknownSigner(signer.public().id());
     for (after, asked) in [(0, 1), (249, 1), (1, 2), (499, 2)] {
         tokio::time::sleep(Duration::from_millis(after)).await;
-        assert_eq!(gate.check(&ticket, reader).await, Err(unknown.clone()));
+        assert_eq!(gate.check(&ticket, reader).await, Err(unknown));
         assert_eq!(api.asked(), asked, "{after} ms later");
     }
     tokio::time::sleep(Duration::from_millis(1)).await;
