@@ -76,6 +76,11 @@ impl Cluster {
 
     /// Orders the agent of a node to fetch this digest.
     pub(crate) async fn order(&self, node: &str, image: &str, digest: &str) {
+        self.order_from(node, image, digest, true).await;
+    }
+
+    /// The same, and says whether it may ask the registry for it.
+    pub(crate) async fn order_from(&self, node: &str, image: &str, digest: &str, upstream: bool) {
         let pull = Pull {
             policy: Policy::IfNotPresent,
             timeout: Duration::from_secs(600),
@@ -89,7 +94,7 @@ impl Cluster {
         let terms = Terms { pull, logins: Vec::new(), progress: Duration::from_secs(20) };
         let asked = fleet::clock()();
         let ask = Ask::Fetch(Some(Pin::new(asked, digest)));
-        let order = Order::new(image, Default::default(), asked, ask, terms);
+        let order = Order { upstream, ..Order::new(image, Default::default(), asked, ask, terms) };
         self.change(node, BTreeMap::from([(Key::of(image), Some(order))])).await;
     }
 

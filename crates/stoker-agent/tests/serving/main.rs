@@ -12,8 +12,11 @@ use bed::{Agent, Cluster, Reader, eventually, peer};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
-use stoker_core::model::PEERS;
+use stoker_core::Reason;
+use stoker_core::model::{Key, PEERS, Phase};
+use stoker_runtime::{Cri, Runtime};
 use stoker_testbed::registry::{Fault, On, noise};
+use stoker_testbed::scripted::{Ends, Script, Scripted};
 use stoker_transfer::peer::ticket_subject;
 
 /// Not a multiple of any buffer.
@@ -189,4 +192,31 @@ async fn who_reads_does_not_keep_a_fetch_alive() {
     let came = std::fs::metadata(home.path().join("spool").join(name)).unwrap().len();
     assert!(came <= STALLS_AT, "{came} bytes came, and the registry sent {}", seen[0].body_bytes);
     assert_eq!(eventually(async || ways.exhausted()).await, "server does not have it");
+}
+
+/// It would ask the registry, whatever the order says.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_runtime_that_pulls_by_itself_is_not_asked_where_the_registry_may_not_be() {
+    let (cluster, home) = (Cluster::new().await, tempfile::tempdir().unwrap());
+    let pushed = cluster.registry.push("team/app", "v1", &[noise(1000, 1)]);
+    let folder = home.path().join("runtime");
+    let runtime = Scripted::open("n", &folder, Script::default(), Ends::untold()).unwrap();
+    let socket = runtime.socket();
+    tokio::spawn(runtime.serve());
+    let cri = Runtime::Cri(Cri::connect(socket).await.unwrap());
+    let settings = stoker_agent::Settings { runtime: cri, ..cluster.settings("n", home.path()) };
+    let _agent = Agent::start(settings);
+    let object = cluster.until("n", |object| object.introduced).await;
+    assert!(object.peer.is_none() && !object.features.contains(PEERS), "nobody reads from it");
+    let image = cluster.image(&format!("team/app@{}", pushed.manifest));
+    cluster.order_from("n", &image, &pushed.manifest, false).await;
+    let (key, images) = (Key::of(&image), folder.join("images"));
+    let object = cluster.until("n", |object| object.reports.get(&key).is_some_and(|report| report.ended())).await;
+    let report = &object.reports[&key];
+    assert_eq!((report.phase, report.reason), (Phase::Failed, Some(Reason::SourceNotEnforceable)), "{report:?}");
+    assert_eq!((cluster.registry.seen().len(), images.exists()), (0, false), "neither was asked for anything");
+    // The same image where it may.
+    cluster.order("n", &image, &pushed.manifest).await;
+    cluster.until_done("n", &image).await;
+    assert!(images.exists());
 }

@@ -300,6 +300,28 @@ fn when_the_seed_goes_a_reader_fetches_the_rest() {
     }
 }
 
+/// A network that is parted. A new seed in one half would fetch again what the old one fetches for the other half.
+#[test]
+fn a_promised_seed_is_replaced_when_nobody_reads_from_it() {
+    let nodes = ["n1", "n2", "n3", "n4"];
+    let mut scene = Scene::of_peers(&nodes);
+    let mut web = web();
+    web.pull.upstream_copies = Some(1);
+    scene.job(web);
+    scene.plan();
+    let ways = ["n1 < registry", "n2 < n1", "n3 < n2 n1", "n4 < n3 n2 n1"];
+    assert_eq!(scene.ways(&nodes, WEB), ways);
+    scene.starves("n3", WEB, 50);
+    assert_eq!(scene.plan(), NOTHING, "n2 reads from n1");
+    assert_eq!(scene.ways(&nodes, WEB), ways);
+    scene.brings("n2", WEB);
+    assert_eq!(scene.plan(), NOTHING, "n1 has it, too, and has not said so yet");
+    // Now nobody has it whom anybody reaches.
+    scene.change_node("n2", |node| node.ready = false);
+    assert_eq!(scene.plan(), ["n3 keeps web@sha256:w", "n1 keeps web@sha256:w"]);
+    assert_eq!(scene.ways(&["n1", "n3", "n4"], WEB), ["n1 < n4 n3", "n3 < registry", "n4 < n3 n2 n1"]);
+}
+
 #[test]
 fn a_seed_that_does_not_get_on_is_replaced() {
     let mut scene = broken(None);

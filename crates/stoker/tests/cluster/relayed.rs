@@ -25,9 +25,8 @@ fn order_in<'a>(object: &'a DynamicObject, image: &str) -> Option<&'a Value> {
 /// removes the orders of an ended job along with its next write.
 async fn pull_and_see_order(cluster: &Cluster, pull: &[&str], node: &str, wanted: fn(&Value) -> bool) -> Value {
     let image = pull[0];
-    let has_it = move |object: Option<&DynamicObject>| {
-        object.and_then(|object| order_in(object, image)).is_some_and(wanted)
-    };
+    let has_it =
+        move |object: Option<&DynamicObject>| object.and_then(|object| order_in(object, image)).is_some_and(wanted);
     let node_preheats = cluster.node_preheats();
     let words = [&["pull"], pull].concat();
     let (pulled, seen) = tokio::join!(cluster.stoker(&words), cluster.wait(&node_preheats, node, has_it));

@@ -21,6 +21,7 @@ mod kills;
 mod kinds;
 mod neighbours;
 mod others;
+mod peers;
 mod proxies;
 mod pulling;
 mod registries;

@@ -1,6 +1,11 @@
 //! Nodes that read images from each other: an agent each, in a process of its own, that can be killed by itself. What left the registry is
 //! counted there.
 
+mod by_cri;
+mod full_disk;
+mod halves;
+mod partition;
+
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -13,6 +18,7 @@ use stoker_testbed::registry::{Registry, noise};
 
 use crate::bed::{Up, eventually, stoker};
 use crate::demo::hash_again;
+use halves::{Halves, Link};
 
 const SIZE: usize = 48 << 20;
 /// Slow enough that a node can be killed in the middle.
@@ -25,14 +31,20 @@ struct Fleet {
     up: Up,
     agents: BTreeMap<String, Agent>,
     registry: Registry,
-    _home: tempfile::TempDir,
+    /// Where nodes are in two halves of a network, and how they reach the registry.
+    apart: Option<(Halves, Link)>,
+    home: tempfile::TempDir,
 }
 
 struct Agent {
     child: Child,
-    port: u16,
+    /// What it was started with.
+    args: Vec<String>,
     data: PathBuf,
 }
+
+/// The store that most nodes have.
+const LAYOUT: &[&str] = &["--runtime", "layout", "--max-disk", "99"];
 
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
@@ -40,12 +52,20 @@ fn free_port() -> u16 {
 
 impl Fleet {
     async fn start(nodes: usize) -> Self {
+        Self::start_in(None, nodes).await
+    }
+
+    async fn start_in(net: Option<Halves>, nodes: usize) -> Self {
         // The same port after a restart: agents are not told of another one.
-        let listen = format!("127.0.0.1:{}", free_port());
+        let address = net.as_ref().map_or("127.0.0.1", |_| halves::HUB);
+        let listen = format!("{address}:{}", free_port());
         let up = Up::start_with(tempfile::tempdir().unwrap(), 1, &["--listen", &listen]);
-        let home = tempfile::tempdir().unwrap();
-        let registry = Registry::start().await.unwrap();
-        let mut fleet = Self { up, agents: BTreeMap::new(), registry, _home: home };
+        let (home, registry) = (tempfile::tempdir().unwrap(), Registry::start().await.unwrap());
+        let apart = match net {
+            Some(net) => Some((net, Link::to(&registry, home.path()).await)),
+            None => None,
+        };
+        let mut fleet = Self { up, agents: BTreeMap::new(), registry, apart, home };
         for at in 1..=nodes {
             fleet.join(&format!("n{at:02}")).await;
         }
@@ -54,33 +74,47 @@ impl Fleet {
 
     /// One more node.
     async fn join(&mut self, name: &str) {
-        let node = json!({
-            "metadata": {"name": name, "labels": {"fleet": "relay"}},
-            "status": {
-                "conditions": [{"type": "Ready", "status": "True"}],
-                "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
-            },
-        });
-        let node: Node = serde_json::from_value(node).unwrap();
-        Api::<Node>::all(self.up.client().await).create(&PostParams::default(), &node).await.unwrap();
-        let (port, data) = (free_port(), self._home.path().join(name));
-        let child = self.command(name, port, &data).spawn().unwrap();
-        self.agents.insert(name.into(), Agent { child, port, data });
+        self.join_in(name, self.home.path().join(name)).await;
+    }
+
+    /// The same with its files in this directory.
+    async fn join_in(&mut self, name: &str, data: PathBuf) {
+        self.join_with(name, data, LAYOUT).await;
         let serves = |object: &DynamicObject| object.data.pointer("/status/agent/peer/port").is_some();
         self.up.wait("NodePreheat", name, serves).await;
     }
 
-    fn command(&self, name: &str, port: u16, data: &std::path::Path) -> Command {
+    /// The same with this store, which may be one that serves nobody.
+    async fn join_with(&mut self, name: &str, data: PathBuf, store: &[&str]) {
+        let address = self.apart.as_ref().map_or("127.0.0.1", |_| halves::address(name));
+        let node = json!({
+            "metadata": {"name": name, "labels": {"fleet": "relay"}},
+            "status": {
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "addresses": [{"type": "InternalIP", "address": address}],
+            },
+        });
+        let node: Node = serde_json::from_value(node).unwrap();
+        Api::<Node>::all(self.up.client().await).create(&PostParams::default(), &node).await.unwrap();
+        let port = free_port().to_string();
+        let args = [&["--node", name, "--peer-port", &port], store].concat();
+        let args: Vec<String> = args.into_iter().map(str::to_owned).collect();
+        let child = self.command(name, &args, &data).spawn().unwrap();
+        self.agents.insert(name.into(), Agent { child, args, data });
+        let is_there = |object: &DynamicObject| object.data.pointer("/status/agent").is_some();
+        self.up.wait("NodePreheat", name, is_there).await;
+    }
+
+    fn command(&self, name: &str, args: &[String], data: &std::path::Path) -> Command {
         let mut command = stoker();
-        command.arg("--kubeconfig").arg(self.up.kubeconfig()).args([
-            "agent",
-            "--runtime",
-            "layout",
-            "--max-disk",
-            "99",
-        ]);
-        command.args(["--node", name, "--peer-port", &port.to_string(), "--data"]).arg(data);
-        command
+        command.arg("--kubeconfig").arg(self.up.kubeconfig()).arg("agent").args(args).arg("--data").arg(data);
+        match &self.apart {
+            Some((net, link)) => {
+                command.arg("--registry-hosts").arg(&link.hosts);
+                net.of(name, &command)
+            }
+            None => command,
+        }
     }
 
     /// Ends an agent as a power cut would.
@@ -92,14 +126,15 @@ impl Fleet {
 
     fn restart(&mut self, name: &str) {
         let agent = &self.agents[name];
-        let child = self.command(name, agent.port, &agent.data.clone()).spawn().unwrap();
+        let child = self.command(name, &agent.args, &agent.data).spawn().unwrap();
         self.agents.get_mut(name).unwrap().child = child;
     }
 
     /// A new image of one layer. Returns its reference.
     fn push(&self, name: &str, seed: u64) -> String {
         self.registry.push(name, "v1", &[noise(SIZE, seed)]);
-        format!("{}/{name}:v1", self.registry.host())
+        let host = self.apart.as_ref().map_or_else(|| self.registry.host(), |(_, link)| link.host());
+        format!("{host}/{name}:v1")
     }
 
     async fn preheat(&self, name: &str, image: &str, pull: Value) {
@@ -117,11 +152,12 @@ impl Fleet {
         self.registry.body_bytes("/blobs/")
     }
 
-    /// The report of a node about its one image.
+    /// The report of a node about the image that it was last asked for.
     async fn report(&self, node: &str) -> Value {
         let object = self.up.api("NodePreheat").await.get(node).await.unwrap();
         let reports = object.data["status"]["reports"].as_object().cloned().unwrap_or_default();
-        reports.into_iter().map(|(_, report)| report).find(|report| report["phase"] != "Resolved").unwrap_or_default()
+        let fetches = reports.into_iter().map(|(_, report)| report).filter(|report| report["phase"] != "Resolved");
+        fetches.max_by_key(|report| report["asked"].to_string()).unwrap_or_default()
     }
 
     /// The node that goes upstream, and those that read from others, in the order of the chain as far as it is known.
@@ -144,6 +180,12 @@ impl Fleet {
             chain.push(next.0.clone());
         }
         chain
+    }
+
+    /// How many bytes a node has of what it fetches now.
+    fn spooled(&self, node: &str) -> u64 {
+        let files = std::fs::read_dir(self.agents[node].data.join("spool")).into_iter().flatten().flatten();
+        files.filter_map(|file| file.metadata().ok()).filter(|file| file.is_file()).map(|file| file.len()).sum()
     }
 
     /// Waits until this many bytes of layers have left the registry.

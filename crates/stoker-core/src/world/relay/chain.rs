@@ -340,6 +340,11 @@ impl Chain {
         self.members.values().filter(|member| member.reads == Some(at)).map(|member| member.at).collect()
     }
 
+    /// Whether a node that is there and has not complained reads from this one.
+    pub(in crate::world) fn is_read(&self, at: usize) -> bool {
+        self.members.values().any(|member| member.reads == Some(at) && member.serves)
+    }
+
     /// The seeds that get on, besides this node.
     pub(in crate::world) fn working_seeds(&self, besides: usize) -> Vec<usize> {
         let seeds = self.seeds.iter().filter_map(|at| self.members.get(at));

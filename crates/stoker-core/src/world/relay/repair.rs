@@ -136,7 +136,9 @@ impl World {
         }
     }
 
-    /// No list has helped. A node whose jobs promise nothing goes upstream. Otherwise it takes the place of a seed, if it can reach none.
+    /// No list has helped. A node whose jobs promise nothing goes upstream. Otherwise it takes the place of a seed, if it can reach none and nobody else
+    /// can: while others read from a seed, or have read all of it, the network is parted. They would have to wait instead of this node then, and what the
+    /// seed has fetched since would leave the registry again.
     fn give_up_peers(&mut self, past: PeerPast, repair: &mut Repair<'_>) -> bool {
         let Some(order) = self.order_of(repair.at, repair.key) else { return false };
         let (_, hard) = order.terms.pull.copies();
@@ -148,10 +150,12 @@ impl World {
             self.promote(repair.at, repair);
             return true;
         }
-        let seeds = self.own_chain(repair).map(|chain| chain.working_seeds(repair.at)).unwrap_or_default();
-        let lost = seeds.iter().all(|seed| repair.bad.contains(seed));
+        let Some(chain) = self.own_chain(repair) else { return false };
+        let seeds = chain.working_seeds(repair.at);
+        let lost = seeds.iter().all(|seed| repair.bad.contains(seed)) && !chain.has_whole(repair.at, &[]);
         let movable = |seed: &&usize| self.order_of(**seed, repair.key).is_some_and(|order| !self.is_fixed(order));
-        let Some(seed) = seeds.iter().filter(|_| lost).find(movable).copied() else { return false };
+        let unread = |seed: &&usize| !chain.is_read(**seed);
+        let Some(seed) = seeds.iter().filter(|_| lost).filter(unread).find(movable).copied() else { return false };
         self.promote(repair.at, repair);
         self.demote(seed, repair);
         true
