@@ -101,10 +101,13 @@ impl Service<Uri> for Connect {
     }
 }
 
+/// A connection, with TLS where a proxy wants it.
+type Plain = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
+
 /// A stream to a host, or to a proxy that stands in its place.
 #[derive(Debug)]
 pub(super) struct HostStream {
-    io: TokioIo<BufReader<Sip<TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>>>>,
+    io: TokioIo<BufReader<Sip<Plain>>>,
     in_its_place: bool,
 }
 
