@@ -12,7 +12,7 @@ use super::pump::{self, BodyEnd};
 use super::{BlobCheck, Chances, Fetch};
 use crate::Error;
 use crate::peer::key::PeerId;
-use crate::peer::read::{Peer, PeerProblem};
+use crate::peer::read::{Peer, PeerLine, PeerProblem};
 use crate::peer::ways::{PeerList, PeerWays};
 use crate::registry::{BlobBody, Party};
 use crate::spool::{BlobSource, SpoolWriter};
@@ -26,6 +26,9 @@ pub(crate) const ROUND: Duration = Duration::from_secs(5);
 pub(crate) const SOON: Duration = Duration::from_millis(250);
 /// A node whose order waits for its turn says for as long as that takes that the image will come. After so long the controller is to know.
 pub(crate) const COMES_WITHIN: Duration = Duration::from_secs(30);
+/// A silent node that says that it waits itself is waited for. After so long the controller is to know: it knows whether the node's own source is away, and a node
+/// can say so for ever that gives nothing to anybody.
+const WAITS_WITHIN: Duration = Duration::from_secs(120);
 /// A node that was just named may take so long until it has the first byte, or until it has heard of the image at all; then others are
 /// asked.
 pub(crate) const BEGINS_WITHIN: Duration = Duration::from_secs(5);
@@ -86,8 +89,9 @@ impl Fetch<'_> {
         let mut list = PeerList::default();
         let mut gone: BTreeSet<PeerId> = BTreeSet::new();
         let mut blame = Blame::default();
-        // When these nodes were named.
+        // When these nodes were named, and when something came last or they were named.
         let mut told = Instant::now();
+        let mut came = told;
         loop {
             self.core.pulse.rests();
             if writer.length() == self.core.descriptor.size() {
@@ -102,6 +106,7 @@ impl Fetch<'_> {
             if std::mem::replace(&mut list, now) != list {
                 gone.clear();
                 told = Instant::now();
+                came = told;
             }
             if list.upstream {
                 return Ok(PeersEnd::Upstream(writer));
@@ -118,7 +123,7 @@ impl Fetch<'_> {
                     Err(problem) => {
                         // It is told of the image at about the same time, perhaps a moment later, and begins then.
                         let begins = problem.may_be_early() && told.elapsed() < BEGINS_WITHIN;
-                        soon |= begins || problem.is_passing(told.elapsed());
+                        soon |= begins || problem.is_passing(came.elapsed());
                         // Whoever goes to the next node at once takes a part of the uplink that others depend on.
                         if begins && turn == 0 {
                             break;
@@ -139,6 +144,7 @@ impl Fetch<'_> {
                     pump::pump(self.core, &source.image, writer, body, SILENCE, ways.leave(&peer)).await?;
                 if back.length() > length {
                     blame.gave(&peer);
+                    came = Instant::now();
                 }
                 writer = back;
                 let error = match end {
@@ -149,7 +155,7 @@ impl Fetch<'_> {
                         break;
                     }
                 };
-                if error.is_stall() && self.is_waiting_too(ways, &list, &peer).await {
+                if error.is_stall() && came.elapsed() < WAITS_WITHIN && self.is_waiting_too(ways, &list, &peer).await {
                     soon = true;
                     break;
                 }
@@ -182,7 +188,7 @@ impl Fetch<'_> {
     /// Whether a silent node is alive and has nothing more itself, and nobody else of the list has.
     async fn is_waiting_too(&self, ways: &PeerWays, list: &PeerList, peer: &Peer) -> bool {
         let state = |peer: Peer| async move {
-            let asked = timeout(PROBE, ways.reader().state(&peer, &list.ticket)).await;
+            let asked = timeout(PROBE, ways.reader().state(&mut PeerLine::default(), &peer, &list.ticket)).await;
             asked.ok().and_then(Result::ok)
         };
         let Some(theirs) = state(peer.clone()).await.filter(|state| !state.whole) else { return false };

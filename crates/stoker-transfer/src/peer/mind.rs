@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use futures::future::join_all;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::read::Peer;
+use super::read::{Peer, PeerLine};
 use super::rules::{Circumstances, EVERY, Look, LookHistory, Move, decide};
 use super::serve::PeerState;
 use super::ways::{PeerList, PeerWays};
@@ -32,23 +32,38 @@ impl PeerWays {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut list, mut history) = (PeerList::default(), LookHistory::default());
         let mut whole: BTreeMap<usize, PeerState> = BTreeMap::new();
+        // A connection to each node of the list that is asked.
+        let mut lines: Vec<PeerLine> = Vec::new();
         loop {
             ticks.tick().await;
             let now = self.list();
             if std::mem::replace(&mut list, now) != list {
                 history = LookHistory::default();
                 whole.clear();
+                lines.clear();
             }
             let state = own();
             // With a single node there is nowhere to go, but still something to tell.
             let from = self.place(&list).filter(|_| state.growing && !list.upstream);
-            let Some(from) = from else { continue };
+            let Some(from) = from else {
+                lines.clear();
+                continue;
+            };
+            lines.resize_with(list.peers.len(), PeerLine::default);
             // A node that has all of the image has it at the next look, too: hundreds of nodes may have it in their lists.
             let known = |at: usize| whole.get(&at).copied().filter(|_| at != from);
             let listed = &list;
-            let peers = listed.peers.iter().enumerate().map(|(at, peer)| {
+            let peers = listed.peers.iter().zip(&mut lines).enumerate().map(|(at, (peer, line))| {
                 let known = known(at);
-                async move { if known.is_some() { known } else { self.look(peer, listed).await } }
+                async move {
+                    match known {
+                        Some(_) => {
+                            *line = PeerLine::default();
+                            known
+                        }
+                        None => self.look(line, peer, listed).await,
+                    }
+                }
             });
             let peers = join_all(peers).await;
             whole.extend(
@@ -72,10 +87,11 @@ impl PeerWays {
     }
 
     /// How far a node is, if it answers before the next look. One that lied is not asked.
-    async fn look(&self, peer: &Peer, list: &PeerList) -> Option<PeerState> {
+    async fn look(&self, line: &mut PeerLine, peer: &Peer, list: &PeerList) -> Option<PeerState> {
         if self.has_lied(peer) {
+            *line = PeerLine::default();
             return None;
         }
-        timeout(EVERY * 4 / 5, self.reader().state(peer, &list.ticket)).await.ok()?.ok()
+        timeout(EVERY * 4 / 5, self.reader().state(line, peer, &list.ticket)).await.ok()?.ok()
     }
 }

@@ -1,8 +1,9 @@
 //! Reading from another node.
 //!
-//! A node, a ticket and a blob come in; a body that begins at the wanted byte goes out, or why there is none. One question is one
-//! connection: nodes are near each other, and a reader that moves on leaves nothing behind. It asks once; whoever writes the bytes
-//! down decides whom to ask next.
+//! A node, a ticket and a blob come in; a body that begins at the wanted byte goes out, or why there is none. Each blob has a
+//! connection of its own: nodes are near each other, and a reader that moves on leaves nothing behind. How far a node is gets asked
+//! several times a second, on one connection: a handshake costs more than all else of such a question. It asks once; whoever writes
+//! the bytes down decides whom to ask next.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -74,11 +75,10 @@ impl PeerProblem {
         matches!(self, Self::Expected | Self::Gone)
     }
 
-    /// Whether it is worth asking again soon, so long after the node was named.
+    /// Whether it is worth asking again soon, where nothing has come for so long.
     pub(crate) fn is_passing(&self, since: Duration) -> bool {
         match self {
-            Self::Expected => since < COMES_WITHIN,
-            Self::Later(_) => true,
+            Self::Expected | Self::Later(_) => since < COMES_WITHIN,
             Self::Unreachable(_) | Self::Gone | Self::Refused(_) | Self::Nonsense(_) => false,
         }
     }
@@ -149,18 +149,30 @@ impl PeerReader {
         }
     }
 
-    /// How far the image of the ticket is there.
-    pub(crate) async fn state(&self, peer: &Peer, ticket: &str) -> Result<PeerState, PeerProblem> {
-        let response = self.ask(peer, ticket, "/v1/state", None).await?;
-        let (head, body) = response.into_parts();
-        if head.status != StatusCode::OK {
-            return Err(refused(head.status, &head.headers, body).await);
-        }
-        let text = all(body, MOST_STATE).await?;
-        serde_json::from_slice(&text).map_err(|_| PeerProblem::Nonsense("its state cannot be read".into()))
+    /// How far the image of the ticket is there, asked on a connection that is kept for the next time.
+    pub(crate) async fn state(&self, line: &mut PeerLine, peer: &Peer, ticket: &str) -> Result<PeerState, PeerProblem> {
+        // A node closes a connection that was idle for long, or where others need its place.
+        let kept = line.0.take().filter(|sender| !sender.is_closed());
+        let asked = async {
+            let mut sender = match kept {
+                Some(sender) => sender,
+                None => self.connect(peer).await?,
+            };
+            let (head, body) = request(&mut sender, peer, ticket, "/v1/state", None).await?.into_parts();
+            if head.status != StatusCode::OK {
+                return Err(refused(head.status, &head.headers, body).await);
+            }
+            let text = all(body, MOST_STATE).await?;
+            let state =
+                serde_json::from_slice(&text).map_err(|_| PeerProblem::Nonsense("its state cannot be read".into()))?;
+            Ok((state, sender))
+        };
+        let (state, sender) = in_time(asked).await?;
+        line.0 = Some(sender);
+        Ok(state)
     }
 
-    /// Asks; the answer's head has come when this ends.
+    /// Asks on a connection of its own; the answer's head has come when this ends.
     async fn ask(
         &self,
         peer: &Peer,
@@ -168,38 +180,57 @@ impl PeerReader {
         path: &str,
         from: Option<u64>,
     ) -> Result<Response<Incoming>, PeerProblem> {
-        let unreachable = |why: String| PeerProblem::Unreachable(why);
-        let asked = async {
-            let config = self.key.client(peer.id).map_err(|problem| unreachable(problem.to_string()))?;
-            let stream = TcpStream::connect(peer.addr).await.map_err(|problem| unreachable(problem.to_string()))?;
-            let _ = stream.set_nodelay(true);
-            let name = ServerName::IpAddress(peer.addr.ip().into());
-            // TLS reads 4 KiB at a time, the buffer all that has come.
-            let stream = BufReader::with_capacity(READ_AHEAD, Sip::new(stream, PAUSE));
-            let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await;
-            let tls = tls.map_err(|problem| unreachable(problem.to_string()))?;
-            let mut client = http1::Builder::new();
-            let (mut sender, connection) = client
-                .max_buf_size(512 * 1024)
-                .handshake(TokioIo::new(tls))
-                .await
-                .map_err(|problem| unreachable(problem.to_string()))?;
-            // It ends with the body, or when the body is dropped.
-            tokio::spawn(connection);
-            let mut request = Request::get(path)
-                .header(HOST, peer.addr.to_string())
-                .header(AUTHORIZATION, format!("Bearer {ticket}"));
-            if let Some(from) = from {
-                request = request.header(RANGE, format!("bytes={from}-"));
-            }
-            let request = request.body(Empty::<Bytes>::new()).map_err(|problem| unreachable(problem.to_string()))?;
-            sender.send_request(request).await.map_err(|problem| unreachable(problem.to_string()))
-        };
-        match timeout(ANSWER, asked).await {
-            Ok(answer) => answer,
-            Err(_) => Err(unreachable(format!("no answer in {} s", ANSWER.as_secs()))),
-        }
+        // The connection ends with the body, or when the body is dropped.
+        let asked = async { request(&mut self.connect(peer).await?, peer, ticket, path, from).await };
+        in_time(asked).await
     }
+
+    async fn connect(&self, peer: &Peer) -> Result<PeerSender, PeerProblem> {
+        let config = self.key.client(peer.id).map_err(unreachable)?;
+        let stream = TcpStream::connect(peer.addr).await.map_err(unreachable)?;
+        let _ = stream.set_nodelay(true);
+        let name = ServerName::IpAddress(peer.addr.ip().into());
+        // TLS reads 4 KiB at a time, the buffer all that has come.
+        let stream = BufReader::with_capacity(READ_AHEAD, Sip::new(stream, PAUSE));
+        let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(unreachable)?;
+        let mut client = http1::Builder::new();
+        let handshake = client.max_buf_size(512 * 1024).handshake(TokioIo::new(tls)).await;
+        let (sender, connection) = handshake.map_err(unreachable)?;
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+}
+
+/// A connection to a node on which one question after the other is asked.
+#[derive(Debug, Default)]
+pub(crate) struct PeerLine(Option<PeerSender>);
+
+type PeerSender = http1::SendRequest<Empty<Bytes>>;
+
+fn unreachable(problem: impl fmt::Display) -> PeerProblem {
+    PeerProblem::Unreachable(problem.to_string())
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, PeerProblem>>) -> Result<T, PeerProblem> {
+    let late = |_| unreachable(format!("no answer in {} s", ANSWER.as_secs()));
+    timeout(ANSWER, asked).await.unwrap_or_else(|elapsed| Err(late(elapsed)))
+}
+
+async fn request(
+    sender: &mut PeerSender,
+    peer: &Peer,
+    ticket: &str,
+    path: &str,
+    from: Option<u64>,
+) -> Result<Response<Incoming>, PeerProblem> {
+    let mut request =
+        Request::get(path).header(HOST, peer.addr.to_string()).header(AUTHORIZATION, format!("Bearer {ticket}"));
+    if let Some(from) = from {
+        request = request.header(RANGE, format!("bytes={from}-"));
+    }
+    let request = request.body(Empty::<Bytes>::new()).map_err(unreachable)?;
+    sender.ready().await.map_err(unreachable)?;
+    sender.send_request(request).await.map_err(unreachable)
 }
 
 /// What an answer means that is no body.
@@ -245,7 +276,9 @@ mod tests {
         let second = Duration::from_secs(1);
         assert!(PeerProblem::Expected.is_passing(COMES_WITHIN - second));
         assert!(!PeerProblem::Expected.is_passing(COMES_WITHIN), "the controller is to name another one");
-        assert!(PeerProblem::Later("busy".into()).is_passing(COMES_WITHIN), "another node is being served");
+        let busy = PeerProblem::Later("busy".into());
+        assert!(busy.is_passing(COMES_WITHIN - second), "another node is being served");
+        assert!(!busy.is_passing(COMES_WITHIN), "somebody may hold all of its places");
         assert!(!PeerProblem::Gone.is_passing(Duration::ZERO));
     }
 }

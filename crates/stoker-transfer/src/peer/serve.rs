@@ -39,9 +39,11 @@ use crate::limit::Pace;
 use crate::spool::Growing;
 use call::Call;
 use newcomers::{Newcomer, Newcomers};
+use places::CallerPlaces;
 
 mod call;
 mod newcomers;
+mod places;
 
 /// Why a 503 was said.
 pub(super) const STATE: HeaderName = HeaderName::from_static("stoker-state");
@@ -114,6 +116,8 @@ pub trait Gate: Send + Sync + 'static {
 pub struct PeerLimits {
     /// Connections at one time that have shown a good ticket.
     pub connections: usize,
+    /// Of these, connections of one caller. A reader has one for each blob that it reads, and one for its looks at the state.
+    pub share: usize,
     /// Connections at one time that have shown none yet. One more pushes another one of these out.
     pub strangers: usize,
     /// A connection must have shown a good ticket within this time.
@@ -126,7 +130,7 @@ pub struct PeerLimits {
 
 impl Default for PeerLimits {
     fn default() -> Self {
-        Self { connections: 64, strangers: 64, hello: Duration::from_secs(5), streams: 32, readers: 4 }
+        Self { connections: 64, share: 16, strangers: 64, hello: Duration::from_secs(5), streams: 32, readers: 4 }
     }
 }
 
@@ -146,7 +150,7 @@ struct Shared {
     pace: Arc<Pace>,
     sent: Arc<AtomicU64>,
     /// Places of those with a good ticket.
-    connections: Arc<Semaphore>,
+    places: Arc<CallerPlaces>,
     newcomers: Arc<Newcomers>,
     streams: Arc<Semaphore>,
     /// By image: the readers, each with its streams.
@@ -195,7 +199,7 @@ impl PeerServer {
             gate,
             pace: Arc::new(Pace::unlimited()),
             sent: Arc::default(),
-            connections: Arc::new(Semaphore::new(limits.connections)),
+            places: Arc::new(CallerPlaces::new(limits.connections, limits.share)),
             newcomers: Arc::new(Newcomers::new(limits.strangers, limits.hello)),
             streams: Arc::new(Semaphore::new(limits.streams)),
             readers: Mutex::default(),
@@ -238,10 +242,7 @@ impl PeerServer {
                 sleep(PAUSE).await;
                 continue;
             };
-            let Some(newcomer) = self.shared.newcomers.enter(from.ip()) else {
-                tracing::debug!(%from, "too many connections of other nodes come at the same moment");
-                continue;
-            };
+            let newcomer = self.shared.newcomers.enter(from.ip());
             let (shared, acceptor) = (self.shared.clone(), self.acceptor.clone());
             connections.spawn(async move {
                 if let Err(problem) = connection(shared, acceptor, stream, newcomer).await {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt as _};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, RANGE, RETRY_AFTER};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, RANGE, RETRY_AFTER};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -18,6 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use super::newcomers::Newcomer;
+use super::places::CallerPlace;
 use super::{PeerState, STATE, ServedPart, Shared};
 use crate::peer::key::PeerId;
 use crate::spool::read_piece;
@@ -39,7 +40,7 @@ pub(super) struct Call {
     who: PeerId,
     newcomer: Arc<Newcomer>,
     /// Its place among those that have shown a good ticket.
-    place: Mutex<Option<OwnedSemaphorePermit>>,
+    place: Mutex<Option<CallerPlace>>,
     /// Since when the caller has something to take, where it has.
     reading: Arc<Mutex<Option<Instant>>>,
 }
@@ -93,7 +94,7 @@ impl Call {
     fn takes_place(&self) -> bool {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         if place.is_none() {
-            *place = self.shared.connections.clone().try_acquire_owned().ok();
+            *place = self.shared.places.take(self.who);
         }
         if place.is_some() && !self.newcomer.is_known() {
             self.newcomer.becomes_known();
@@ -107,7 +108,14 @@ impl Call {
         };
         let state = PeerState { readers: self.shared.readers_of(root), ..state };
         match serde_json::to_vec(&state) {
-            Ok(text) => Response::new(whole(text.into())),
+            Ok(text) => {
+                let mut response = Response::new(whole(text.into()));
+                // Readers look again and again, and keep the connection for that where there are enough.
+                if self.shared.places.are_scarce() {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                response
+            }
             Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "it cannot be said"),
         }
     }

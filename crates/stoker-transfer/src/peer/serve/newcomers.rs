@@ -3,6 +3,7 @@
 //! nothing itself.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 /// When all places are taken, an address that holds more than this loses its oldest connection. A reader opens a few connections at one time.
 const FAIR_SHARE: usize = 4;
-/// A connection is left alone for this long where no address holds more than its share: otherwise many readers that come at the same moment would push each
-/// other out, and none of them would be served. Readers wait no longer for an answer.
+/// Where no address holds more than its share, the oldest connection makes room once it has been here for this long: readers wait no longer for an answer. Before
+/// that any of them does: a reader needs its place for a few milliseconds only, and many strangers that come again all the time cannot keep it out.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Everybody without a ticket.
@@ -45,20 +46,22 @@ impl Newcomers {
         Self { most: most.max(1), within, places: Mutex::default() }
     }
 
-    /// One more, which may push another one out. `None` where it must go itself.
-    pub(super) fn enter(self: &Arc<Self>, from: IpAddr) -> Option<Newcomer> {
+    /// One more, which may push another one out.
+    pub(super) fn enter(self: &Arc<Self>, from: IpAddr) -> Newcomer {
         let (from, since, pushed) = (source(from), Instant::now(), CancellationToken::new());
         let mut places = self.places();
-        if places.taken.len() >= self.most {
-            let victim = places.victim(from, since)?;
-            places.taken.remove(&victim)?.pushed.cancel();
+        if places.taken.len() >= self.most
+            && let Some(victim) = places.victim(from, since, chance())
+            && let Some(victim) = places.taken.remove(&victim)
+        {
+            victim.pushed.cancel();
         }
         let id = places.next;
         places.next += 1;
         places.taken.insert(id, Taken { from, since, pushed: pushed.clone() });
         drop(places);
         let known = CancellationToken::new();
-        Some(Newcomer { id, all: self.clone(), until: since + self.within, pushed, known })
+        Newcomer { id, all: self.clone(), until: since + self.within, pushed, known }
     }
 
     /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
@@ -69,8 +72,8 @@ impl Newcomers {
 
 impl Places {
     /// Who makes room for a connection from this address: the oldest one of the address that holds most, if that is more than its share; else the oldest of
-    /// all, unless it has just come.
-    fn victim(&self, from: IpAddr, now: Instant) -> Option<u64> {
+    /// all, or one by chance where that has just come.
+    fn victim(&self, from: IpAddr, now: Instant, chance: u64) -> Option<u64> {
         let mut held = HashMap::from([(from, 1)]);
         self.taken.values().for_each(|taken| *held.entry(taken.from).or_default() += 1);
         let most = held.values().copied().max().unwrap_or_default();
@@ -79,8 +82,17 @@ impl Places {
             return self.taken.iter().find(|(_, taken)| greedy(taken)).map(|(id, _)| *id);
         }
         let (id, oldest) = self.taken.first_key_value()?;
-        (now.duration_since(oldest.since) >= GRACE).then_some(*id)
+        if now.duration_since(oldest.since) >= GRACE {
+            return Some(*id);
+        }
+        let at = chance.checked_rem(self.taken.len() as u64).and_then(|at| usize::try_from(at).ok())?;
+        self.taken.keys().nth(at).copied()
     }
+}
+
+/// A number that nobody else can foresee.
+fn chance() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 /// What counts as one address: of IPv6 the network, of which one host may have every address.
@@ -154,37 +166,54 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_address_that_holds_many_connections_pushes_out_its_own() {
         let all = all(8);
-        let reader = all.enter(ip(1)).unwrap();
-        let mut held: Vec<Newcomer> = (0..7).filter_map(|_| all.enter(ip(2))).collect();
-        held.extend((0..20).filter_map(|_| all.enter(ip(2))));
+        let reader = all.enter(ip(1));
+        let held: Vec<Newcomer> = (0..27).map(|_| all.enter(ip(2))).collect();
         assert!(!goes(&reader), "although it is the oldest");
         let left: Vec<usize> = (0..held.len()).filter(|at| !goes(&held[*at])).collect();
         assert_eq!(left, (20..27).collect::<Vec<_>>(), "the latest");
-        let another = all.enter(ip(3)).unwrap();
+        let another = all.enter(ip(3));
         assert!(goes(&held[20]) && !goes(&reader) && !goes(&another));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_many_addresses_the_oldest_connection_goes_unless_it_has_just_come() {
+    async fn of_many_addresses_the_oldest_connection_goes() {
         let all = all(8);
-        let held: Vec<Newcomer> = (0..8).filter_map(|host| all.enter(ip(host))).collect();
-        assert!(all.enter(ip(9)).is_none(), "readers that come at one moment are served one after the other");
+        let held: Vec<Newcomer> = (0..8).map(|host| all.enter(ip(host))).collect();
         assert!(!held.iter().any(goes));
         tokio::time::sleep(GRACE).await;
-        let reader = all.enter(ip(9)).unwrap();
+        let reader = all.enter(ip(9));
         assert_eq!(held.iter().map(goes).collect::<Vec<_>>(), [true, false, false, false, false, false, false, false]);
         assert!(!goes(&reader));
     }
 
     #[tokio::test(start_paused = true)]
+    async fn strangers_with_many_addresses_that_come_again_all_the_time_keep_no_reader_out() {
+        let all = all(8);
+        let mut strangers: Vec<Newcomer> = (0..8).map(|host| all.enter(ip(host))).collect();
+        let mut served = 0;
+        for _ in 0..200 {
+            let reader = all.enter(ip(99));
+            // While it shows its ticket somebody comes again.
+            strangers.retain(|stranger| !goes(stranger));
+            strangers.push(all.enter(ip(0)));
+            served += usize::from(!goes(&reader));
+            drop(reader);
+            strangers.push(all.enter(ip(1)));
+            strangers.retain(|stranger| !goes(stranger));
+        }
+        assert!(served > 100, "{served} of 200");
+        assert!(all.places().taken.len() <= 8);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_has_shown_a_ticket_stays_and_who_has_not_goes_in_time() {
         let all = all(2);
-        let (first, second) = (all.enter(ip(1)).unwrap(), all.enter(ip(2)).unwrap());
+        let (first, second) = (all.enter(ip(1)), all.enter(ip(2)));
         first.becomes_known();
-        let third = all.enter(ip(3)).unwrap();
+        let third = all.enter(ip(3));
         assert!(first.is_known() && ![&first, &second, &third].into_iter().any(goes), "one of the three is known");
         drop(second);
-        let fourth = all.enter(ip(4)).unwrap();
+        let fourth = all.enter(ip(4));
         assert!(!goes(&third) && !goes(&fourth), "one has left");
         third.must_go().await;
         fourth.must_go().await;
