@@ -21,6 +21,8 @@ const LEAVE: usize = 4;
 const TRY: usize = 8;
 const YIELD: usize = 4;
 const TELL: usize = 16;
+/// A node starves where it gets less than this part of what it can expect, while its source says that it has more to give.
+const STARVES: u64 = 50;
 /// A move is judged after so many looks.
 const TRIAL: usize = 4;
 /// No more looks are kept.
@@ -182,6 +184,13 @@ pub(crate) fn decide(history: &LookHistory, list: &Circumstances) -> Move {
     if history.held(TRY, outrun) && may_go(history, list, next) {
         return Move::Try(next);
     }
+    let starves = |ago: usize| is_starved(history, list, ago);
+    let others = (next..list.far.len()).chain(0..from);
+    if history.held(TELL, starves)
+        && let Some(to) = others.into_iter().find(|to| may_go(history, list, *to))
+    {
+        return Move::Try(to);
+    }
     let spare = list.far.len().saturating_sub(1);
     let crowded = |ago: usize| {
         let peer = history.peer(from, ago)?;
@@ -214,6 +223,15 @@ fn is_outrun(history: &LookHistory, list: &Circumstances, ago: usize) -> Option<
     }
     let theirs = history.growth(history.from, ago)?;
     Some(theirs > 0 && theirs >= own.saturating_add(own / 2))
+}
+
+/// Whether next to nothing comes from a source that says that it has more than this node. A node with a slow link of its own knows what it can expect of
+/// that, and stays; this is a source that is broken, or that lies.
+fn is_starved(history: &LookHistory, list: &Circumstances, ago: usize) -> Option<bool> {
+    let own = history.own_growth(ago)?;
+    let source = history.peer(history.from, ago)?;
+    let has_more = source.whole || source.have >= history.have(ago)?.saturating_add(GAP);
+    Some(has_more && own.saturating_mul(LOOKS_A_SECOND) < list.usual? / STARVES)
 }
 
 /// The node to go to, because the one that is read from has no more to give and gets on slower than that one.

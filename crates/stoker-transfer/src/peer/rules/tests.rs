@@ -78,6 +78,27 @@ fn moves_follow_from_what_was_seen() {
             None,
         ),
         (
+            "a whole source gives next to nothing",
+            Even(5.0, 0.0, false, 0),
+            [Even(90.0, 0.0, true, 1); 3],
+            &usual,
+            Some((17, Move::Try(1))),
+        ),
+        (
+            "a source gives next to nothing of what it says it has",
+            Even(5.0, 0.01, false, 0),
+            [Even(1e9, 0.0, false, 1), Even(9.0, 1.0, false, 1), Even(9.0, 1.0, false, 1)],
+            &usual,
+            Some((17, Move::Try(1))),
+        ),
+        (
+            "all have little, because the first one gets little",
+            Even(5.0, 0.01, false, 0),
+            [Even(5.0, 0.01, false, 1); 3],
+            &usual,
+            None,
+        ),
+        (
             "a crowded source",
             Even(5.0, 1.0, false, 0),
             [Even(10.0, 1.0, false, 2); 3],
