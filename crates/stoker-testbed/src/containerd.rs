@@ -204,12 +204,19 @@ impl Containerd {
         imported.map(drop)
     }
 
-    /// Runs a command in a new container of an image that is there, and removes the container.
+    /// Runs a command in a new container of an image that is there, and removes the container. What the container says is in the output's `stdout`.
     pub async fn run(&self, image: &str, command: &[&str]) -> Result<Output, ContainerdError> {
         // Cgroups and runc's state have no other name than this on the whole machine.
         let id = format!("stoker-bed-{}-{}", std::process::id(), number());
-        let args = ["run", "--rm", "--snapshotter", self.options.snapshotter, image, &id];
-        self.ctr(&[&args, command].concat()).await
+        // The shim writes it to a file: `ctr` loses what a container says that ends before `ctr` listens.
+        let said = self.plot.dir("said").map_err(during("make a directory"))?.join(&id);
+        let log = format!("file://{}", said.display());
+        let args = ["run", "--rm", "--log-uri", &log, "--snapshotter", self.options.snapshotter, image, &id];
+        let output = self.ctr(&[&args, command].concat()).await?;
+        match output.status.success() {
+            true => Ok(Output { stdout: std::fs::read(said).map_err(during("read what a container said"))?, ..output }),
+            false => Ok(output),
+        }
     }
 
     /// Mounts an image's root file system to be read; it is unmounted with this containerd.
