@@ -25,7 +25,7 @@ use crate::proxy::{Proxy, Way};
 use crate::sip::Sip;
 
 /// A read waits no longer than this for more.
-const PAUSE: Duration = Duration::from_millis(8);
+const PAUSE: Duration = Duration::from_millis(20);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -12,6 +12,7 @@ use kube::{Client, Config};
 use serde_json::json;
 use stoker_api::native::{NodePreheat, Preheat};
 use stoker_testbed::memory;
+use tempfile::TempDir;
 
 use crate::net::Net;
 use crate::{Outcome, REGISTRY};
@@ -35,7 +36,15 @@ pub(crate) struct Fleet<'a> {
     net: &'a Net,
     client: Client,
     agents: Vec<Killed>,
+    /// What the agents keep is in memory: sixteen machines do not share one disk.
+    disks: TempDir,
     _up: Killed,
+}
+
+/// When agents began with an image, and when they had it, in seconds since the Preheat was made.
+pub(crate) struct Times {
+    pub(crate) begun: Vec<f64>,
+    pub(crate) ended: Vec<f64>,
 }
 
 impl<'a> Fleet<'a> {
@@ -60,6 +69,7 @@ impl<'a> Fleet<'a> {
         }
         let config = Kubeconfig::read_from(&kubeconfig)?;
         let client = Client::try_from(Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await?)?;
+        let disks = tempfile::tempdir_in("/dev/shm")?;
         let mut agents = Vec::new();
         for at in 1..=net.nodes {
             let (name, ready) = (format!("n{at}"), json!({"type": "Ready", "status": "True"}));
@@ -72,7 +82,7 @@ impl<'a> Fleet<'a> {
             let mut agent = stoker(&name);
             agent
                 .args(["agent", "--node", &name, "--runtime", "layout", "--max-disk", "95", "--data"])
-                .arg(scratch.join(&name));
+                .arg(disks.path().join(&name));
             agent.arg("--registry-hosts").arg(&hosts).arg("--kubeconfig").arg(&kubeconfig);
             agents.push(Killed(agent.spawn()?));
         }
@@ -81,7 +91,7 @@ impl<'a> Fleet<'a> {
             let preheats = Api::<NodePreheat>::all(client.clone());
             tokio::time::timeout(PATIENCE, await_condition(preheats, &format!("n{at}"), known)).await??;
         }
-        Ok(Self { net, client, agents, _up: up })
+        Ok(Self { net, client, agents, disks, _up: up })
     }
 
     /// All nodes are in this peer group.
@@ -94,12 +104,13 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Brings an image to all nodes. The seconds from the creation of the Preheat until each agent had it.
-    pub(crate) async fn pull(&self, image: &str) -> Outcome<Vec<f64>> {
+    /// Brings an image to the first nodes.
+    pub(crate) async fn pull(&self, image: &str, nodes: usize) -> Outcome<Times> {
         let jobs: Api<Preheat> = Api::default_namespaced(self.client.clone());
+        let names: Vec<String> = (1..=nodes).map(|at| format!("n{at}")).collect();
         let spec = json!({
-            "images": [{"image": image}], "nodes": {"selector": {"matchLabels": {"bench": "peers"}}},
-            "pace": {"parallelism": self.net.nodes}, "pull": {"timeout": "1h"},
+            "images": [{"image": image}], "nodes": {"names": names},
+            "pace": {"parallelism": nodes}, "pull": {"timeout": "1h"},
         });
         let job =
             json!({"apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat", "metadata": {"name": JOB}, "spec": spec});
@@ -110,26 +121,42 @@ impl<'a> Fleet<'a> {
         };
         let ended = tokio::time::timeout(PATIENCE, await_condition(jobs.clone(), JOB, over)).await??;
         let status = ended.and_then(|job| job.status).ok_or("the job is gone")?;
-        if usize::try_from(status.succeeded).ok() != Some(self.net.nodes) {
+        if usize::try_from(status.succeeded).ok() != Some(nodes) {
             return Err(format!("the job should succeed: {}, {}", status.phase, status.message).into());
         }
-        let mut times = vec![f64::NAN; self.net.nodes];
+        let mut times = Times { begun: vec![f64::NAN; nodes], ended: vec![f64::NAN; nodes] };
+        let since = |time: Option<jiff::Timestamp>| time.map(|time| time.duration_since(created).as_secs_f64());
         for object in Api::<NodePreheat>::all(self.client.clone()).list(&ListParams::default()).await? {
             let at = object.metadata.name.as_deref().and_then(|name| name.strip_prefix('n')?.parse::<usize>().ok());
+            let Some(at) = at.filter(|at| (1..=nodes).contains(at)) else { continue };
             let reports = object.status.map(|status| status.reports).unwrap_or_default();
-            let last = reports.values().filter_map(|report| report.finished).max();
-            if let (Some(time), Some(last)) = (at.and_then(|at| times.get_mut(at - 1)), last) {
-                *time = last.duration_since(created).as_secs_f64();
-            }
+            let Some(last) = reports.values().max_by_key(|report| report.finished) else { continue };
+            times.begun[at - 1] = since(Some(last.started)).unwrap_or(f64::NAN);
+            times.ended[at - 1] = since(last.finished).unwrap_or(f64::NAN);
         }
         jobs.delete(JOB, &DeleteParams::default()).await?;
         tokio::time::timeout(PATIENCE, await_condition(jobs, JOB, |job: Option<&Preheat>| job.is_none())).await??;
+        self.forget()?;
         Ok(times)
     }
 
+    /// Removes all layers from the nodes: their disks are small.
+    fn forget(&self) -> Outcome<()> {
+        for at in 1..=self.net.nodes {
+            let blobs = self.disks.path().join(format!("n{at}/images/blobs/sha256"));
+            for blob in std::fs::read_dir(blobs).into_iter().flatten() {
+                let blob = blob?;
+                if blob.metadata()?.len() > 1 << 20 {
+                    std::fs::remove_file(blob.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The same; the most anonymous memory of any agent meanwhile, in MiB.
-    pub(crate) async fn peak_while_pulling(&self, image: &str, look: Duration) -> Outcome<f64> {
-        let mut pull = std::pin::pin!(self.pull(image));
+    pub(crate) async fn peak_while_pulling(&self, image: &str, nodes: usize, look: Duration) -> Outcome<f64> {
+        let mut pull = std::pin::pin!(self.pull(image, nodes));
         let mut peak: f64 = 0.0;
         loop {
             tokio::select! {

@@ -22,7 +22,7 @@ use stoker_transfer::{Descriptor, Digest, MediaType, RegistryServer, ServeSettin
 use tokio_util::sync::CancellationToken;
 
 use crate::figures::{median, spread};
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Times};
 use crate::net::Net;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -32,6 +32,8 @@ const NODES: usize = 16;
 const MBITS: usize = 100;
 const SIZE: u64 = 256 << 20;
 const LARGE: u64 = 1 << 30;
+/// Nodes that get the large image.
+const RELAYS: usize = 4;
 const REGISTRY: &str = "10.79.16.1:5000";
 const RAW: &str = "10.79.16.1:5001";
 
@@ -106,12 +108,20 @@ struct Bench<'a> {
 
 /// What one pull on all nodes gave.
 struct Pulled {
-    /// Seconds by node.
-    times: Vec<f64>,
+    /// By node.
+    times: Times,
     /// Bytes that left the registry's namespace.
     left: u64,
     /// The part of all processors that was busy.
     busy: f64,
+}
+
+fn least(seconds: &[f64]) -> f64 {
+    seconds.iter().copied().fold(f64::MAX, f64::min)
+}
+
+fn greatest(seconds: &[f64]) -> f64 {
+    seconds.iter().copied().fold(0.0, f64::max)
 }
 
 impl<'a> Bench<'a> {
@@ -157,7 +167,7 @@ impl<'a> Bench<'a> {
 
     async fn pull(&mut self, image: &str) -> Outcome<Pulled> {
         let (left, busy) = (self.net.left_registry()?, net::processors()?);
-        let times = self.fleet.pull(image).await?;
+        let times = self.fleet.pull(image, self.net.nodes).await?;
         let busy = net::processors()?.since(busy);
         Ok(Pulled { times, left: self.net.left_registry()?.saturating_sub(left), busy })
     }
@@ -170,10 +180,13 @@ impl<'a> Bench<'a> {
             let (before, bytes) = self.raw(&image).await?;
             let ours = self.pull(&name).await?;
             let (after, _) = self.raw(&image).await?;
-            let slowest = ours.times.iter().copied().fold(0.0, f64::max);
+            let slowest = greatest(&ours.times.ended);
             println!(
-                "raw {before:.2} s, ours {:.2} (first) to {slowest:.2} s, raw {after:.2} s",
-                ours.times.iter().copied().fold(f64::MAX, f64::min)
+                "raw {before:.2} s, ours {:.2} (first) to {slowest:.2} s, begun after {:.2} to {:.2} s, raw {after:.2} s, busy {:.0} %",
+                least(&ours.times.ended),
+                least(&ours.times.begun),
+                greatest(&ours.times.begun),
+                ours.busy * 100.0
             );
             ratios.push(slowest * 2.0 / (before + after));
             aa.push(after / before);
@@ -201,11 +214,11 @@ impl<'a> Bench<'a> {
             self.net.shape(slow, self.net.mbits / 10)?;
             let ours = self.pull(&name).await?;
             self.net.shape(slow, self.net.mbits)?;
-            let others = ours.times.iter().enumerate().filter(|(node, _)| node + 1 != slow);
+            let others = ours.times.ended.iter().enumerate().filter(|(node, _)| node + 1 != slow);
             let slowest = others.map(|(_, time)| *time).fold(0.0, f64::max);
             println!(
                 "one link at a tenth: raw {before:.2} s, slowest of the others {slowest:.2} s, the slow one {:.2} s",
-                ours.times[slow - 1]
+                ours.times.ended[slow - 1]
             );
             ratios.push(slowest / before);
         }
@@ -220,7 +233,7 @@ impl<'a> Bench<'a> {
         self.fleet.group("none").await?;
         let direct = self.pull(&name).await?;
         self.fleet.group("bench").await?;
-        let slowest = direct.times.iter().copied().fold(0.0, f64::max);
+        let slowest = greatest(&direct.times.ended);
         println!(
             "direct: slowest / one raw transfer {:.2}, what left the registry {:.2} times",
             slowest / raw,
@@ -236,7 +249,7 @@ impl<'a> Bench<'a> {
         }
         let (name, image) = self.push(LARGE).await?;
         drop(image);
-        let peak = self.fleet.peak_while_pulling(&name, Duration::from_millis(20)).await?;
+        let peak = self.fleet.peak_while_pulling(&name, RELAYS.min(self.net.nodes), Duration::from_millis(20)).await?;
         println!("B6: peak RssAnon of an agent that relays 1 GiB {peak:.1} MiB");
         Ok(())
     }

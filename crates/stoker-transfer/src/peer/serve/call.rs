@@ -25,7 +25,7 @@ use crate::spool::read_piece;
 
 /// How long a request for what is not here yet is held; less than readers wait for an answer.
 const HOLD: Duration = Duration::from_millis(500);
-/// When it is first looked for again; then after twice as long each time.
+/// When it is looked for again. Nodes of a chain wait for each other in turn, so a longer pause would count for each of them.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// A reader must take something within this time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -123,12 +123,11 @@ impl Call {
     /// A blob as this node has it. One that will come is waited for a little while: all nodes of a chain are told of an image at the same
     /// time, and whoever asks here must not go elsewhere because it was the quicker one.
     async fn find(&self, root: &Digest, blob: &Digest) -> ServedPart {
-        let (until, mut pause) = (Instant::now() + HOLD, LOOK_AGAIN);
+        let until = Instant::now() + HOLD;
         loop {
             match self.shared.shelf.find(root, blob).await {
                 ServedPart::Expected if Instant::now() < until => {
-                    sleep(pause).await;
-                    pause *= 2;
+                    sleep(LOOK_AGAIN).await;
                 }
                 found => return found,
             }
