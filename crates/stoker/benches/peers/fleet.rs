@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::wait::await_condition;
@@ -13,6 +15,7 @@ use serde_json::json;
 use stoker_api::native::{NodePreheat, Preheat};
 use stoker_testbed::memory;
 use tempfile::TempDir;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::net::Net;
 use crate::{Outcome, REGISTRY};
@@ -38,6 +41,7 @@ pub(crate) struct Fleet<'a> {
     agents: Vec<Killed>,
     /// What the agents keep is in memory: sixteen machines do not share one disk.
     disks: TempDir,
+    _kubelets: AbortOnDropHandle<()>,
     _up: Killed,
 }
 
@@ -91,7 +95,8 @@ impl<'a> Fleet<'a> {
             let preheats = Api::<NodePreheat>::all(client.clone());
             tokio::time::timeout(PATIENCE, await_condition(preheats, &format!("n{at}"), known)).await??;
         }
-        Ok(Self { net, client, agents, disks, _up: up })
+        let kubelets = AbortOnDropHandle::new(tokio::spawn(renew_leases(client.clone(), net.nodes)));
+        Ok(Self { net, client, agents, disks, _kubelets: kubelets, _up: up })
     }
 
     /// All nodes are in this peer group.
@@ -167,5 +172,28 @@ impl<'a> Fleet<'a> {
                 }
             }
         }
+    }
+}
+
+/// What kubelets do: without it the nodes would not be ready for long.
+async fn renew_leases(client: Client, nodes: usize) {
+    let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
+    let manager = PatchParams::default();
+    for at in 1..=nodes {
+        let lease = Lease {
+            metadata: ObjectMeta { name: Some(format!("n{at}")), ..ObjectMeta::default() },
+            ..Lease::default()
+        };
+        if let Err(problem) = leases.create(&PostParams::default(), &lease).await {
+            eprintln!("cannot make the lease of n{at}: {problem}");
+        }
+    }
+    loop {
+        let renewed = Patch::Merge(json!({"spec": {"renewTime": format!("{:.6}", jiff::Timestamp::now())}}));
+        for at in 1..=nodes {
+            // A failed one is renewed with the next turn.
+            let _ = leases.patch(&format!("n{at}"), &manager, &renewed).await;
+        }
+        tokio::time::sleep(Duration::from_secs(10)).await;
     }
 }
