@@ -88,7 +88,7 @@ impl Scene {
         let count = seen.clone();
         let side = PeerSide {
             reader: PeerReader::new(identity.clone()),
-            seen: Arc::new(move |_| {
+            seen: Arc::new(move |_, _| {
                 count.fetch_add(1, Ordering::Relaxed);
             }),
             readers: Arc::new(|_| 0),
