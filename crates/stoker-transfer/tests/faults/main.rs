@@ -15,6 +15,7 @@ mod messages;
 mod packed;
 mod parsing;
 mod peers;
+mod permission;
 mod providers;
 mod proxies;
 mod serving;
