@@ -21,6 +21,7 @@ mod proxies;
 mod serving;
 mod sharing;
 mod threads;
+mod tickets;
 mod tls;
 mod trouble;
 
