@@ -235,7 +235,7 @@ impl PullTools {
         loop {
             let (image, by) = self.documents(order, from, &digest).await?;
             if let Some(peers) = &self.peers {
-                (peers.seen)(&image);
+                (peers.seen)(&order.image, &image);
             }
             let put = match &self.runtime {
                 Runtime::Layout(store) => self.put_in_layout(store, order, from, &image, meter).await,

@@ -111,7 +111,7 @@ impl Serving {
         let served = self.served.clone();
         PeerSide {
             reader: PeerReader::new(self.identity.clone()),
-            seen: Arc::new(move |image| served.documents(image)),
+            seen: Arc::new(move |name, image| served.documents(name, image)),
             readers: self.readers.clone(),
         }
     }

@@ -12,13 +12,16 @@ use tokio::sync::Notify;
 
 use crate::meter::Meter;
 
+/// Takes the name that an order has for its image, and the documents of the image.
+pub(crate) type HearDocuments = Arc<dyn Fn(&str, &PlatformImage) + Send + Sync>;
+
 /// What pulls of this node have to do with other nodes.
 #[derive(Clone)]
 pub(crate) struct PeerSide {
     /// Reads as this node.
     pub(crate) reader: PeerReader,
-    /// Told of the documents of each image that is fetched, as soon as they are known.
-    pub(crate) seen: Arc<dyn Fn(&PlatformImage) + Send + Sync>,
+    /// Told of the documents that an attempt got, as soon as it has them.
+    pub(crate) seen: HearDocuments,
     /// How many nodes read the image that tickets name so from here.
     pub(crate) readers: Arc<dyn Fn(&Digest) -> u32 + Send + Sync>,
 }

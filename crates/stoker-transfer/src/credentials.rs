@@ -11,12 +11,14 @@ use crate::reference::Reference;
 
 pub(crate) mod config;
 mod pattern;
+mod permission;
 mod provider;
 mod sealed;
 mod trial;
 
 pub use self::config::{Malformed, SecretKind};
 use self::pattern::Pattern;
+pub use self::permission::Permission;
 pub use self::provider::{ConfigError, Provided, Providers};
 pub use self::sealed::{LoginEntry, NodeKey, NotAPublicKey, NotOpened, PublicKey, TooLong};
 pub use self::trial::Logins;

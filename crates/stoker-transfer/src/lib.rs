@@ -42,7 +42,7 @@ pub mod serve;
 mod sip;
 pub mod spool;
 
-pub use credentials::{Keyring, LoginEntry, Logins, NodeKey, Providers, PublicKey, SecretKind};
+pub use credentials::{Keyring, LoginEntry, Logins, NodeKey, Permission, Providers, PublicKey, SecretKind};
 pub use error::{Error, TransferErrorKind};
 pub use image::{Document, PlatformImage};
 pub use limit::Pace;

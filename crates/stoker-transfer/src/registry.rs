@@ -25,6 +25,7 @@ mod http;
 pub(crate) mod location;
 mod manifest;
 mod party;
+mod permission;
 mod refusal;
 mod retry;
 pub(crate) mod said;

@@ -1,16 +1,11 @@
 //! The documents of an image, from the registry or from other nodes, and when neither may be asked.
 
-use std::time::Duration;
-
 use stoker_core::step::Failure;
 use stoker_core::{Order, Reason};
-use stoker_transfer::{Digest, PlatformImage, Reference};
+use stoker_transfer::{Digest, Permission, PlatformImage, Reference};
 
 use super::failure::transfer_failure;
 use super::{Origin, PullTools, by_digest};
-
-/// A registry that has not said by then whether a node may have an image does not keep it waiting.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Who gave the documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +35,24 @@ impl PullTools {
     }
 
     /// Whether the registry lets this order have the image: other nodes would give it to anybody who was ordered to have it, and whoever
-    /// may make jobs could name a private image of somebody else (docs/decisions/0038). Nothing is fetched. A registry that cannot be reached
-    /// refuses nothing.
+    /// may make jobs could name a private image of somebody else (docs/decisions/0038). Nothing is fetched. A registry that cannot be reached,
+    /// or is broken, refuses nothing.
     async fn may_have(&self, from: &Origin, digest: &Digest) -> Result<(), Failure> {
-        let Ok(pinned) = by_digest(&from.reference, digest.as_ref()).parse::<Reference>() else { return Ok(()) };
-        let asked = tokio::time::timeout(PATIENCE, self.registry.resolve_with(&pinned, &from.logins)).await;
-        match asked.map(|answer| answer.map_err(transfer_failure)) {
-            Ok(Err(refused)) if matches!(refused.reason, Reason::Unauthorized | Reason::NotFound) => Err(refused),
-            Ok(Err(other)) => {
-                tracing::debug!(image = %from.reference, "cannot ask the registry whether this node may have the image: {}", other.message);
+        let pinned = by_digest(&from.reference, digest.as_ref()).parse::<Reference>();
+        let pinned = pinned.map_err(|problem| transfer_failure(problem.into()))?;
+        match self.registry.permission(&pinned, &from.logins).await {
+            Permission::Granted => Ok(()),
+            Permission::Refused(why) => Err(transfer_failure(why)),
+            Permission::Undecided(why) => {
+                let failure = transfer_failure(why);
+                let asked =
+                    "this node asked by HEAD whether it may have the image, before it reads it from other nodes";
+                Err(Failure { message: format!("{}; {asked}", failure.message), retryable: true, ..failure })
+            }
+            Permission::Unavailable(why) => {
+                tracing::debug!(image = %from.reference, "cannot ask the registry whether this node may have the image: {why}");
                 Ok(())
             }
-            Ok(Ok(_)) | Err(_) => Ok(()),
         }
     }
 

@@ -3,6 +3,7 @@
 //! Public keys of controllers come from a ConfigMap, and are kept in a file for when the API server is away. Which time it is follows from
 //! the orders.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use kube::api::Api;
 use stoker_api::native::from_core::Tickets;
 use stoker_api::peer_keys::NAME;
 use stoker_api::{AnyObject, peer_keys};
-use stoker_transfer::peer::{Gate, PeerId, Ticket, TicketError, TicketKeys};
+use stoker_transfer::peer::{Gate, PeerId, SignerId, Ticket, TicketError, TicketKeys};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -30,12 +31,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const KEEP_EVERY: Duration = Duration::from_secs(600);
 /// A reader waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// No more unknown signers than these are remembered: anybody may make up others.
+const MOST_UNKNOWN: usize = 1024;
 
 pub(crate) struct TicketGate {
     maps: Api<AnyObject>,
     /// Where the keys are kept.
     file: PathBuf,
     keys: Mutex<SignerKeys>,
+    unknown: Mutex<UnknownSigners>,
     /// Where the time is kept.
     time_file: PathBuf,
     time: Mutex<OrderTime>,
@@ -54,6 +58,7 @@ impl TicketGate {
         Self {
             maps: Api::namespaced_with(client, namespace, &peer_keys::resource()),
             keys: Mutex::new(keys::load(&file)),
+            unknown: Mutex::default(),
             file,
             time: Mutex::new(OrderTime::load(&time_file, Instant::now())),
             time_file,
@@ -67,6 +72,10 @@ impl TicketGate {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn unknown(&self) -> MutexGuard<'_, UnknownSigners> {
+        self.unknown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn time(&self) -> MutexGuard<'_, OrderTime> {
         self.time.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,10 +85,12 @@ impl TicketGate {
         if self.time().see(asked, Instant::now()) {
             self.aged.notify_one();
         }
-        let keys = self.keys();
-        let signers = tickets.values().filter_map(|ticket| TicketKeys::signer(ticket));
+        let own: BTreeSet<SignerId> = {
+            let (keys, own) = (self.keys(), tickets.values().filter_map(|ticket| TicketKeys::signer(ticket)));
+            own.filter(|signer| !keys.knows(*signer)).collect()
+        };
         // Others show tickets of the same controller soon.
-        if signers.into_iter().any(|signer| !keys.knows(signer)) {
+        if self.unknown().set_own(own) {
             self.early.notify_one();
         }
     }
@@ -88,8 +99,12 @@ impl TicketGate {
     pub(super) async fn learn_early(&self) {
         loop {
             self.early.notified().await;
-            while let Some(again) = self.learn().await {
-                sleep_until(again).await;
+            loop {
+                let asking = self.learn().await;
+                if !self.unknown().lacks_own() || asking.is_long_away() {
+                    break;
+                }
+                sleep_until(asking.again.unwrap_or_else(Instant::now)).await;
             }
         }
     }
@@ -114,32 +129,35 @@ impl TicketGate {
         self.keys().at(now).check(ticket, caller, u64::try_from(now.as_second()).unwrap_or(0))
     }
 
-    /// Asks the API server for the keys, unless that was just done. Says when to ask again, if the API server could not answer and may do so soon.
-    async fn learn(&self) -> Option<Instant> {
+    /// Asks the API server for the keys, unless that was just done. Says how that went, or how it went last.
+    async fn learn(&self) -> Asking {
         let mut asking = self.asking.lock().await;
         if !asking.is_due() {
-            return asking.again_soon();
+            return *asking;
         }
+        let sought = self.unknown().all();
         // A caller that goes away meanwhile ends this, too.
         asking.fails();
         let map = match timeout(PATIENCE, self.maps.get_opt(NAME)).await {
             Ok(Ok(map)) => map,
             Ok(Err(problem)) => {
                 tracing::warn!("cannot read the ConfigMap {NAME}: {problem}");
-                return asking.again_soon();
+                return *asking;
             }
             Err(_) => {
                 tracing::warn!("cannot read the ConfigMap {NAME}: no answer");
-                return asking.again_soon();
+                return *asking;
             }
         };
         asking.succeeds();
         let Some(map) = map else {
             tracing::debug!("there is no ConfigMap {NAME}");
-            return None;
+            self.unknown().were_sought(sought);
+            return *asking;
         };
         let new = SignerKeys::of(peer_keys::entries(&map));
         let changed = std::mem::replace(&mut *self.keys(), new.clone()) != new;
+        self.unknown().were_sought(sought);
         if changed {
             let file = self.file.clone();
             let saved = tokio::task::spawn_blocking(move || keys::save(&new, &file)).await;
@@ -147,12 +165,61 @@ impl TicketGate {
                 tracing::warn!("cannot write {}: {problem}", self.file.display());
             }
         }
-        None
+        *asking
+    }
+
+    /// Whether a ticket of an unknown signer may be good after the next read of the keys.
+    async fn may_be_known_soon(&self, signer: SignerId) -> bool {
+        self.unknown().show(signer);
+        let asking = self.learn().await;
+        !asking.is_long_away() && !self.unknown().missing.contains(&signer)
+    }
+}
+
+/// Signers of tickets whose keys are not known here. Only what was read after a ticket was shown says that nobody has published its signer's
+/// key: strangers may have the keys read a moment before a new controller publishes its own.
+#[derive(Debug, Default)]
+struct UnknownSigners {
+    /// Shown since the last read began.
+    shown: BTreeSet<SignerId>,
+    /// Shown before the last read began. Those of them that are still not known had no key there.
+    missing: BTreeSet<SignerId>,
+    /// Those of this node's own tickets.
+    own: BTreeSet<SignerId>,
+}
+
+impl UnknownSigners {
+    fn show(&mut self, signer: SignerId) {
+        if self.shown.len() < MOST_UNKNOWN {
+            self.shown.insert(signer);
+        }
+    }
+
+    /// These are the unknown signers of this node's own tickets; says whether the keys are to be read for one of them.
+    fn set_own(&mut self, own: BTreeSet<SignerId>) -> bool {
+        self.own = own;
+        self.lacks_own()
+    }
+
+    /// Whether the keys were not read yet since a ticket of this node itself had one of these signers.
+    fn lacks_own(&self) -> bool {
+        self.own.iter().any(|signer| !self.missing.contains(signer))
+    }
+
+    /// Those whose keys the next read may bring.
+    fn all(&self) -> BTreeSet<SignerId> {
+        self.shown.union(&self.own).copied().collect()
+    }
+
+    /// The keys were read after these were shown.
+    fn were_sought(&mut self, sought: BTreeSet<SignerId>) {
+        self.shown.retain(|signer| !sought.contains(signer));
+        self.missing = sought;
     }
 }
 
 /// When the API server may be asked for keys again.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Asking {
     again: Option<Instant>,
     /// How long to wait after the last failure, if it failed last.
@@ -173,8 +240,9 @@ impl Asking {
         *self = Self { again: Some(Instant::now() + ASK_EVERY), pause: None };
     }
 
-    fn again_soon(&self) -> Option<Instant> {
-        self.again.filter(|_| self.pause.is_some_and(|pause| pause < ASK_EVERY))
+    /// Whether it could not answer for so long that nobody waits for it.
+    fn is_long_away(&self) -> bool {
+        self.pause.is_some_and(|pause| pause >= ASK_EVERY)
     }
 }
 
@@ -182,9 +250,12 @@ impl Gate for TicketGate {
     fn check<'a>(&'a self, ticket: &'a str, caller: PeerId) -> BoxFuture<'a, Result<Ticket, TicketError>> {
         async move {
             match self.judge(ticket, caller) {
-                Err(TicketError::UnknownSigner(_)) => {
-                    self.learn().await;
-                    self.judge(ticket, caller)
+                Err(TicketError::UnknownSigner(signer)) => {
+                    let soon = self.may_be_known_soon(signer).await;
+                    match self.judge(ticket, caller) {
+                        Err(TicketError::UnknownSigner(signer)) if soon => Err(TicketError::SignerUnread(signer)),
+                        judged => judged,
+                    }
                 }
                 judged => judged,
             }

@@ -1,5 +1,5 @@
 //! Which images this node serves: those that it was ordered to have, and has or will have, and for a while those that it was ordered to
-//! have before. Orders and what came of them come in.
+//! have before; each under the name of its order. Orders and what came of them come in.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,15 +28,17 @@ pub(super) struct ServedRoot {
     /// The digest of the image.
     pub(super) root: Digest,
     pub(super) standing: Standing,
-    /// Its documents, once they are known.
+    /// Its documents, once an attempt at its order got them, or they were read from the image store.
     pub(super) image: Option<Arc<PlatformImage>>,
+    /// Whether an order under this name was done, so that the image store had the image under this name.
+    pub(super) done: bool,
     /// When it was last ordered or read.
     pub(super) last: Instant,
 }
 
 impl ServedRoot {
     pub(super) fn new(root: Digest, standing: Standing) -> Self {
-        Self { root, standing, image: None, last: Instant::now() }
+        Self { root, standing, image: None, done: standing == Standing::Done, last: Instant::now() }
     }
 }
 
@@ -81,6 +83,7 @@ pub(super) fn follow(
         if *standing == Standing::Open || root.standing == Standing::Open {
             moving.extend(root.image.clone());
         }
+        root.done |= *standing == Standing::Done;
         (root.standing, root.last) = (*standing, now);
     }
     for (_, root) in roots.iter_mut().filter(|(digest, _)| !wanted.contains_key(digest)) {
@@ -144,7 +147,7 @@ mod tests {
         follow(&mut roots, &HashMap::from([(digest.clone(), (digest.clone(), Standing::Done))]), linger);
         tokio::time::sleep(Duration::from_secs(1000)).await;
         follow(&mut roots, &HashMap::new(), linger);
-        assert_eq!(roots[&digest].standing, Standing::Left);
+        assert_eq!((roots[&digest].standing, roots[&digest].done), (Standing::Left, true), "it is read from the store");
         tokio::time::sleep(Duration::from_secs(299)).await;
         follow(&mut roots, &HashMap::new(), linger);
         assert_eq!(roots.len(), 1);

@@ -1,6 +1,6 @@
 //! The images of this node as other nodes may read them: what a ticket is for and a blob of it come in; the blob goes out from the spool or from the image
-//! store, also while it grows. Nothing is served that the documents of an ordered image do not name. It never fetches, and keeps no
-//! fetch alive.
+//! store, also while it grows. Nothing is served that the documents of an ordered image do not name, and no image under a name by which this
+//! node did not get it. It never fetches, and keeps no fetch alive.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use stoker_core::model::{Key, Order};
 use stoker_core::step::Task;
 use stoker_runtime::containerd::ContentBlob;
 use stoker_runtime::{Care, Runtime};
-use stoker_transfer::peer::{PeerState, ServedPart, Shelf};
+use stoker_transfer::peer::{PeerState, ServedPart, Shelf, ticket_subject};
 use stoker_transfer::{Descriptor, Digest, Platform, PlatformImage, Spool, SpooledPart};
 use tokio::time::Instant;
 
@@ -49,16 +49,19 @@ pub(super) fn keeps(runtime: &Runtime) -> bool {
 
 impl ServedImages {
     pub(super) fn new(settings: &Settings, lingering: Lingering, linger: Duration) -> Self {
-        let shared = ServedShared {
-            spool: settings.spool.clone(),
-            runtime: settings.runtime.clone(),
-            platform: settings.platform.clone(),
-            lingering,
-            linger,
-            roots: Mutex::default(),
-            stored: Mutex::default(),
-        };
-        Self { shared: Arc::new(shared) }
+        let Settings { spool, runtime, platform, .. } = settings;
+        Self::of(spool.clone(), runtime.clone(), platform.clone(), lingering, linger)
+    }
+
+    pub(super) fn of(
+        spool: Spool,
+        runtime: Runtime,
+        platform: Platform,
+        lingering: Lingering,
+        linger: Duration,
+    ) -> Self {
+        let (roots, stored) = (Mutex::default(), Mutex::default());
+        Self { shared: Arc::new(ServedShared { spool, runtime, platform, lingering, linger, roots, stored }) }
     }
 
     fn roots(&self) -> MutexGuard<'_, HashMap<Digest, ServedRoot>> {
@@ -92,21 +95,22 @@ impl ServedImages {
         }
     }
 
-    /// The documents of an image that is being fetched are known.
-    pub(crate) fn documents(&self, image: &PlatformImage) {
-        let known = Arc::new(image.clone());
-        for root in self.roots().values_mut().filter(|root| root.root == *image.root.digest()) {
-            root.image = Some(known.clone());
-        }
+    /// An attempt at the order of this name got the documents of its image. They open no other name of the same digest: another registry
+    /// decides who may have the image there, and has not given it to this node.
+    pub(crate) fn documents(&self, name: &str, image: &PlatformImage) {
+        let digest = image.root.digest();
+        // An order without a digest may have learned it a moment ago: until the loop has heard of that, it is one that is served for a while.
+        let new = || ServedRoot::new(digest.clone(), Standing::Left);
+        self.roots().entry(ticket_subject(name, digest)).or_insert_with(new).image = Some(Arc::new(image.clone()));
     }
 
     /// Where the image stands, with its documents where they are known; `None` where nothing of it is served.
     async fn image(&self, subject: &Digest) -> Option<(Standing, Option<Arc<PlatformImage>>)> {
-        let ServedRoot { root, standing, image, .. } = self.roots().get(subject).cloned()?;
-        if image.is_some() {
+        let ServedRoot { root, standing, image, done, .. } = self.roots().get(subject).cloned()?;
+        // The store has documents by digest alone. That it has them says nothing of this name before it had the image under this name.
+        if image.is_some() || !done {
             return Some((standing, image));
         }
-        // It was there before this agent was told to fetch it.
         let read = |digest| {
             let shared = self.shared.clone();
             async move { shared.document(&digest).await }

@@ -15,7 +15,7 @@ use serde_json::json;
 use stoker_core::Reason;
 use stoker_core::model::{Key, PEERS, Phase};
 use stoker_runtime::{Cri, Runtime};
-use stoker_testbed::registry::{Fault, On, noise};
+use stoker_testbed::registry::{self as testbed, Fault, On, noise};
 use stoker_testbed::scripted::{Ends, Script, Scripted};
 use stoker_transfer::peer::ticket_subject;
 
@@ -87,6 +87,11 @@ async fn only_what_was_ordered_is_read_and_only_with_a_ticket_for_it() {
         cluster.until_done("n", &cluster.image(name)).await;
     }
     let reader = Reader::new();
+    // A ticket of nobody. It is shown first, because the keys are not read again at once.
+    let forger = stoker_transfer::peer::TicketSigner::generate().unwrap();
+    let forged = forger.sign(&cluster.subject(&own.manifest), reader.key.id(), u32::MAX).unwrap();
+    let said = reader.refused(&reader.ways_with(forged, &server), &own.manifest).await;
+    assert_eq!(said, format!("server refuses the ticket: its signer {} is not known here", forger.public().id()));
     let ways = reader.ways(&cluster, &own.manifest, &server);
     assert_eq!(reader.read(&ways, &own.manifest).await.len(), 2, "configuration and layer");
 
@@ -97,18 +102,12 @@ async fn only_what_was_ordered_is_read_and_only_with_a_ticket_for_it() {
     let renamed = ticket_subject("registry.evil/x:v1", &own.manifest.parse().unwrap());
     let ticket = cluster.signer.sign(&renamed, reader.key.id(), u32::MAX).unwrap();
     assert_eq!(reader.refused(&reader.ways_with(ticket, &server), &own.manifest).await, "server does not have it");
-    // A ticket of another reader, one that is over, and one of nobody.
+    // A ticket of another reader, and one that is over.
     let root = cluster.subject(&own.manifest);
     let stranger = Reader::new();
     let stolen = cluster.signer.sign(&root, reader.key.id(), u32::MAX).unwrap();
     let over = cluster.signer.sign(&root, stranger.key.id(), 1).unwrap();
-    let forger = stoker_transfer::peer::TicketSigner::generate().unwrap();
-    let forged = forger.sign(&root, stranger.key.id(), u32::MAX).unwrap();
-    for (ticket, why) in [
-        (stolen, "it was made for another node".to_owned()),
-        (over, "its time is over".into()),
-        (forged, format!("its signer {} is not known here", forger.public().id())),
-    ] {
+    for (ticket, why) in [(stolen, "it was made for another node"), (over, "its time is over")] {
         let said = stranger.refused(&stranger.ways_with(ticket, &server), &own.manifest).await;
         assert_eq!(said, format!("server refuses the ticket: {why}"));
     }
@@ -123,6 +122,57 @@ async fn only_what_was_ordered_is_read_and_only_with_a_ticket_for_it() {
         given.is_err().then(|| ways.exhausted()).flatten()
     };
     assert_eq!(eventually(is_gone).await, "server does not have it");
+}
+
+/// Whoever owns a registry could order a private image of somebody else under a name there, and have the nodes that have the image give it away.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_is_served_under_no_name_by_which_this_node_did_not_get_it() {
+    let (cluster, home) = (Cluster::new().await, tempfile::tempdir().unwrap());
+    let evil = testbed::Registry::start().await.unwrap();
+    cluster.publish_key().await;
+    let _agent = Agent::start(cluster.settings("n", home.path()));
+    let server = peer(&cluster.until("n", |object| object.peer.is_some()).await);
+    let layers = [1, 2].map(|seed| noise(SIZE, seed));
+    let [there, coming] = ["there", "coming"].map(|name| cluster.image(&format!("team/{name}:v1")));
+    let [old, new] = [("team/there", 0), ("team/coming", 1)]
+        .map(|(name, at)| cluster.registry.push(name, "v1", std::slice::from_ref(&layers[at])));
+    // Of the same digests. It is asked for their documents and hardly answers, so both orders stay open.
+    let named = [("team/there", 0), ("team/coming", 1)].map(|(name, at)| {
+        evil.push(name, "v1", std::slice::from_ref(&layers[at]));
+        format!("{}/{name}:v1", evil.host())
+    });
+    evil.fault(On::Manifests, usize::MAX, Fault::StallAfter(1));
+
+    // One image is in the store, the other one comes while its foreign name is open.
+    cluster.order("n", &there, &old.manifest).await;
+    cluster.until_done("n", &there).await;
+    cluster.order("n", &named[0], &old.manifest).await;
+    cluster.order("n", &named[1], &new.manifest).await;
+    evil.wait_for(|seen| ["there", "coming"].iter().all(|name| seen.iter().any(|seen| seen.path.contains(name)))).await;
+    cluster.registry.fault(On::Path(new.layers[0].clone()), 1, Fault::StallAfter(STALLS_AT));
+    cluster.order("n", &coming, &new.manifest).await;
+    let reader = Reader::new();
+    let ways = |name: &str, root: &str| {
+        let subject = ticket_subject(name, &root.parse().unwrap());
+        reader.ways_with(cluster.signer.sign(&subject, reader.key.id(), u32::MAX).unwrap(), &server)
+    };
+    for (name, pushed) in [(&there, &old), (&coming, &new)] {
+        reader.documents(&ways(name, &pushed.manifest), &pushed.manifest).await;
+    }
+    let foreign = [ways(&named[0], &old.manifest), ways(&named[1], &new.manifest)];
+    let opened = async {
+        tokio::select! {
+            _ = reader.documents(&foreign[0], &old.manifest) => "the one that is there",
+            _ = reader.documents(&foreign[1], &new.manifest) => "the one that comes",
+        }
+    };
+    let opened = tokio::time::timeout(Duration::from_secs(2), opened).await;
+    assert!(opened.is_err(), "{opened:?} is served under a foreign name");
+
+    // Once that registry has given them under this name, it is its own business.
+    evil.let_go();
+    reader.documents(&foreign[0], &old.manifest).await;
+    reader.documents(&foreign[1], &new.manifest).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -28,6 +28,10 @@ pub(super) struct Answer {
     pub(super) head: bool,
     pub(super) cut_after: Option<u64>,
     pub(super) stall_after: Option<u64>,
+    /// Whether the connection ends instead.
+    pub(super) hangs_up: bool,
+    /// Whether it is held back until everything may go on.
+    pub(super) held: bool,
 }
 
 impl Answer {
@@ -48,7 +52,7 @@ impl Answer {
 
 pub(super) fn answer(shared: &Shared, request: &Seen) -> Answer {
     let mut store = shared.store();
-    let faults = draw(&mut store.rules, &request.method, &request.path);
+    let faults = draw(&mut store.rules, request);
     let mut answer = if request.path == "/token" {
         token(&mut store, request)
     } else if let Some(refused) = refuse(&mut store, shared, request) {
@@ -116,6 +120,8 @@ fn spoil(answer: &mut Answer, fault: &Fault, request: &Seen) {
             *answer = Answer { head: answer.head, ..Answer::new(*status, "application/json", body.clone()) };
         }
         Fault::Header(name, value) => answer.set(name, value.clone()),
+        Fault::HangUp => answer.hangs_up = true,
+        Fault::Hold => answer.held = true,
         Fault::Gzip => {
             // A blob was compressed before its range was taken.
             if answer.status >= 400 || !request.path.contains("/blobs/") {

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use super::Seen;
+
 /// Which requests a fault is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum On {
@@ -15,6 +17,8 @@ pub enum On {
     Tokens,
     /// Any request whose path holds this text.
     Path(String),
+    /// Requests for manifests whose Authorization header has at least this many bytes.
+    Logins(usize),
 }
 
 /// Something that goes wrong.
@@ -59,6 +63,10 @@ pub enum Fault {
     Serve(Bytes),
     /// A HEAD that tells nothing but 200.
     SayNothing,
+    /// The connection ends without an answer.
+    HangUp,
+    /// No answer, until [`let_go`](super::Registry::let_go).
+    Hold,
 }
 
 /// Who may pull.
@@ -96,7 +104,9 @@ pub(super) struct Rule {
 }
 
 /// The faults of this request; each is used up by one.
-pub(super) fn draw(rules: &mut [Rule], method: &str, path: &str) -> Vec<Fault> {
+pub(super) fn draw(rules: &mut [Rule], request: &Seen) -> Vec<Fault> {
+    let Seen { method, path, .. } = request;
+    let login = request.authorization.as_ref().map_or(0, String::len);
     let mut faults = Vec::new();
     for rule in rules.iter_mut().filter(|rule| rule.left > 0) {
         let matches = match &rule.on {
@@ -105,6 +115,7 @@ pub(super) fn draw(rules: &mut [Rule], method: &str, path: &str) -> Vec<Fault> {
             On::Heads => method == "HEAD" && path.contains("/manifests/"),
             On::Tokens => path == "/token",
             On::Path(part) => path.contains(part),
+            On::Logins(bytes) => login >= *bytes && path.contains("/manifests/"),
         };
         if matches {
             rule.left = rule.left.saturating_sub(1);

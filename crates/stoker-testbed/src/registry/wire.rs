@@ -27,7 +27,10 @@ pub(super) async fn serve(stream: TcpStream, shared: Arc<Shared>, connection: us
             store.seen.push(request);
             store.seen.len() - 1
         });
-        if write.write_all(&late).await.is_err() {
+        if answer.held {
+            let _ = shared.open.subscribe().wait_for(|open| *open).await;
+        }
+        if answer.hangs_up || write.write_all(&late).await.is_err() {
             return;
         }
         match send(&mut write, &shared, number, answer).await {

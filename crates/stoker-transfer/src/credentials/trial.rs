@@ -36,12 +36,32 @@ impl Logins {
 
     /// The one that worked; before anything did, the first.
     pub fn current(&self) -> Option<&Login> {
-        self.logins.get(self.working.load(Ordering::Relaxed))
+        self.at(self.known())
+    }
+
+    /// The place of the one that worked last; before anything did, of the first.
+    pub(super) fn known(&self) -> usize {
+        self.working.load(Ordering::Relaxed).min(self.logins.len())
+    }
+
+    /// The place of nobody, behind all logins.
+    pub(super) fn nobody(&self) -> usize {
+        self.logins.len()
+    }
+
+    /// Who is at this place.
+    pub(super) fn at(&self, place: usize) -> Option<&Login> {
+        self.logins.get(place)
+    }
+
+    /// The one at this place was let in.
+    pub(super) fn works(&self, place: usize) {
+        self.working.store(place, Ordering::Relaxed);
     }
 
     /// Those to try now, beginning with the one that worked last.
     fn trial(&self) -> Trial<'_> {
-        let known = self.working.load(Ordering::Relaxed).min(self.logins.len());
+        let known = self.known();
         let others = (0..=self.logins.len()).filter(|at| *at != known);
         Trial { logins: self, left: [known].into_iter().chain(others).rev().collect(), refusal: None }
     }
@@ -58,7 +78,7 @@ struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     fn login(&self) -> Option<&'a Login> {
-        self.logins.logins.get(*self.left.last()?)
+        self.logins.at(*self.left.last()?)
     }
 
     /// The answer, where this is one; none where the next login is to be tried.
@@ -70,7 +90,7 @@ impl<'a> Trial<'a> {
                 self.left.is_empty().then(|| Err(refusal.clone()))
             }
             Ok(answer) => {
-                self.logins.working.store(tried.unwrap_or_default(), Ordering::Relaxed);
+                self.logins.works(tried.unwrap_or_default());
                 Some(Ok(answer))
             }
             Err(error) => Some(Err(error)),

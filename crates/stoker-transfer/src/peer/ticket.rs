@@ -116,6 +116,9 @@ pub enum TicketError {
     /// Nobody known has signed it; its signer's key may be learned.
     #[error("its signer {0} is not known here")]
     UnknownSigner(SignerId),
+    /// Nobody known has signed it, and the keys were not read since it was shown: the same ticket may be good in a moment.
+    #[error("its signer {0} is not known here yet")]
+    SignerUnread(SignerId),
     /// Somebody changed it.
     #[error("its signature is wrong")]
     Forged,

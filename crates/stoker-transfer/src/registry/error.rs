@@ -218,6 +218,16 @@ impl Error {
         }
     }
 
+    /// Whether the host could not be reached, or is broken. That says nothing of the thing that was asked for.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self.problem() {
+            Some(RequestProblem::Unreachable { .. } | RequestProblem::Stalled { .. }) => true,
+            // 501 is an answer of a host that works: it does not know the method.
+            Some(RequestProblem::Server { status, .. }) => *status >= 500 && *status != 501,
+            _ => false,
+        }
+    }
+
     /// Whether the host was only silent.
     pub(crate) fn is_stall(&self) -> bool {
         matches!(self.problem(), Some(RequestProblem::Stalled { .. }))

@@ -167,7 +167,12 @@ impl Registry {
     }
 }
 
-fn question<'a>(image: &'a Reference, name: &str, login: Option<&'a Login>, method: Method) -> RegistryQuestion<'a> {
+pub(super) fn question<'a>(
+    image: &'a Reference,
+    name: &str,
+    login: Option<&'a Login>,
+    method: Method,
+) -> RegistryQuestion<'a> {
     // A child of an index is named with its own digest; the image's name alone would point to the wrong document.
     let what =
         if image.manifest_name() == name { format!("image {image}") } else { format!("manifest {name} of {image}") };

@@ -15,11 +15,13 @@ mod messages;
 mod packed;
 mod parsing;
 mod peers;
+mod permission;
 mod providers;
 mod proxies;
 mod serving;
 mod sharing;
 mod threads;
+mod tickets;
 mod tls;
 mod trouble;
 

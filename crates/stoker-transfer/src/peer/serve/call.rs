@@ -21,6 +21,7 @@ use super::newcomers::Newcomer;
 use super::places::CallerPlace;
 use super::{PeerState, STATE, ServedPart, Shared};
 use crate::peer::key::PeerId;
+use crate::peer::ticket::TicketError;
 use crate::spool::read_piece;
 
 /// How long a request for what is not here yet is held; less than readers wait for an answer.
@@ -71,6 +72,7 @@ impl Call {
         };
         let root = match self.shared.gate.check(ticket, self.who).await {
             Ok(ticket) => ticket.root,
+            Err(TicketError::SignerUnread(_)) => return later("signer unknown"),
             Err(problem) => {
                 tracing::debug!(caller = %self.who, %problem, "a ticket was refused");
                 return refusal(StatusCode::FORBIDDEN, &problem.to_string());

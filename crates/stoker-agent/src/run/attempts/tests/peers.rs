@@ -8,7 +8,7 @@ use bytes::Bytes as Data;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use stoker_core::model::{Origin, PeerKey, PeerRef, Pin};
-use stoker_testbed::registry::{Auth, Fault, On, Pushed, Registry as FaultyRegistry, noise};
+use stoker_testbed::registry::{Fault, On, Pushed, Registry as FaultyRegistry, noise};
 use stoker_transfer::peer::{
     Gate, PeerId, PeerIdentity, PeerLimits, PeerReader, PeerServer, PeerState, ServedPart, Shelf, Ticket, TicketError,
     TicketKeys, TicketSigner,
@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::pull::Supply;
+
+mod permission;
 
 const SIZE: usize = 3 * 1024 * 1024 + 17;
 const HALF: u64 = SIZE as u64 / 2;
@@ -77,6 +79,8 @@ struct Scene {
     seen: Arc<AtomicUsize>,
     /// Requests to the registry before anything was ordered.
     before: usize,
+    /// That the order names.
+    logins: Vec<LoginId>,
 }
 
 impl Scene {
@@ -88,7 +92,7 @@ impl Scene {
         let count = seen.clone();
         let side = PeerSide {
             reader: PeerReader::new(identity.clone()),
-            seen: Arc::new(move |_| {
+            seen: Arc::new(move |_, _| {
                 count.fetch_add(1, Ordering::Relaxed);
             }),
             readers: Arc::new(|_| 0),
@@ -96,7 +100,8 @@ impl Scene {
         let earlier = EarlierLife { tasks: BTreeMap::new(), starts: Starts::default(), spooled: 0 };
         let node = bed_with(earlier, Some(side));
         let signer = TicketSigner::generate().unwrap();
-        let mut scene = Self { registry, pushed, layer, config: Data::new(), signer, identity, node, seen, before: 0 };
+        let (config, before, logins) = (Data::new(), 0, Vec::new());
+        let mut scene = Self { registry, pushed, layer, config, signer, identity, node, seen, before, logins };
         // Whatever is needed of the registry to serve the image is read before.
         let dir = tempfile::tempdir().unwrap();
         let spool = scene.spool(dir.path());
@@ -164,7 +169,8 @@ impl Scene {
         let pin = Pin::new(at(0), self.pushed.manifest.clone());
         let image = self.reference().to_string();
         let peers = sources.iter().map(|source| source.peer.clone()).collect();
-        let order = Order { image, ask: Ask::Fetch(Some(pin)), upstream, peers, ..order() };
+        let mut order = Order { image, ask: Ask::Fetch(Some(pin)), upstream, peers, ..order() };
+        order.terms.logins.clone_from(&self.logins);
         self.node.orders.insert(key(), order);
         let tickets = self.tickets();
         self.node.attempts.follow(&self.node.orders, &tickets);
@@ -210,28 +216,6 @@ async fn an_image_comes_from_another_node_and_nothing_is_fetched_from_the_regist
     assert_eq!((report.from, report.bad), (Some(Origin::Peer("a".into())), Vec::new()));
     assert_eq!(scene.requests(), []);
     assert_eq!(scene.seen.load(Ordering::Relaxed), 1, "whoever serves knows the documents");
-}
-
-/// Whoever may make jobs could name somebody else's private image by its digest.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_image_that_the_registry_refuses_does_not_come_from_another_node() {
-    let mut scene = Scene::new().await;
-    let a = scene.whole("a").await;
-    scene.registry.protect(Auth::Basic { login: "ada:lovelace".into() });
-    scene.tell(false, &[&a]);
-    let report = scene.until(Report::ended).await;
-    assert_eq!((report.phase, report.reason), (Phase::Failed, Some(Reason::Unauthorized)), "{report:?}");
-    assert_eq!((report.bytes.peers, scene.requests()), (0, Vec::new()));
-}
-
-/// Of several nodes behind one thin line only one may reach the registry.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_cannot_be_reached_refuses_nothing() {
-    let mut scene = Scene::new().await;
-    let a = scene.whole("a").await;
-    scene.registry.fault(On::Heads, usize::MAX, Fault::Status(503, None));
-    scene.tell(false, &[&a]);
-    scene.succeeds().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
