@@ -60,6 +60,13 @@ impl Chains {
     }
 }
 
+impl CopyLimit {
+    fn of(pull: &Pull, since: Timestamp) -> Self {
+        let (copies, hard) = pull.copies();
+        Self { copies, hard, since }
+    }
+}
+
 /// What a node wants that is to get an image.
 pub(super) struct Route<'a> {
     pub(super) at: usize,
@@ -208,6 +215,7 @@ impl World {
             reads: None,
             done: report.map(|report| report.bytes.done).unwrap_or_default(),
             may_seed: order.is_none_or(|order| !order.past.seed),
+            most_copies: order.map_or(usize::MAX, |order| CopyLimit::of(&order.terms.pull, order.asked).most()),
         };
         if let Some(order) = open {
             let brings = digest_under_way(order, report);
@@ -282,12 +290,11 @@ impl World {
 
     /// How a node gets an image.
     pub(super) fn way(&self, route: &Route<'_>, now: Timestamp) -> Way {
-        let (copies, hard) = route.pull.copies();
-        let alone = if copies > 0 { Way::Upstream { instead_of: None } } else { Way::NoSource };
+        let limit = CopyLimit::of(route.pull, route.since);
+        let alone = if limit.copies > 0 { Way::Upstream { instead_of: None } } else { Way::NoSource };
         let Some(slot) = self.slots.get(route.at) else { return alone };
         let relays = self.peer(route.at).is_some() && route.digest.is_some();
-        let Some(group) = slot.peer_group().filter(|_| relays || hard) else { return alone };
-        let limit = CopyLimit { copies, hard, since: route.since };
+        let Some(group) = slot.peer_group().filter(|_| relays || limit.hard) else { return alone };
         let way = |chain: &Chain| {
             let zone = chain.zone_or_none(slot.zone());
             let class = self.class(route.at, route.pull);

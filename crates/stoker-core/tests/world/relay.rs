@@ -9,6 +9,7 @@ use stoker_core::{Ask, Event, Origin, PeerFacts, PeerKey, PullSource, Reason, Re
 use crate::build::{id, job, names, node, pulling};
 use crate::scene::{NOTHING, Scene};
 
+mod promises;
 mod queues;
 
 const WEB: &str = "web@sha256:w";

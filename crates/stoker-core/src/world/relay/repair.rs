@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::Route;
-use super::chain::{Chain, Wanting, Way};
+use super::chain::{Chain, CopyLimit, Wanting, Way};
 use crate::model::{Ask, Key, NodeName, Order, PeerPast, Report};
 use crate::reason::Reason;
 use crate::world::World;
@@ -136,32 +136,32 @@ impl World {
         }
     }
 
-    /// No list has helped. A node whose jobs promise nothing goes upstream. Otherwise it takes the place of a seed, if it can reach none and nobody else
-    /// can: while others read from a seed, or have read all of it, the network is parted. They would have to wait instead of this node then, and what the
-    /// seed has fetched since would leave the registry again.
+    /// No list has helped. A node whose jobs promise nothing goes upstream; another one takes the place of a seed that is lost to it, or waits.
     fn give_up_peers(&mut self, past: PeerPast, repair: &mut Repair<'_>) -> bool {
-        let Some(order) = self.order_of(repair.at, repair.key) else { return false };
-        let (_, hard) = order.terms.pull.copies();
-        // Only a promise keeps one that was a seed before from being one again.
-        if hard && past.seed {
-            return false;
-        }
-        if !hard {
+        let Some(limit) = self.limit(repair.at, repair) else { return false };
+        if !limit.hard {
             self.promote(repair.at, repair);
             return true;
         }
-        let Some(chain) = self.own_chain(repair) else { return false };
-        let seeds = chain.working_seeds(repair.at);
-        let lost = seeds.iter().all(|seed| repair.bad.contains(seed)) && !chain.has_whole(repair.at, &[]);
-        let movable = |seed: &&usize| self.order_of(**seed, repair.key).is_some_and(|order| !self.is_fixed(order));
-        let unread = |seed: &&usize| !chain.is_read(**seed);
-        let Some(seed) = seeds.iter().filter(|_| lost).filter(unread).find(movable).copied() else { return false };
+        // Only a promise keeps one that was a seed before from being one again.
+        let Some(seed) = self.lost_seed(limit, repair).filter(|_| !past.seed) else { return false };
         self.promote(repair.at, repair);
         self.demote(seed, repair);
         true
     }
 
-    /// A seed that does not get on reads from others, if there is anybody to read from; or a reader of it goes upstream instead.
+    /// A seed whose place a node with a promise may take: it can reach none, and nobody else can. While others read from a seed, or have read all of it,
+    /// the network is parted. They would have to wait instead of this node then, and what the seed has fetched since would leave the registry again.
+    fn lost_seed(&self, limit: CopyLimit, repair: &Repair<'_>) -> Option<usize> {
+        let chain = self.own_chain(repair)?;
+        let seeds = chain.working_seeds(repair.at);
+        let lost = seeds.iter().all(|seed| repair.bad.contains(seed)) && !chain.has_whole(repair.at, &[]);
+        let movable = |seed: usize| self.order_of(seed, repair.key).is_some_and(|order| !self.is_fixed(order));
+        let yields = |seed: &usize| !chain.is_read(*seed) && chain.may_replace(repair.at, *seed, limit);
+        seeds.into_iter().filter(|_| lost).find(|seed| yields(seed) && movable(*seed))
+    }
+
+    /// A seed that does not get on reads from others, if there is anybody to read from; or a reader whose jobs allow that goes upstream instead.
     fn replace_seed(&mut self, repair: &mut Repair<'_>) -> bool {
         let Some(chain) = self.own_chain(repair) else { return false };
         let heirs = chain.heirs();
@@ -170,12 +170,21 @@ impl World {
         }
         let served = !chain.working_seeds(repair.at).is_empty() || chain.has_whole(repair.at, repair.bad);
         if !served {
-            let movable = |heir: &&usize| self.order_of(**heir, repair.key).is_some_and(|order| !self.is_fixed(order));
-            let Some(heir) = heirs.iter().find(movable).copied() else { return false };
+            let Some(heir) = heirs.into_iter().find(|heir| self.may_inherit(*heir, repair)) else { return false };
             self.promote(heir, repair);
         }
         self.demote(repair.at, repair);
         true
+    }
+
+    /// Whether this reader may go upstream instead of the seed that complains.
+    fn may_inherit(&self, heir: usize, repair: &Repair<'_>) -> bool {
+        let movable = self.order_of(heir, repair.key).is_some_and(|order| !self.is_fixed(order));
+        let allowed = || {
+            let limit = self.limit(heir, repair)?;
+            Some(self.own_chain(repair)?.may_follow(heir, repair.at, limit))
+        };
+        movable && allowed().unwrap_or(false)
     }
 
     /// Nobody reads from a node that is too slow any more: who did reads from its source, and it reads from somebody with nothing else to do.
@@ -235,22 +244,28 @@ impl World {
         Wanting { at, zone, class, relays: true, may_seed: false, bad }
     }
 
+    /// From when on copies count for an order under way.
+    fn since_of(&self, order: &HeldOrder, at: usize, now: Timestamp) -> Timestamp {
+        let jobs = order.jobs.iter().filter_map(|id| self.jobs.get(id));
+        jobs.map(|state| self.since(&state.job, at, now)).max().unwrap_or(order.asked)
+    }
+
+    /// How many nodes may go upstream, as far as the jobs of an order under way say.
+    fn limit(&self, at: usize, repair: &Repair<'_>) -> Option<CopyLimit> {
+        let order = self.order_of(at, repair.key)?;
+        Some(CopyLimit::of(&order.terms.pull, self.since_of(order, at, repair.now)))
+    }
+
     /// How a node whose order is under way gets the image.
     fn way_again(&self, at: usize, repair: &Repair<'_>) -> Way {
         let Some(order) = self.order_of(at, repair.key) else { return Way::NoSource };
         let bad = self.bad_of(at, repair.key);
-        let since = order
-            .jobs
-            .iter()
-            .filter_map(|id| self.jobs.get(id))
-            .map(|state| self.since(&state.job, at, repair.now))
-            .max();
         let route = Route {
             at,
             key: repair.key,
             digest: repair.digest,
             pull: &order.terms.pull,
-            since: since.unwrap_or(order.asked),
+            since: self.since_of(order, at, repair.now),
             past: order.past,
             bad: &bad,
         };
