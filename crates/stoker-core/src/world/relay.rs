@@ -7,6 +7,7 @@
 mod chain;
 mod handing;
 mod repair;
+mod revise;
 mod sequence;
 
 use std::borrow::Cow;
@@ -18,6 +19,7 @@ use jiff::Timestamp;
 pub(super) use chain::Way;
 use chain::{Chain, CopyLimit, Member, Part, Wanting};
 pub(super) use repair::{Complaint, complaint};
+pub(super) use revise::give_registry_back;
 pub(super) use sequence::sources_first;
 
 use super::demand::answered;

@@ -6,9 +6,10 @@ use stoker_core::model::{Job, PeerRef};
 use stoker_core::world::NodeState;
 use stoker_core::{Ask, Event, Origin, PeerFacts, PeerKey, PullSource, Reason, Report, Waiting};
 
-use crate::build::{id, job, names, node, pulling};
+use crate::build::{id, job, names, node, of_namespace, pulling};
 use crate::scene::{NOTHING, Scene};
 
+mod edits;
 mod promises;
 mod queues;
 

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::Route;
 use super::chain::{Chain, CopyLimit, Wanting, Way};
+use super::revise::lacks_list;
 use crate::model::{Ask, Key, NodeName, Order, PeerPast, Report};
 use crate::reason::Reason;
 use crate::world::World;
@@ -31,10 +32,14 @@ pub(in crate::world) enum Complaint {
 
 /// What an unfinished order has to complain of. A list that was replaced since then is an answer, until the agent says that it is no better.
 pub(in crate::world) fn complaint(order: &HeldOrder, report: Option<&Report>) -> Option<Complaint> {
-    let report = report.filter(|report| report.asked == order.asked && !report.ended())?;
-    if order.hold || !matches!(order.ask, Ask::Fetch(_)) {
+    let report = report.filter(|report| report.asked == order.asked);
+    if order.hold || !matches!(order.ask, Ask::Fetch(_)) || report.is_some_and(Report::ended) {
         return None;
     }
+    if lacks_list(order) {
+        return Some(Complaint::NoSource);
+    }
+    let report = report?;
     match report.reason? {
         Reason::NoSource | Reason::PeerLied if !order.upstream => {
             let tried = order.peers().all(|peer| report.bad.contains(&peer.node));
@@ -84,7 +89,7 @@ impl World {
         let complaining = slots.filter_map(|at| {
             let (complaint, order, report) = self.complaint_of(at, key)?;
             let works = complaint != Complaint::SeedFails || self.relay;
-            let done = Reverse(report.bytes.done);
+            let done = Reverse(report.map(|report| report.bytes.done).unwrap_or_default());
             let complaining = || Complaining {
                 complaint,
                 done,
@@ -96,11 +101,12 @@ impl World {
         complaining.collect()
     }
 
-    fn complaint_of(&self, at: usize, key: Key) -> Option<(Complaint, &HeldOrder, &Report)> {
+    /// What the node in this slot complains of, with its order and what it says of that.
+    fn complaint_of(&self, at: usize, key: Key) -> Option<(Complaint, &HeldOrder, Option<&Report>)> {
         let slot = self.slots.get(at)?;
         let order = slot.orders.get(&key)?;
-        let report = slot.report_to(Some(order), key)?;
-        Some((complaint(order, Some(report))?, order, report))
+        let report = slot.report_to(Some(order), key).filter(|report| report.asked == order.asked);
+        Some((complaint(order, report)?, order, report))
     }
 
     fn answer(&mut self, complaint: Complaint, at: usize, key: Key, now: Timestamp, changes: &mut Changes) -> bool {
@@ -108,8 +114,8 @@ impl World {
         let Some((_, order, report)) = self.complaint_of(at, key).filter(|(still, ..)| *still == complaint) else {
             return false;
         };
-        let bad: Vec<usize> = report.bad.iter().filter_map(|name| self.by_name.get(name).copied()).collect();
-        let digest = super::digest_under_way(order, Some(report)).map(str::to_owned);
+        let digest = super::digest_under_way(order, report).map(str::to_owned);
+        let bad = self.bad_of(at, key);
         self.prepare_chains(key, digest.as_deref(), now);
         let repair = &mut Repair { at, key, digest: digest.as_deref(), bad: &bad, now, changes };
         match complaint {

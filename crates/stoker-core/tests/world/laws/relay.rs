@@ -167,6 +167,16 @@ proptest! {
         });
     }
 
+    /// Whatever a plan does, an order that its jobs allow no copy never goes upstream.
+    #[test]
+    fn an_order_without_a_copy_never_goes_upstream(history in history()) {
+        each_plan(&history, |_, after, _| {
+            for one in fetching(after) {
+                assert!(!one.order.upstream || one.order.terms.pull.copies().0 > 0, "{}: {:?}", one.node, one.order);
+            }
+        });
+    }
+
     /// A promise is kept whatever fails. The seed of another job that promises less does not count while it is away or fails.
     #[test]
     fn a_promised_number_of_copies_is_never_exceeded(history in history()) {
