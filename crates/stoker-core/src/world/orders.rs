@@ -179,7 +179,7 @@ impl World {
                     let amended = self.amended(order, at, image, &serves, &kept, awake, now);
                     let amended = amended.map(|amended| self.fitting(at, order, amended, &mut grown));
                     let amended = amended.filter(|amended| amended.terms != order.terms);
-                    self.revised(order, amended).map(Some)
+                    self.revised(order, amended, now).map(Some)
                 }
                 // Nobody knows whether such a job has ended: what it was given stays.
                 true if !kept.is_empty() => continue,

@@ -12,13 +12,14 @@ mod sequence;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use jiff::Timestamp;
 
 pub(super) use chain::Way;
 use chain::{Chain, CopyLimit, Member, Part, Wanting};
+use repair::complaint_now;
 pub(super) use repair::{Complaint, complaint};
+use revise::bad_nodes;
 pub(super) use revise::give_registry_back;
 pub(super) use sequence::sources_first;
 
@@ -84,7 +85,7 @@ pub(super) struct Route<'a> {
 
 impl NodeSlot {
     /// What is known of the peer, if its agent can read from others and serve them.
-    fn peer(&self) -> Option<&PeerFacts> {
+    pub(super) fn peer(&self) -> Option<&PeerFacts> {
         self.peer.as_deref().filter(|_| self.features.contains(PEERS))
     }
 
@@ -225,14 +226,14 @@ impl World {
             if digest.is_some() && brings.is_some() && brings != digest {
                 return None;
             }
-            let complaint = complaint(order, report);
+            let complaint = complaint_now(order, report, now);
             member.serves &= brings == digest && !order.past.out && complaint != Some(Complaint::NoSource);
             if order.upstream {
                 let failed = !alive || complaint == Some(Complaint::SeedFails);
                 member.part = Part::Seed { failed, fixed: failed && self.is_fixed(order) };
                 member.serves &= !failed;
             } else {
-                member.reads = self.reads(order, report);
+                member.reads = self.reads(order, report, now);
             }
             return Some(member);
         }
@@ -251,9 +252,9 @@ impl World {
     }
 
     /// The slot that an order reads from: the one that its agent names, if it is a listed one; else the first that may serve it.
-    fn reads(&self, order: &HeldOrder, report: Option<&Report>) -> Option<usize> {
+    fn reads(&self, order: &HeldOrder, report: Option<&Report>, now: Timestamp) -> Option<usize> {
+        let bad = bad_nodes(order, report, now);
         let report = report.filter(|report| report.asked == order.asked);
-        let bad = report.map(|report| report.bad.as_slice()).unwrap_or_default();
         let source =
             report.filter(|report| report.reason != Some(Reason::NoSource)).and_then(|report| report.from.as_ref());
         let mut listed = order.peers().map(|peer| &peer.node).filter(|node| !bad.contains(node));
@@ -340,9 +341,9 @@ impl World {
     fn tell_peers(&self, order: &mut Order, (at, key): (usize, Key), list: &[usize]) {
         let zone = self.slots.get(at).map(NodeSlot::zone);
         let refs = list.iter().filter_map(|at| self.slots.get(*at)).filter_map(|slot| {
-            let PeerFacts { address, port, key, .. } = slot.peer()?;
-            let address = SocketAddr::new(*address, *port);
-            Some(PeerRef { node: slot.name.clone(), address, key: key.clone(), far: Some(slot.zone()) != zone })
+            let facts = slot.peer()?;
+            let (node, far) = (slot.name.clone(), Some(slot.zone()) != zone);
+            Some(PeerRef { node, address: facts.socket(), key: facts.key.clone(), far })
         });
         order.peers = refs.collect();
         order.upstream = false;

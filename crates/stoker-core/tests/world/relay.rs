@@ -10,6 +10,7 @@ use crate::build::{id, job, names, node, of_namespace, pulling};
 use crate::scene::{NOTHING, Scene};
 
 mod edits;
+mod moves;
 mod promises;
 mod queues;
 

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::Route;
 use super::chain::{Chain, CopyLimit, Wanting, Way};
-use super::revise::lacks_list;
+use super::revise::{bad_nodes, lacks_list, tries_until};
 use crate::model::{Ask, Key, NodeName, Order, PeerPast, Report};
 use crate::reason::Reason;
 use crate::world::World;
@@ -51,6 +51,13 @@ pub(in crate::world) fn complaint(order: &HeldOrder, report: Option<&Report>) ->
     }
 }
 
+/// The same, as far as it counts yet.
+pub(super) fn complaint_now(order: &HeldOrder, report: Option<&Report>, now: Timestamp) -> Option<Complaint> {
+    let complaint = complaint(order, report)?;
+    let early = complaint == Complaint::NoSource && !lacks_list(order) && tries_until(order, now).is_some();
+    (!early).then_some(complaint)
+}
+
 /// Somebody who complains.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Complaining {
@@ -69,25 +76,34 @@ impl World {
         let keys: BTreeSet<Key> = self.complaining.iter().chain(failing).copied().collect();
         let mut repaired = false;
         for key in keys {
-            for Complaining { complaint, at, .. } in self.complaints(key) {
+            for Complaining { complaint, at, .. } in self.complaints(key, now) {
                 repaired |= self.answer(complaint, at, key, now, changes);
             }
         }
         repaired
     }
 
-    /// When a node stops to serve an image that others complain about: then one of those may go upstream.
+    /// When a node stops to serve an image that others complain about, so that one of those may go upstream; or when a complaint begins to count.
     pub(in crate::world) fn repairs_lapse(&self, now: Timestamp) -> Option<Timestamp> {
-        let keys = self.complaining.iter().filter(|key| !self.complaints(**key).is_empty());
+        let keys = self.complaining.iter().filter(|key| !self.complaints(**key, now).is_empty());
         let chains = keys.filter_map(|key| self.chains.by_key.get(key)).flatten();
-        chains.flat_map(|chains| chains.groups.values()).filter_map(Chain::lapse).filter(|lapse| *lapse > now).min()
+        let lapses = chains.flat_map(|chains| chains.groups.values()).filter_map(Chain::lapse);
+        let tries = self.complaining.iter().filter_map(|key| self.tries_until(*key, now));
+        lapses.filter(|lapse| *lapse > now).chain(tries).min()
+    }
+
+    /// When the first complaint about this image begins to count that does not count yet.
+    fn tries_until(&self, key: Key, now: Timestamp) -> Option<Timestamp> {
+        let slots = self.demand.get(&key).into_iter().flat_map(|demand| demand.complaining());
+        let early = slots.filter(|at| self.complaint_of(*at, key, now).is_none());
+        early.filter_map(|at| tries_until(self.order_of(at, key)?, now)).min()
     }
 
     /// Who complains about an image.
-    fn complaints(&self, key: Key) -> BTreeSet<Complaining> {
+    fn complaints(&self, key: Key, now: Timestamp) -> BTreeSet<Complaining> {
         let slots = self.demand.get(&key).into_iter().flat_map(|demand| demand.complaining());
         let complaining = slots.filter_map(|at| {
-            let (complaint, order, report) = self.complaint_of(at, key)?;
+            let (complaint, order, report) = self.complaint_of(at, key, now)?;
             let works = complaint != Complaint::SeedFails || self.relay;
             let done = Reverse(report.map(|report| report.bytes.done).unwrap_or_default());
             let complaining = || Complaining {
@@ -102,20 +118,20 @@ impl World {
     }
 
     /// What the node in this slot complains of, with its order and what it says of that.
-    fn complaint_of(&self, at: usize, key: Key) -> Option<(Complaint, &HeldOrder, Option<&Report>)> {
+    fn complaint_of(&self, at: usize, key: Key, now: Timestamp) -> Option<(Complaint, &HeldOrder, Option<&Report>)> {
         let slot = self.slots.get(at)?;
         let order = slot.orders.get(&key)?;
         let report = slot.report_to(Some(order), key).filter(|report| report.asked == order.asked);
-        Some((complaint(order, report)?, order, report))
+        Some((complaint_now(order, report, now)?, order, report))
     }
 
     fn answer(&mut self, complaint: Complaint, at: usize, key: Key, now: Timestamp, changes: &mut Changes) -> bool {
         // Somebody else's complaint may have been the same.
-        let Some((_, order, report)) = self.complaint_of(at, key).filter(|(still, ..)| *still == complaint) else {
+        let Some((_, order, report)) = self.complaint_of(at, key, now).filter(|(still, ..)| *still == complaint) else {
             return false;
         };
         let digest = super::digest_under_way(order, report).map(str::to_owned);
-        let bad = self.bad_of(at, key);
+        let bad = self.bad_of(at, key, now);
         self.prepare_chains(key, digest.as_deref(), now);
         let repair = &mut Repair { at, key, digest: digest.as_deref(), bad: &bad, now, changes };
         match complaint {
@@ -204,7 +220,7 @@ impl World {
             if order.past.lists >= MOST_LISTS || self.is_fixed(order) {
                 continue;
             }
-            let bad = self.bad_of(reader, repair.key);
+            let bad = self.bad_of(reader, repair.key, repair.now);
             let list = self.own_chain(repair).and_then(|chain| {
                 let serves = |at: &usize| chain.member(*at).is_some_and(|member| member.serves);
                 let source = source.filter(|at| !bad.contains(at) && serves(at) && !chain.is_below(*at, reader))?;
@@ -233,11 +249,10 @@ impl World {
     }
 
     /// The slots of the nodes that could not serve this one.
-    fn bad_of(&self, at: usize, key: Key) -> Vec<usize> {
+    fn bad_of(&self, at: usize, key: Key, now: Timestamp) -> Vec<usize> {
         let report = self.slots.get(at).and_then(|slot| slot.report(key));
-        let asked = self.order_of(at, key).map(|order| order.asked);
-        let bad = report.filter(|report| Some(report.asked) == asked).into_iter().flat_map(|report| &report.bad);
-        bad.filter_map(|name| self.by_name.get(name).copied()).collect()
+        let bad = self.order_of(at, key).map(|order| bad_nodes(order, report, now)).unwrap_or_default();
+        bad.iter().filter_map(|name| self.by_name.get(name).copied()).collect()
     }
 
     fn own_chain(&self, repair: &Repair<'_>) -> Option<&Chain> {
@@ -265,7 +280,7 @@ impl World {
     /// How a node whose order is under way gets the image.
     fn way_again(&self, at: usize, repair: &Repair<'_>) -> Way {
         let Some(order) = self.order_of(at, repair.key) else { return Way::NoSource };
-        let bad = self.bad_of(at, repair.key);
+        let bad = self.bad_of(at, repair.key, repair.now);
         let route = Route {
             at,
             key: repair.key,
