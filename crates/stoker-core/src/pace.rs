@@ -44,6 +44,10 @@ pub const SLOW_ANSWER: Duration = Duration::from_secs(30);
 /// An agent whose runtime does not keep blobs serves them for this long after it has the image.
 pub const LINGER: Duration = Duration::from_secs(5 * 60);
 
+/// A node is not believed for this long that it cannot read an image, after the address of a node that it reads from has changed: it may still speak of the
+/// old address.
+pub const NEW_ADDRESS: Duration = Duration::from_secs(30);
+
 /// A start that is further ahead than this is not that of a controller whose clock went before: somebody else wrote it, and it does not count.
 pub const FAR_AHEAD: Duration = Duration::from_secs(24 * 3600);
 

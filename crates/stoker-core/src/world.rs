@@ -237,6 +237,8 @@ pub struct World {
     chains: Chains,
     /// The peers that orders name.
     peer_refs: PeerRefs,
+    /// Slots of nodes that serve at another address, or with another key, since the last plan.
+    moved: BTreeSet<usize>,
     /// Whether the word of one node is enough for all.
     one_witness: bool,
     /// The nodes that the next plan tells of, where that is asked for.
@@ -550,12 +552,17 @@ impl World {
             *slot = NodeSlot::default();
             self.vacant.push(at);
             self.dirty_slots.remove(&at);
+            self.moved.remove(&at);
         }
     }
 
     fn change_node(&mut self, at: usize, change: impl FnOnce(&mut NodeSlot)) {
         if let Some(slot) = self.slots.get_mut(at) {
+            let before = slot.peer().map(|facts| (facts.socket(), facts.key.clone()));
             change(slot);
+            if slot.peer().is_some_and(|facts| before != Some((facts.socket(), facts.key.clone()))) {
+                self.moved.insert(at);
+            }
             self.touch_node(at);
         }
     }

@@ -291,7 +291,7 @@ pub fn node_preheat(
 
 fn wire_order(order: &Order, ticket: Option<&String>) -> Value {
     let Order { image, jobs, asked, ask, hold, terms, needs: _, upstream, peers, expect, past } = order;
-    let PeerPast { lists, seed, out } = *past;
+    let PeerPast { lists, seed, out, moved } = *past;
     let Terms { pull, logins, progress } = terms;
     json!(WireOrder {
         image: image.clone(),
@@ -321,7 +321,7 @@ fn wire_order(order: &Order, ticket: Option<&String>) -> Value {
         peers: peers.iter().map(wire_peer).collect(),
         ticket: ticket.cloned(),
         expect: expect.map(|bytes| bytes.min(i64::MAX.unsigned_abs())),
-        past: (*past != PeerPast::default()).then_some(WirePast { lists, seed, out }),
+        past: (*past != PeerPast::default()).then_some(WirePast { lists, seed, out, moved }),
         source: (pull.source == model::PullSource::PeersOnly).then_some(SourceSpec::PeersOnly),
         upstream_copies: pull.upstream_copies,
     })
@@ -410,14 +410,19 @@ mod tests {
     use super::*;
     use stoker_core::{Event, Node, World};
 
-    /// The status that is written for a Preheat of one image on so many nodes, of which one word was taken.
-    fn warned(nodes: usize, secrets: Value, alone: bool) -> Vec<String> {
-        let mut object: DynamicObject = serde_json::from_value(json!({
+    /// A Preheat of one image.
+    fn object(secrets: Value) -> DynamicObject {
+        let object = json!({
             "apiVersion": "stoker.dev/v1alpha1", "kind": "Preheat",
             "metadata": { "name": "web", "namespace": "shop", "uid": "u", "generation": 1 },
             "spec": { "images": [{ "image": "r.example/web:1", "pullSecrets": secrets }] },
-        }))
-        .unwrap();
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// The status that is written for it on so many nodes, of which one word was taken.
+    fn warned(nodes: usize, secrets: Value, alone: bool) -> Vec<String> {
+        let mut object = object(secrets);
         let mut world = World::new();
         world.apply(Event::Job(Box::new(super::super::to_core::job(&object).unwrap())));
         for n in 0..nodes {
@@ -446,6 +451,24 @@ mod tests {
             .map(|(key, value)| (key.to_string(), value.to_string()))
             .into();
         assert_eq!(super::super::to_core::pairs(&pairs(&map)), map);
+    }
+
+    /// The same of what the plan remembers of an order's sources.
+    #[test]
+    fn the_past_of_an_order_is_read_as_it_was_written() {
+        let time = |millis| Timestamp::from_millisecond(millis).unwrap();
+        let pull = super::super::to_core::job(&object(json!([]))).unwrap().pull;
+        let terms = Terms { pull, logins: Vec::new(), progress: std::time::Duration::from_secs(1) };
+        let order = Order::new("r.example/web:1", Default::default(), time(1_800_000_000_000), Ask::Fetch(None), terms);
+        for past in [
+            PeerPast::default(),
+            PeerPast { moved: Some(time(1_800_000_000_123)), ..PeerPast::default() },
+            PeerPast { lists: 2, seed: true, out: true, moved: None },
+        ] {
+            let order = Order { past, ..order.clone() };
+            let wire = serde_json::from_value(wire_order(&order, None)).unwrap();
+            assert_eq!(super::super::to_core::order(wire), Ok(order));
+        }
     }
 
     #[test]

@@ -198,6 +198,10 @@ pub struct WirePast {
     /// It is much slower than its source: nobody reads from it.
     #[serde(default)]
     pub out: bool,
+    /// When it was told a new address or key of a node that it reads from.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub moved: Option<Timestamp>,
 }
 
 /// What an order asks of a node.

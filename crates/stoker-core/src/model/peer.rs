@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::{Node, NodeName};
 
 /// The feature of an agent that an order with peers needs, and one that may not go upstream.
@@ -93,6 +95,13 @@ pub struct PeerFacts {
     pub sent: Option<u64>,
 }
 
+impl PeerFacts {
+    /// Where its agent serves.
+    pub fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+}
+
 /// A node that an order may read from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerRef {
@@ -104,6 +113,13 @@ pub struct PeerRef {
     pub key: PeerKey,
     /// Whether it is in another zone.
     pub far: bool,
+}
+
+impl PeerRef {
+    /// Whether the node still serves there, with that key.
+    pub fn is_where(&self, facts: &PeerFacts) -> bool {
+        self.address == facts.socket() && self.key == facts.key
+    }
 }
 
 /// Where the bytes of a pull come from.
@@ -124,6 +140,8 @@ pub struct PeerPast {
     pub seed: bool,
     /// It is much slower than its source: nobody reads from it.
     pub out: bool,
+    /// When it was told a new address or key of a node that it reads from. Complaints soon after that do not count: [`crate::pace::NEW_ADDRESS`].
+    pub moved: Option<Timestamp>,
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::room::weight;
-use crate::model::{Ask, JobId, MOST_PEERS, NodeName, Order, PeerRef, Pin};
+use crate::model::{Ask, JobId, MOST_PEERS, NodeName, Order, PeerFacts, PeerRef, Pin};
 
 /// How many kinds of orders of one image are looked through for those that nobody has any more.
 const MANY: usize = 16;
@@ -162,6 +162,12 @@ impl PeerRefs {
         let shared = Arc::new(peer);
         known.push(shared.clone());
         shared
+    }
+
+    /// Whether an order names this node with another address or key.
+    pub(super) fn has_other(&self, node: &str, facts: &PeerFacts) -> bool {
+        let known = self.0.get(node).into_iter().flatten();
+        known.filter(|there| Arc::strong_count(there) > 1).any(|there| !there.is_where(facts))
     }
 
     /// A node is gone: what no order names is forgotten.

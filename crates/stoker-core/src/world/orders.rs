@@ -7,6 +7,7 @@ use jiff::Timestamp;
 
 use super::demand::{answered, silent_from};
 use super::held::HeldOrder;
+use super::relay::give_registry_back;
 use super::told::says_the_same;
 use super::{NodeSlot, World};
 use crate::model::{Ask, Job, JobId, Key, LoginId, Order, Origin, Phase, Pin, Pull, Report, Terms, after};
@@ -177,7 +178,8 @@ impl World {
                     let awake = now < silent_from(order, report, slot, now);
                     let amended = self.amended(order, at, image, &serves, &kept, awake, now);
                     let amended = amended.map(|amended| self.fitting(at, order, amended, &mut grown));
-                    amended.filter(|amended| amended.terms != order.terms).map(Some)
+                    let amended = amended.filter(|amended| amended.terms != order.terms);
+                    self.revised(order, amended, now).map(Some)
                 }
                 // Nobody knows whether such a job has ended: what it was given stays.
                 true if !kept.is_empty() => continue,
@@ -342,10 +344,20 @@ impl World {
         at_work.then_some(order)
     }
 
-    /// Whether the job would join an order that is under way.
+    /// Whether the job would join an order that is under way, and leave it its source.
     pub(super) fn may_join(&self, job: &Job, at: usize, key: Key, now: Timestamp) -> bool {
         let since = self.since(job, at, now);
-        self.running(at, key, now).is_some_and(|order| joins(job, order, since))
+        let running = self.running(at, key, now).filter(|order| joins(job, order, since));
+        running.is_some_and(|order| !order.upstream || self.leaves_registry(job, order, at, key))
+    }
+
+    /// Whether an order that this job joins may still go upstream. In one namespace the strictest terms hold: the job would stop a seed of others, and
+    /// nobody would have the image that it waits for.
+    fn leaves_registry(&self, job: &Job, order: &HeldOrder, at: usize, key: Key) -> bool {
+        let served = self.named_in(order, at, key).filter(|other| self.may_be_served(other));
+        let jobs: Vec<&Job> = served.chain([job]).collect();
+        let pull = self.pull(&jobs, &self.kept_names(at, key, order), Some(order));
+        pull.is_some_and(|pull| pull.copies().0 > 0)
     }
 
     /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was
@@ -398,6 +410,7 @@ impl World {
         match joined.map(HeldOrder::order) {
             Some(Order { upstream, peers, expect, past, .. }) => {
                 (order.upstream, order.peers, order.expect, order.past) = (upstream, peers, expect, past);
+                give_registry_back(&mut order);
             }
             None => {
                 let since = self.since(job, at, now);

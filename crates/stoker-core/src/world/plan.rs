@@ -93,6 +93,7 @@ impl World {
         self.forget_far_orders(now);
         self.start_jobs(now);
         self.choose_logins();
+        self.touch_readers_of_moved();
         // What is taken back first is free for others in the same plan.
         while let Some(at) = self.dirty_slots.pop_first() {
             self.tidy(at, now, &mut changes);

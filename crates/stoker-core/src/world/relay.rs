@@ -7,17 +7,20 @@
 mod chain;
 mod handing;
 mod repair;
+mod revise;
 mod sequence;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use jiff::Timestamp;
 
 pub(super) use chain::Way;
 use chain::{Chain, CopyLimit, Member, Part, Wanting};
+use repair::complaint_now;
 pub(super) use repair::{Complaint, complaint};
+use revise::bad_nodes;
+pub(super) use revise::give_registry_back;
 pub(super) use sequence::sources_first;
 
 use super::demand::answered;
@@ -60,6 +63,13 @@ impl Chains {
     }
 }
 
+impl CopyLimit {
+    fn of(pull: &Pull, since: Timestamp) -> Self {
+        let (copies, hard) = pull.copies();
+        Self { copies, hard, since }
+    }
+}
+
 /// What a node wants that is to get an image.
 pub(super) struct Route<'a> {
     pub(super) at: usize,
@@ -75,7 +85,7 @@ pub(super) struct Route<'a> {
 
 impl NodeSlot {
     /// What is known of the peer, if its agent can read from others and serve them.
-    fn peer(&self) -> Option<&PeerFacts> {
+    pub(super) fn peer(&self) -> Option<&PeerFacts> {
         self.peer.as_deref().filter(|_| self.features.contains(PEERS))
     }
 
@@ -208,6 +218,7 @@ impl World {
             reads: None,
             done: report.map(|report| report.bytes.done).unwrap_or_default(),
             may_seed: order.is_none_or(|order| !order.past.seed),
+            most_copies: order.map_or(usize::MAX, |order| CopyLimit::of(&order.terms.pull, order.asked).most()),
         };
         if let Some(order) = open {
             let brings = digest_under_way(order, report);
@@ -215,14 +226,14 @@ impl World {
             if digest.is_some() && brings.is_some() && brings != digest {
                 return None;
             }
-            let complaint = complaint(order, report);
+            let complaint = complaint_now(order, report, now);
             member.serves &= brings == digest && !order.past.out && complaint != Some(Complaint::NoSource);
             if order.upstream {
                 let failed = !alive || complaint == Some(Complaint::SeedFails);
                 member.part = Part::Seed { failed, fixed: failed && self.is_fixed(order) };
                 member.serves &= !failed;
             } else {
-                member.reads = self.reads(order, report);
+                member.reads = self.reads(order, report, now);
             }
             return Some(member);
         }
@@ -241,9 +252,9 @@ impl World {
     }
 
     /// The slot that an order reads from: the one that its agent names, if it is a listed one; else the first that may serve it.
-    fn reads(&self, order: &HeldOrder, report: Option<&Report>) -> Option<usize> {
+    fn reads(&self, order: &HeldOrder, report: Option<&Report>, now: Timestamp) -> Option<usize> {
+        let bad = bad_nodes(order, report, now);
         let report = report.filter(|report| report.asked == order.asked);
-        let bad = report.map(|report| report.bad.as_slice()).unwrap_or_default();
         let source =
             report.filter(|report| report.reason != Some(Reason::NoSource)).and_then(|report| report.from.as_ref());
         let mut listed = order.peers().map(|peer| &peer.node).filter(|node| !bad.contains(node));
@@ -282,12 +293,11 @@ impl World {
 
     /// How a node gets an image.
     pub(super) fn way(&self, route: &Route<'_>, now: Timestamp) -> Way {
-        let (copies, hard) = route.pull.copies();
-        let alone = if copies > 0 { Way::Upstream { instead_of: None } } else { Way::NoSource };
+        let limit = CopyLimit::of(route.pull, route.since);
+        let alone = if limit.copies > 0 { Way::Upstream { instead_of: None } } else { Way::NoSource };
         let Some(slot) = self.slots.get(route.at) else { return alone };
         let relays = self.peer(route.at).is_some() && route.digest.is_some();
-        let Some(group) = slot.peer_group().filter(|_| relays || hard) else { return alone };
-        let limit = CopyLimit { copies, hard, since: route.since };
+        let Some(group) = slot.peer_group().filter(|_| relays || limit.hard) else { return alone };
         let way = |chain: &Chain| {
             let zone = chain.zone_or_none(slot.zone());
             let class = self.class(route.at, route.pull);
@@ -331,9 +341,9 @@ impl World {
     fn tell_peers(&self, order: &mut Order, (at, key): (usize, Key), list: &[usize]) {
         let zone = self.slots.get(at).map(NodeSlot::zone);
         let refs = list.iter().filter_map(|at| self.slots.get(*at)).filter_map(|slot| {
-            let PeerFacts { address, port, key, .. } = slot.peer()?;
-            let address = SocketAddr::new(*address, *port);
-            Some(PeerRef { node: slot.name.clone(), address, key: key.clone(), far: Some(slot.zone()) != zone })
+            let facts = slot.peer()?;
+            let (node, far) = (slot.name.clone(), Some(slot.zone()) != zone);
+            Some(PeerRef { node, address: facts.socket(), key: facts.key.clone(), far })
         });
         order.peers = refs.collect();
         order.upstream = false;

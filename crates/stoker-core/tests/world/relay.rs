@@ -6,9 +6,12 @@ use stoker_core::model::{Job, PeerRef};
 use stoker_core::world::NodeState;
 use stoker_core::{Ask, Event, Origin, PeerFacts, PeerKey, PullSource, Reason, Report, Waiting};
 
-use crate::build::{id, job, names, node, pulling};
+use crate::build::{id, job, names, node, of_namespace, pulling};
 use crate::scene::{NOTHING, Scene};
 
+mod edits;
+mod moves;
+mod promises;
 mod queues;
 
 const WEB: &str = "web@sha256:w";

@@ -62,6 +62,8 @@ pub(in crate::world) struct Member {
     pub(in crate::world) done: u64,
     /// Whether it may become a seed.
     pub(in crate::world) may_seed: bool,
+    /// How many copies its jobs allow at most: [`CopyLimit::most`].
+    pub(in crate::world) most_copies: usize,
 }
 
 impl Member {
@@ -73,6 +75,16 @@ impl Member {
     fn is_working_seed(&self) -> bool {
         matches!(self.part, Part::Seed { failed, fixed } if !failed || fixed)
     }
+
+    /// Whether a node with this limit may take the place of this seed. A stricter promise takes nothing from a job that promises less.
+    fn yields_to(&self, limit: CopyLimit) -> bool {
+        self.most_copies <= limit.most()
+    }
+
+    /// Whether this seed uses up a place of a node with this limit: it gets on, or might again.
+    fn counts_for(&self, limit: CopyLimit) -> bool {
+        self.is_working_seed() || self.yields_to(limit)
+    }
 }
 
 /// How many nodes of the group may go upstream for the image.
@@ -83,6 +95,13 @@ pub(in crate::world) struct CopyLimit {
     pub(in crate::world) hard: bool,
     /// Copies that were asked for before this time do not count.
     pub(in crate::world) since: Timestamp,
+}
+
+impl CopyLimit {
+    /// How many copies are allowed at most. The greatest number where nothing is promised.
+    pub(in crate::world) fn most(self) -> usize {
+        if self.hard { self.copies } else { usize::MAX }
+    }
 }
 
 /// A node that wants the image.
@@ -383,15 +402,33 @@ impl Chain {
     /// Whether one more node may go upstream, and the failed seed that it takes the place of.
     fn room_for_seed(&self, besides: usize, limit: CopyLimit) -> Option<Option<usize>> {
         let seeds = self.seeds.iter().filter(|at| **at != besides).filter_map(|at| self.members.get(at));
-        let seeds: Vec<&Member> = seeds.filter(|seed| seed.relays || limit.hard).collect();
-        let counts = |(at, asked): &(&usize, &Timestamp)| **at != besides && **asked >= limit.since;
-        let made = if limit.hard { self.made.iter().filter(counts).count() } else { 0 };
-        let working = seeds.iter().filter(|seed| seed.is_working_seed()).count();
-        if working + made >= limit.copies {
+        let seeds = seeds.filter(|seed| (seed.relays || limit.hard) && seed.counts_for(limit));
+        let (working, failed): (Vec<&Member>, Vec<&Member>) = seeds.partition(|seed| seed.is_working_seed());
+        let taken = working.len() + self.made(besides, limit);
+        if taken >= limit.copies {
             return None;
         }
-        let failed = seeds.iter().filter(|seed| !seed.is_working_seed()).min_by(|a, b| a.name.cmp(&b.name));
-        Some(failed.filter(|_| seeds.len() + made >= limit.copies).map(|seed| seed.at))
+        let first = failed.iter().min_by(|a, b| a.name.cmp(&b.name));
+        Some(first.filter(|_| taken + failed.len() >= limit.copies).map(|seed| seed.at))
+    }
+
+    /// How many copies were made that count for a promise, besides that of this node.
+    fn made(&self, besides: usize, limit: CopyLimit) -> usize {
+        let counts = |(at, asked): &(&usize, &Timestamp)| **at != besides && **asked >= limit.since;
+        if limit.hard { self.made.iter().filter(counts).count() } else { 0 }
+    }
+
+    /// Whether the limit of this node allows that it goes upstream as soon as that seed does so no more.
+    pub(in crate::world) fn may_follow(&self, at: usize, seed: usize, limit: CopyLimit) -> bool {
+        let others = self.seeds.iter().filter(|other| ![at, seed].contains(other));
+        let others = others.filter_map(|other| self.members.get(other)).filter(|other| other.counts_for(limit));
+        !limit.hard || others.count() + self.made(at, limit) < limit.copies
+    }
+
+    /// The same where the seed gets on, and is told to read from others instead.
+    pub(in crate::world) fn may_replace(&self, at: usize, seed: usize, limit: CopyLimit) -> bool {
+        let yields = self.members.get(&seed).is_some_and(|seed| seed.yields_to(limit));
+        yields && self.may_follow(at, seed, limit)
     }
 
     /// The best node to read from: one of the same zone where there is any, so that the image comes into a zone once; and one that is not slower, where

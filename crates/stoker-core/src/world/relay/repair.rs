@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::Route;
-use super::chain::{Chain, Wanting, Way};
+use super::chain::{Chain, CopyLimit, Wanting, Way};
+use super::revise::{bad_nodes, lacks_list, tries_until};
 use crate::model::{Ask, Key, NodeName, Order, PeerPast, Report};
 use crate::reason::Reason;
 use crate::world::World;
@@ -31,10 +32,14 @@ pub(in crate::world) enum Complaint {
 
 /// What an unfinished order has to complain of. A list that was replaced since then is an answer, until the agent says that it is no better.
 pub(in crate::world) fn complaint(order: &HeldOrder, report: Option<&Report>) -> Option<Complaint> {
-    let report = report.filter(|report| report.asked == order.asked && !report.ended())?;
-    if order.hold || !matches!(order.ask, Ask::Fetch(_)) {
+    let report = report.filter(|report| report.asked == order.asked);
+    if order.hold || !matches!(order.ask, Ask::Fetch(_)) || report.is_some_and(Report::ended) {
         return None;
     }
+    if lacks_list(order) {
+        return Some(Complaint::NoSource);
+    }
+    let report = report?;
     match report.reason? {
         Reason::NoSource | Reason::PeerLied if !order.upstream => {
             let tried = order.peers().all(|peer| report.bad.contains(&peer.node));
@@ -44,6 +49,13 @@ pub(in crate::world) fn complaint(order: &HeldOrder, report: Option<&Report>) ->
         Reason::NoSource | Reason::PeerLied | Reason::Lagging | Reason::Removed => None,
         _ => order.upstream.then_some(Complaint::SeedFails),
     }
+}
+
+/// The same, as far as it counts yet.
+pub(super) fn complaint_now(order: &HeldOrder, report: Option<&Report>, now: Timestamp) -> Option<Complaint> {
+    let complaint = complaint(order, report)?;
+    let early = complaint == Complaint::NoSource && !lacks_list(order) && tries_until(order, now).is_some();
+    (!early).then_some(complaint)
 }
 
 /// Somebody who complains.
@@ -64,27 +76,36 @@ impl World {
         let keys: BTreeSet<Key> = self.complaining.iter().chain(failing).copied().collect();
         let mut repaired = false;
         for key in keys {
-            for Complaining { complaint, at, .. } in self.complaints(key) {
+            for Complaining { complaint, at, .. } in self.complaints(key, now) {
                 repaired |= self.answer(complaint, at, key, now, changes);
             }
         }
         repaired
     }
 
-    /// When a node stops to serve an image that others complain about: then one of those may go upstream.
+    /// When a node stops to serve an image that others complain about, so that one of those may go upstream; or when a complaint begins to count.
     pub(in crate::world) fn repairs_lapse(&self, now: Timestamp) -> Option<Timestamp> {
-        let keys = self.complaining.iter().filter(|key| !self.complaints(**key).is_empty());
+        let keys = self.complaining.iter().filter(|key| !self.complaints(**key, now).is_empty());
         let chains = keys.filter_map(|key| self.chains.by_key.get(key)).flatten();
-        chains.flat_map(|chains| chains.groups.values()).filter_map(Chain::lapse).filter(|lapse| *lapse > now).min()
+        let lapses = chains.flat_map(|chains| chains.groups.values()).filter_map(Chain::lapse);
+        let tries = self.complaining.iter().filter_map(|key| self.tries_until(*key, now));
+        lapses.filter(|lapse| *lapse > now).chain(tries).min()
+    }
+
+    /// When the first complaint about this image begins to count that does not count yet.
+    fn tries_until(&self, key: Key, now: Timestamp) -> Option<Timestamp> {
+        let slots = self.demand.get(&key).into_iter().flat_map(|demand| demand.complaining());
+        let early = slots.filter(|at| self.complaint_of(*at, key, now).is_none());
+        early.filter_map(|at| tries_until(self.order_of(at, key)?, now)).min()
     }
 
     /// Who complains about an image.
-    fn complaints(&self, key: Key) -> BTreeSet<Complaining> {
+    fn complaints(&self, key: Key, now: Timestamp) -> BTreeSet<Complaining> {
         let slots = self.demand.get(&key).into_iter().flat_map(|demand| demand.complaining());
         let complaining = slots.filter_map(|at| {
-            let (complaint, order, report) = self.complaint_of(at, key)?;
+            let (complaint, order, report) = self.complaint_of(at, key, now)?;
             let works = complaint != Complaint::SeedFails || self.relay;
-            let done = Reverse(report.bytes.done);
+            let done = Reverse(report.map(|report| report.bytes.done).unwrap_or_default());
             let complaining = || Complaining {
                 complaint,
                 done,
@@ -96,20 +117,21 @@ impl World {
         complaining.collect()
     }
 
-    fn complaint_of(&self, at: usize, key: Key) -> Option<(Complaint, &HeldOrder, &Report)> {
+    /// What the node in this slot complains of, with its order and what it says of that.
+    fn complaint_of(&self, at: usize, key: Key, now: Timestamp) -> Option<(Complaint, &HeldOrder, Option<&Report>)> {
         let slot = self.slots.get(at)?;
         let order = slot.orders.get(&key)?;
-        let report = slot.report_to(Some(order), key)?;
-        Some((complaint(order, Some(report))?, order, report))
+        let report = slot.report_to(Some(order), key).filter(|report| report.asked == order.asked);
+        Some((complaint_now(order, report, now)?, order, report))
     }
 
     fn answer(&mut self, complaint: Complaint, at: usize, key: Key, now: Timestamp, changes: &mut Changes) -> bool {
         // Somebody else's complaint may have been the same.
-        let Some((_, order, report)) = self.complaint_of(at, key).filter(|(still, ..)| *still == complaint) else {
+        let Some((_, order, report)) = self.complaint_of(at, key, now).filter(|(still, ..)| *still == complaint) else {
             return false;
         };
-        let bad: Vec<usize> = report.bad.iter().filter_map(|name| self.by_name.get(name).copied()).collect();
-        let digest = super::digest_under_way(order, Some(report)).map(str::to_owned);
+        let digest = super::digest_under_way(order, report).map(str::to_owned);
+        let bad = self.bad_of(at, key, now);
         self.prepare_chains(key, digest.as_deref(), now);
         let repair = &mut Repair { at, key, digest: digest.as_deref(), bad: &bad, now, changes };
         match complaint {
@@ -136,32 +158,32 @@ impl World {
         }
     }
 
-    /// No list has helped. A node whose jobs promise nothing goes upstream. Otherwise it takes the place of a seed, if it can reach none and nobody else
-    /// can: while others read from a seed, or have read all of it, the network is parted. They would have to wait instead of this node then, and what the
-    /// seed has fetched since would leave the registry again.
+    /// No list has helped. A node whose jobs promise nothing goes upstream; another one takes the place of a seed that is lost to it, or waits.
     fn give_up_peers(&mut self, past: PeerPast, repair: &mut Repair<'_>) -> bool {
-        let Some(order) = self.order_of(repair.at, repair.key) else { return false };
-        let (_, hard) = order.terms.pull.copies();
-        // Only a promise keeps one that was a seed before from being one again.
-        if hard && past.seed {
-            return false;
-        }
-        if !hard {
+        let Some(limit) = self.limit(repair.at, repair) else { return false };
+        if !limit.hard {
             self.promote(repair.at, repair);
             return true;
         }
-        let Some(chain) = self.own_chain(repair) else { return false };
-        let seeds = chain.working_seeds(repair.at);
-        let lost = seeds.iter().all(|seed| repair.bad.contains(seed)) && !chain.has_whole(repair.at, &[]);
-        let movable = |seed: &&usize| self.order_of(**seed, repair.key).is_some_and(|order| !self.is_fixed(order));
-        let unread = |seed: &&usize| !chain.is_read(**seed);
-        let Some(seed) = seeds.iter().filter(|_| lost).filter(unread).find(movable).copied() else { return false };
+        // Only a promise keeps one that was a seed before from being one again.
+        let Some(seed) = self.lost_seed(limit, repair).filter(|_| !past.seed) else { return false };
         self.promote(repair.at, repair);
         self.demote(seed, repair);
         true
     }
 
-    /// A seed that does not get on reads from others, if there is anybody to read from; or a reader of it goes upstream instead.
+    /// A seed whose place a node with a promise may take: it can reach none, and nobody else can. While others read from a seed, or have read all of it,
+    /// the network is parted. They would have to wait instead of this node then, and what the seed has fetched since would leave the registry again.
+    fn lost_seed(&self, limit: CopyLimit, repair: &Repair<'_>) -> Option<usize> {
+        let chain = self.own_chain(repair)?;
+        let seeds = chain.working_seeds(repair.at);
+        let lost = seeds.iter().all(|seed| repair.bad.contains(seed)) && !chain.has_whole(repair.at, &[]);
+        let movable = |seed: usize| self.order_of(seed, repair.key).is_some_and(|order| !self.is_fixed(order));
+        let yields = |seed: &usize| !chain.is_read(*seed) && chain.may_replace(repair.at, *seed, limit);
+        seeds.into_iter().filter(|_| lost).find(|seed| yields(seed) && movable(*seed))
+    }
+
+    /// A seed that does not get on reads from others, if there is anybody to read from; or a reader whose jobs allow that goes upstream instead.
     fn replace_seed(&mut self, repair: &mut Repair<'_>) -> bool {
         let Some(chain) = self.own_chain(repair) else { return false };
         let heirs = chain.heirs();
@@ -170,12 +192,21 @@ impl World {
         }
         let served = !chain.working_seeds(repair.at).is_empty() || chain.has_whole(repair.at, repair.bad);
         if !served {
-            let movable = |heir: &&usize| self.order_of(**heir, repair.key).is_some_and(|order| !self.is_fixed(order));
-            let Some(heir) = heirs.iter().find(movable).copied() else { return false };
+            let Some(heir) = heirs.into_iter().find(|heir| self.may_inherit(*heir, repair)) else { return false };
             self.promote(heir, repair);
         }
         self.demote(repair.at, repair);
         true
+    }
+
+    /// Whether this reader may go upstream instead of the seed that complains.
+    fn may_inherit(&self, heir: usize, repair: &Repair<'_>) -> bool {
+        let movable = self.order_of(heir, repair.key).is_some_and(|order| !self.is_fixed(order));
+        let allowed = || {
+            let limit = self.limit(heir, repair)?;
+            Some(self.own_chain(repair)?.may_follow(heir, repair.at, limit))
+        };
+        movable && allowed().unwrap_or(false)
     }
 
     /// Nobody reads from a node that is too slow any more: who did reads from its source, and it reads from somebody with nothing else to do.
@@ -189,7 +220,7 @@ impl World {
             if order.past.lists >= MOST_LISTS || self.is_fixed(order) {
                 continue;
             }
-            let bad = self.bad_of(reader, repair.key);
+            let bad = self.bad_of(reader, repair.key, repair.now);
             let list = self.own_chain(repair).and_then(|chain| {
                 let serves = |at: &usize| chain.member(*at).is_some_and(|member| member.serves);
                 let source = source.filter(|at| !bad.contains(at) && serves(at) && !chain.is_below(*at, reader))?;
@@ -218,11 +249,10 @@ impl World {
     }
 
     /// The slots of the nodes that could not serve this one.
-    fn bad_of(&self, at: usize, key: Key) -> Vec<usize> {
+    fn bad_of(&self, at: usize, key: Key, now: Timestamp) -> Vec<usize> {
         let report = self.slots.get(at).and_then(|slot| slot.report(key));
-        let asked = self.order_of(at, key).map(|order| order.asked);
-        let bad = report.filter(|report| Some(report.asked) == asked).into_iter().flat_map(|report| &report.bad);
-        bad.filter_map(|name| self.by_name.get(name).copied()).collect()
+        let bad = self.order_of(at, key).map(|order| bad_nodes(order, report, now)).unwrap_or_default();
+        bad.iter().filter_map(|name| self.by_name.get(name).copied()).collect()
     }
 
     fn own_chain(&self, repair: &Repair<'_>) -> Option<&Chain> {
@@ -235,22 +265,28 @@ impl World {
         Wanting { at, zone, class, relays: true, may_seed: false, bad }
     }
 
+    /// From when on copies count for an order under way.
+    fn since_of(&self, order: &HeldOrder, at: usize, now: Timestamp) -> Timestamp {
+        let jobs = order.jobs.iter().filter_map(|id| self.jobs.get(id));
+        jobs.map(|state| self.since(&state.job, at, now)).max().unwrap_or(order.asked)
+    }
+
+    /// How many nodes may go upstream, as far as the jobs of an order under way say.
+    fn limit(&self, at: usize, repair: &Repair<'_>) -> Option<CopyLimit> {
+        let order = self.order_of(at, repair.key)?;
+        Some(CopyLimit::of(&order.terms.pull, self.since_of(order, at, repair.now)))
+    }
+
     /// How a node whose order is under way gets the image.
     fn way_again(&self, at: usize, repair: &Repair<'_>) -> Way {
         let Some(order) = self.order_of(at, repair.key) else { return Way::NoSource };
-        let bad = self.bad_of(at, repair.key);
-        let since = order
-            .jobs
-            .iter()
-            .filter_map(|id| self.jobs.get(id))
-            .map(|state| self.since(&state.job, at, repair.now))
-            .max();
+        let bad = self.bad_of(at, repair.key, repair.now);
         let route = Route {
             at,
             key: repair.key,
             digest: repair.digest,
             pull: &order.terms.pull,
-            since: since.unwrap_or(order.asked),
+            since: self.since_of(order, at, repair.now),
             past: order.past,
             bad: &bad,
         };

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use stoker_core::model::{Node, Order, Report, after};
-use stoker_core::pace::LINGER;
-use stoker_core::{Ask, Key, Origin, Phase, Reason};
+use stoker_core::pace::{LINGER, NEW_ADDRESS};
+use stoker_core::{Ask, JobId, Key, Origin, PeerFacts, Phase, Reason};
 
 use super::{config, each_plan};
-use crate::history::history;
-use crate::sim::{NODES, Sim};
+use crate::history::{Happening, history};
+use crate::sim::{NODES, Sim, changes};
 
 /// A node with an order for an image that has no answer.
 struct Fetching {
@@ -17,6 +17,8 @@ struct Fetching {
     key: Key,
     order: Order,
     report: Option<Report>,
+    /// It was just told a new address of a node that it reads from: what it says may be about the old one.
+    tries: bool,
 }
 
 impl Fetching {
@@ -30,8 +32,12 @@ impl Fetching {
         self.report.as_ref().and_then(|report| report.reason)
     }
 
-    fn is_bad(&self, node: &str) -> bool {
+    fn names_bad(&self, node: &str) -> bool {
         self.report.iter().flat_map(|report| &report.bad).any(|bad| &**bad == node)
+    }
+
+    fn is_bad(&self, node: &str) -> bool {
+        !self.tries && self.names_bad(node)
     }
 
     /// What its agent names, or the first of its list that may serve it.
@@ -47,7 +53,19 @@ impl Fetching {
 
     fn complains(&self) -> bool {
         let reason = matches!(self.reason(), Some(Reason::NoSource | Reason::PeerLied));
-        reason && !self.order.upstream && self.order.peers.iter().all(|peer| self.is_bad(&peer.node))
+        reason && !self.tries && !self.order.upstream && self.order.peers.iter().all(|peer| self.is_bad(&peer.node))
+    }
+
+    fn assert_told_where_its_sources_are(&self, sim: &Sim) {
+        let known = |id: &JobId| sim.world.job(id).is_some_and(|job| job.runs() && job.unseen.is_none());
+        if !self.order.jobs.iter().any(|id| known(id) && !sim.is_frozen(id)) {
+            return;
+        }
+        for peer in &self.order.peers {
+            let agent = sim.agents.get(&*peer.node).filter(|agent| agent.features.contains("peers"));
+            let facts = agent.and_then(|agent| agent.peer.as_ref());
+            assert!(facts.is_none_or(|facts| peer.is_where(facts)), "{} reads from {peer:?}, at {facts:?}", self.node);
+        }
     }
 
     /// A seed that is there and gets on.
@@ -84,7 +102,9 @@ fn fetching(sim: &Sim) -> Vec<Fetching> {
             let report = report(sim, node, key, &order).filter(|report| report.asked == order.asked);
             let open = !order.hold && report.as_ref().is_none_or(|report| !report.ended());
             if open && matches!(order.ask, Ask::Fetch(_)) {
-                all.push(Fetching { node, key, order, report });
+                let tries =
+                    order.past.moved.is_some_and(|moved| moved <= sim.now && sim.now < after(moved, NEW_ADDRESS));
+                all.push(Fetching { node, key, order, report, tries });
             }
         }
     }
@@ -99,11 +119,13 @@ fn chain_of<'a>(sim: &Sim, all: &'a [Fetching], of: &Fetching) -> Vec<&'a Fetchi
     all.iter().filter(same).filter(|other| other.digest() == of.digest()).collect()
 }
 
-/// What a plan says about the sources of nodes, where that is new. An order that gets a login, for example, keeps its sources.
+/// What a plan says about the sources of nodes, where that is new. An order that gets a login, for example, keeps its sources, and so does one whose
+/// sources have moved.
 fn routed<'a>(before: &[Fetching], after: &'a [Fetching]) -> Vec<&'a Fetching> {
     let old = |new: &Fetching| before.iter().find(|old| (old.node, old.key) == (new.node, new.key));
     let same = |new: &Fetching| {
-        old(new).is_some_and(|old| (old.order.upstream, &old.order.peers) == (new.order.upstream, &new.order.peers))
+        let names = |of: &Fetching| of.order.peers.iter().map(|peer| peer.node.clone()).collect::<Vec<_>>();
+        old(new).is_some_and(|old| (old.order.upstream, names(old)) == (new.order.upstream, names(new)))
     };
     after.iter().filter(|new| !same(new)).collect()
 }
@@ -149,13 +171,34 @@ proptest! {
         });
     }
 
+    /// Also an order that was under way before: after each plan one node after the other moves.
+    #[test]
+    fn orders_name_nodes_where_they_serve_now(history in history()) {
+        each_plan(&history, |_, after, _| {
+            let mut sim = after.clone();
+            for (node, name) in NODES.iter().enumerate() {
+                fetching(&sim).iter().for_each(|one| one.assert_told_where_its_sources_are(&sim));
+                let facts = sim.agents.get(name).and_then(|agent| agent.peer.clone());
+                let facts = facts.map(|facts| PeerFacts { port: facts.port + 10, ..facts });
+                sim.happen(&Happening::Peer { node, facts });
+                let mut naive = sim.world.clone();
+                naive.touch_everything();
+                let (oracle, plan) = (naive.plan(sim.now), sim.plan());
+                assert_eq!(changes(&naive, &oracle), changes(&sim.world, &plan));
+            }
+        });
+    }
+
     /// No node is sent upstream while as many are there as may be, but one that has complained that no list helps.
     #[test]
     fn few_nodes_go_upstream(history in history()) {
         each_plan(&history, |before, after, _| {
             let (was, is) = (fetching(before), fetching(after));
             for new in routed(&was, &is).into_iter().filter(|new| new.order.upstream && serves(after, new.node)) {
-                let (copies, hard) = new.order.terms.pull.copies();
+                let (_, hard) = new.order.terms.pull.copies();
+                // A job without a promise may have joined, in the same plan, what another one was allowed to fetch.
+                let jobs = new.order.jobs.iter().filter_map(|id| after.world.job(id));
+                let copies = jobs.map(|job| job.pull.copies().0).max().unwrap_or(1);
                 let complained = was.iter().any(|old| {
                     (old.node, old.key, old.order.asked) == (new.node, new.key, new.order.asked) && old.complains()
                 });
@@ -167,18 +210,32 @@ proptest! {
         });
     }
 
-    /// A promise is kept whatever fails.
+    /// Whatever a plan does, an order that its jobs allow no copy never goes upstream.
+    #[test]
+    fn an_order_without_a_copy_never_goes_upstream(history in history()) {
+        each_plan(&history, |_, after, _| {
+            for one in fetching(after) {
+                assert!(!one.order.upstream || one.order.terms.pull.copies().0 > 0, "{}: {:?}", one.node, one.order);
+            }
+        });
+    }
+
+    /// A promise is kept whatever fails. The seed of another job that promises less does not count while it is away or fails.
     #[test]
     fn a_promised_number_of_copies_is_never_exceeded(history in history()) {
         each_plan(&history, |before, after, _| {
             let (was, is) = (fetching(before), fetching(after));
-            let seeds = |sim: &Sim, all: &[Fetching], of: &Fetching| {
+            let seeds = |sim: &Sim, all: &[Fetching], of: &Fetching, copies: usize| {
                 let same = |other: &&Fetching| {
                     let digests = [other.digest(), of.digest()];
                     let may_be = digests[0] == digests[1] || digests.contains(&None);
                     other.key == of.key && other.order.upstream && may_be && group(sim, other.node) == group(sim, of.node)
                 };
-                all.iter().filter(same).count()
+                let counts = |other: &&Fetching| {
+                    let (most, hard) = other.order.terms.pull.copies();
+                    hard && most <= copies || other.works(sim)
+                };
+                all.iter().filter(same).filter(counts).count()
             };
             for new in routed(&was, &is).into_iter().filter(|new| new.order.upstream) {
                 // A job may join what another one was allowed to fetch.
@@ -188,7 +245,7 @@ proptest! {
                 if limits.len() < new.order.jobs.len() {
                     continue;
                 }
-                let (had, has) = (seeds(after, &was, new), seeds(after, &is, new));
+                let (had, has) = (seeds(after, &was, new, copies), seeds(after, &is, new, copies));
                 let alone = group(after, new.node).is_none();
                 assert!(copies > 0, "{} goes upstream: {:?}", new.node, new.order);
                 assert!(alone || has <= copies.max(had), "{had} became {has} of {copies}: {}", new.order.image);
@@ -220,7 +277,7 @@ proptest! {
                 };
                 let readers = |node: &str| chain.iter().filter(|other| other.reads() == Some(node)).count();
                 let accused = |node: &str| {
-                    let accuses = |other: &&Fetching| other.reason() == Some(Reason::PeerLied) && other.is_bad(node);
+                    let accuses = |other: &&Fetching| other.reason() == Some(Reason::PeerLied) && other.names_bad(node);
                     is.iter().filter(|other| other.key == one.key).filter(accuses).count() > 1
                 };
                 let growing = |node: &str| chain.iter().any(|other| {

@@ -9,7 +9,7 @@ fn slot(name: &str) -> usize {
 }
 
 /// Members like `a seed`, `b reads a`, `c whole`, each followed by what else is so: `failed`, `fixed`, `old` (it cannot serve), `out`, `zone=z`,
-/// `rate=4`, `sent=8`, `at=5` (when it was asked), `done=7`.
+/// `rate=4`, `sent=8`, `at=5` (when it was asked), `done=7`, `k=2` (copies that its jobs promise; else nothing).
 fn chain(members: &[&str]) -> Chain {
     let mut chain = Chain::default();
     let all: Vec<Member> = members.iter().map(|text| member(&mut chain, text)).collect();
@@ -40,6 +40,7 @@ fn member(chain: &mut Chain, text: &str) -> Member {
         reads: (words[1] == "reads").then(|| slot(words[2])),
         done: number("done").unwrap_or_default(),
         may_seed: true,
+        most_copies: number("k").map_or(usize::MAX, |copies| usize::try_from(copies).unwrap()),
     }
 }
 
@@ -88,6 +89,10 @@ fn the_way_of_a_node() {
         ("unless that is promised", &["a seed old"], "n k=1!", "no source"),
         ("a failed seed is replaced", &["a seed failed", "b reads a"], "n", "upstream instead of a"),
         ("not where it may not be touched", &["a seed failed fixed", "b reads a"], "n", "b"),
+        ("also for a promise", &["a seed failed k=1", "b reads a"], "n k=1!", "upstream instead of a"),
+        ("one that promises less is left alone", &["a seed failed", "b reads a"], "n k=1!", "upstream"),
+        ("or promises more copies", &["a seed failed k=2", "b reads a"], "n k=1!", "upstream"),
+        ("and counts while it gets on", &["a seed", "b reads a"], "n k=1!", "ba"),
         ("a copy that was made counts for a promise", &["a whole seeded out"], "n k=1!", "no source"),
         ("not one of long ago", &["a whole seeded out at=4"], "n k=1!", "upstream"),
         ("and for nothing else", &["a whole seeded out"], "n", "upstream"),

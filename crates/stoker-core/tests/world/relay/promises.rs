@@ -1,0 +1,88 @@
+//! Jobs with different promises for one image.
+
+use super::*;
+
+pub(super) const NODES: [&str; 3] = ["n1", "n2", "n3"];
+
+pub(super) fn limited(name: &str, nodes: &[&str], copies: Option<u32>) -> Job {
+    let mut job = job(name, &[WEB]);
+    job.names = names(nodes);
+    job.pull.upstream_copies = copies;
+    job
+}
+
+pub(super) fn peers_only(job: &mut Job) {
+    job.pull.source = PullSource::PeersOnly;
+}
+
+/// The job `other` with a seed on n3, and the job `web` whose other nodes read from it.
+fn mixed(other: Option<u32>, web: impl FnOnce(&mut Job)) -> Scene {
+    let mut scene = Scene::of_peers(&NODES);
+    scene.job(limited("other", &["n3"], other));
+    scene.plan();
+    let mut job = limited("web", &["n1", "n2"], None);
+    web(&mut job);
+    scene.job(job);
+    scene.plan();
+    assert_eq!(scene.ways(&NODES, WEB), ["n1 < n3", "n2 < n1 n3", "n3 < registry"]);
+    scene
+}
+
+#[test]
+fn a_node_of_a_peers_only_job_waits_where_it_reaches_no_source() {
+    let mut scene = mixed(None, peers_only);
+    scene.starves("n1", WEB, 0);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.ways(&NODES, WEB), ["n1 < n3", "n2 < n1 n3", "n3 < registry"]);
+}
+
+#[test]
+fn a_seed_that_fails_is_not_replaced_by_a_node_of_a_peers_only_job() {
+    let mut scene = mixed(None, peers_only);
+    scene.report("n3", WEB, |report| report.reason = Some(Reason::Unreachable));
+    assert_eq!(scene.plan(), NOTHING);
+    assert!(scene.order("n3", WEB).unwrap().upstream);
+}
+
+#[test]
+fn a_seed_that_fails_is_replaced_by_the_first_node_whose_job_allows_a_copy() {
+    let mut scene = Scene::of_peers(&NODES);
+    scene.job(limited("other", &["n2", "n3"], None));
+    scene.plan();
+    let mut web = limited("web", &["n1"], None);
+    peers_only(&mut web);
+    scene.job(web);
+    scene.plan();
+    assert_eq!(scene.ways(&NODES, WEB), ["n1 < n3 n2", "n2 < registry", "n3 < n2"]);
+    // n1 has more of the image.
+    scene.report("n1", WEB, |report| report.bytes.done = 50);
+    scene.report("n2", WEB, |report| report.reason = Some(Reason::Unreachable));
+    scene.plan();
+    assert_eq!(scene.ways(&NODES, WEB), ["n1 < n3 n2", "n2 < n1 n3", "n3 < registry"]);
+}
+
+/// Whether anybody takes the place of a seed that n1 cannot reach.
+#[test]
+fn a_stricter_promise_takes_no_seed_from_a_softer_one() {
+    for (other, web, takes) in [(None, 1, false), (Some(2), 1, false), (Some(1), 1, true)] {
+        let mut scene = mixed(other, |job| job.pull.upstream_copies = Some(web));
+        scene.starves("n1", WEB, 0);
+        scene.plan();
+        let is_seed = |node| scene.order(node, WEB).unwrap().upstream;
+        assert_eq!((is_seed("n1"), is_seed("n3")), (takes, !takes), "{other:?} {web}");
+    }
+}
+
+/// The seed of another job that promises less is away: it neither counts nor changes.
+#[test]
+fn a_lost_seed_of_a_softer_job_keeps_no_stricter_one_from_its_own_copy() {
+    let mut scene = mixed(None, |job| job.pull.upstream_copies = Some(1));
+    scene.change_node("n3", |node| node.ready = false);
+    scene.starves("n1", WEB, 0);
+    scene.plan();
+    assert_eq!(scene.ways(&NODES, WEB), ["n1 < registry", "n2 < n1 n3", "n3 < registry"]);
+    // Among its own nodes the promise holds.
+    scene.starves("n2", WEB, 0);
+    scene.plan();
+    assert_eq!(scene.ways(&NODES, WEB), ["n1 < n2", "n2 < registry", "n3 < registry"]);
+}
