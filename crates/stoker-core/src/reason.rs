@@ -295,8 +295,8 @@ impl fmt::Display for Waiting {
             }
             Waiting::NoSource { image, copies: 0 } => write!(
                 f,
-                "the job takes {image} from other nodes alone, and no node that this one may read from has it; pull it on one of \
-                 them first"
+                "the job takes {image} from other nodes alone, and no node that this one may read from has it; pull it on another \
+                 node of its peer group first"
             ),
             Waiting::NoSource { image, copies } => write!(
                 f,

@@ -155,7 +155,7 @@ async fn one_job(client: &Client, job: &JobObject, args: &GetArgs) -> anyhow::Re
     }
     let mut header = vec!["NODE", "STATE", "IMAGE", "DIGEST", "DONE", "SIZE", "WHY"];
     if args.output == Output::Wide {
-        header.splice(6..6, ["REGISTRY", "MIRRORS", "NODES", "FROM", "ATTEMPT"]);
+        header.splice(6..6, ["REGISTRY", "MIRRORS", "PEERS", "FROM", "ATTEMPT"]);
     }
     let mut lines = Vec::new();
     for row in &rows {

@@ -145,19 +145,26 @@ fn conclude(end: &JobEnd) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     }
-    let upstream: u64 = object.data.pointer("/status/bytes/upstream").and_then(|bytes| bytes.as_u64()).unwrap_or(0);
-    match (summary.desired, upstream) {
-        (0, _) => {
+    let bytes = |part: &str| object.data.pointer(part).and_then(|bytes| bytes.as_u64()).unwrap_or(0);
+    match (summary.desired, bytes("/status/bytes/upstream"), bytes("/status/bytes/peers")) {
+        (0, ..) => {
             errln!("Preheat {name}: {}", summary.message);
             if !summary.ended {
                 errln!("It goes on when a node matches; `stoker delete {name}` removes it.");
             }
             return Ok(ExitCode::FAILURE);
         }
-        (nodes, 0) if !rows.is_empty() => outln!("Preheat {name}: already on all {nodes} nodes, nothing was fetched"),
-        (nodes, upstream) => {
+        (nodes, 0, 0) if !rows.is_empty() => {
+            outln!("Preheat {name}: already on all {nodes} nodes, nothing was fetched");
+        }
+        (nodes, upstream, 0) => {
             outln!("Preheat {name}: on all {nodes} nodes, {} received from the registry", human::bytes(upstream));
         }
+        (nodes, upstream, peers) => outln!(
+            "Preheat {name}: on all {nodes} nodes, {} received from the registry, {} from other nodes",
+            human::bytes(upstream),
+            human::bytes(peers)
+        ),
     }
     Ok(ExitCode::SUCCESS)
 }

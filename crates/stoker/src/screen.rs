@@ -7,7 +7,8 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use stoker_api::Summary;
 use stoker_core::Phase;
-use stoker_core::{human, text};
+use stoker_core::model::Origin;
+use stoker_core::{Bytes, human, text};
 use tokio::time::Instant;
 
 use crate::follow::ReportRow;
@@ -91,13 +92,22 @@ fn style() -> ProgressStyle {
 fn word(row: &ReportRow) -> String {
     let report = &row.report;
     match (report.phase, report.reason) {
-        (Phase::Succeeded, _) if report.bytes.upstream == 0 => "was there".into(),
-        (Phase::Succeeded, _) => "done".into(),
+        (Phase::Succeeded, _) => arrived(report.bytes, report.from.as_ref()),
         (Phase::Failed, Some(reason)) => format!("failed: {reason}"),
         (Phase::Failed, None) => "failed".into(),
         (Phase::Pulling, Some(reason)) => format!("attempt {} after {reason}", report.attempt),
         // The digest is known; the pull comes next.
         (Phase::Resolved, _) | (Phase::Pulling, None) => String::new(),
+    }
+}
+
+/// How an image came that is there now.
+fn arrived(bytes: Bytes, from: Option<&Origin>) -> String {
+    match (bytes.upstream, bytes.peers, from) {
+        (0, 0, _) => "was there".into(),
+        (_, 0, _) => "done".into(),
+        (_, _, Some(Origin::Peer(node))) => format!("done, from {node}"),
+        _ => "done, from other nodes".into(),
     }
 }
 
@@ -135,5 +145,21 @@ impl Lines {
             }
             self.next = Instant::now() + Self::PAUSE;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_came_from_another_node_was_not_there() {
+        let peer = Some(Origin::Peer("node-1".into()));
+        let said =
+            |upstream, peers, from: Option<&Origin>| arrived(Bytes { upstream, peers, ..Bytes::default() }, from);
+        assert_eq!(said(0, 0, None), "was there");
+        assert_eq!(said(7, 0, Some(&Origin::Upstream)), "done");
+        assert_eq!(said(0, 7, peer.as_ref()), "done, from node-1");
+        assert_eq!(said(7, 7, None), "done, from other nodes");
     }
 }

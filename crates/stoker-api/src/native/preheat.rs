@@ -174,7 +174,7 @@ pub struct PullSpec {
     #[serde(default = "three")]
     #[schemars(range(min = 0, max = 100))]
     pub retries: i32,
-    /// Any: from the registry and its mirrors, and from other nodes where nodes read from each other. PeersOnly: from other nodes alone.
+    /// Any: from the registry and its mirrors, and from other nodes where nodes read from each other. PeersOnly: its bytes come from other nodes alone; the registry is only asked what a tag means and whether a node may have the image.
     /// The registry is then asked what a tag means, and nothing is fetched from it.
     #[serde(default)]
     pub source: SourceSpec,

@@ -202,7 +202,10 @@ fn last_doing(job: &Job, slot: &NodeSlot, now: Timestamp) -> String {
         }
         _ if !slot.agent => "no Stoker agent runs on this node".into(),
         Some(_) if !slot.is_ready() => "the node is not Ready".into(),
-        _ if reports().next().is_some() => "it had begun".into(),
+        _ if job.pull.copies() == (0, true) => {
+            "NoSource: it takes the image from other nodes alone, and no node that it may read from had it".into()
+        }
+        _ if reports().any(|report| report.phase != Phase::Resolved) => "it had begun".into(),
         _ if job.keys().any(|key| slot.is_ordered(&job.id, key)) => "its agent had not answered".into(),
         _ => {
             let nodes = if job.percent { "% of the nodes" } else { " nodes" };

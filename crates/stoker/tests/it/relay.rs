@@ -234,7 +234,7 @@ async fn an_image_leaves_the_registry_once_and_all_nodes_have_it() {
     assert_eq!(status["bytes"]["peers"], 5 * fleet.left(), "{status:#}");
     fleet.verify(1);
     let shown = fleet.up.run(&["get", "web", "-o", "wide"]).await;
-    shown.exits(0).says("REGISTRY").says("NODES").says("FROM");
+    shown.exits(0).says("REGISTRY").says("PEERS").says("FROM");
     // A node that comes later reads from those that have it.
     fleet.join("n99").await;
     fleet.preheat("again", &image, json!({"source": "PeersOnly"})).await;

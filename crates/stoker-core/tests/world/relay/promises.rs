@@ -1,6 +1,9 @@
 //! Jobs with different promises for one image.
 
+use stoker_core::Completion;
+
 use super::*;
+use crate::build::secs;
 
 pub(super) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -85,4 +88,18 @@ fn a_lost_seed_of_a_softer_job_keeps_no_stricter_one_from_its_own_copy() {
     scene.starves("n2", WEB, 0);
     scene.plan();
     assert_eq!(scene.ways(&NODES, WEB), ["n1 < n2", "n2 < registry", "n3 < registry"]);
+}
+
+#[test]
+fn a_node_that_had_nobody_to_read_from_says_so_when_the_deadline_passes() {
+    let mut scene = Scene::of_peers(&NODES);
+    let mut web = limited("web", &["n1"], None);
+    peers_only(&mut web);
+    web.completion = Completion::Once { deadline: Some(secs(60)), ttl: None };
+    scene.job(web);
+    scene.plan();
+    scene.pass(60);
+    scene.plan();
+    let message = &scene.outcome("web").failures[0].message;
+    assert!(message.contains("NoSource: it takes the image from other nodes alone"), "{message}");
 }
