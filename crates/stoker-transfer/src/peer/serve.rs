@@ -154,7 +154,7 @@ struct Shared {
     newcomers: Arc<Newcomers>,
     streams: Arc<Semaphore>,
     /// By image: the readers, each with its streams.
-    readers: Mutex<HashMap<Digest, HashMap<PeerId, u32>>>,
+    readers: Mutex<HashMap<Digest, HashMap<PeerId, usize>>>,
 }
 
 impl std::fmt::Debug for PeerServer {

@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use super::newcomers::Newcomer;
-use super::places::CallerPlace;
+use super::places::{CallerPlace, one_less};
 use super::{PeerState, STATE, ServedPart, Shared};
 use crate::peer::key::PeerId;
 use crate::peer::ticket::TicketError;
@@ -235,12 +235,7 @@ impl Drop for Reading {
     fn drop(&mut self) {
         let mut readers = self.shared.readers.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(of_image) = readers.get_mut(&self.root) else { return };
-        if let Some(streams) = of_image.get_mut(&self.who) {
-            *streams -= 1;
-            if *streams == 0 {
-                of_image.remove(&self.who);
-            }
-        }
+        one_less(of_image, self.who);
         if of_image.is_empty() {
             readers.remove(&self.root);
         }

@@ -51,12 +51,16 @@ pub(super) struct CallerPlace {
 
 impl Drop for CallerPlace {
     fn drop(&mut self) {
-        let mut taken = self.all.taken();
-        if let Some(own) = taken.get_mut(&self.who) {
-            *own -= 1;
-            if *own == 0 {
-                taken.remove(&self.who);
-            }
+        one_less(&mut self.all.taken(), self.who);
+    }
+}
+
+/// Counts one less for this caller; nothing is kept of a caller that has none.
+pub(super) fn one_less(counts: &mut HashMap<PeerId, usize>, who: PeerId) {
+    if let Some(count) = counts.get_mut(&who) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&who);
         }
     }
 }
