@@ -78,8 +78,8 @@ fn trouble(ways: &PeerWays) -> Option<PeerTrouble> {
         return Some(PeerTrouble { reason: Reason::NoSource, message, bad });
     }
     if ways.lags() {
-        let message = "other nodes read from this one, and it receives much less than the node that it reads from; the controller has \
-                       them read from another node";
+        let message = "this node receives much less than the node that it reads from, and others read from the same one or from this one; \
+                       the controller has them go on without this node";
         return Some(PeerTrouble { reason: Reason::Lagging, message: message.into(), bad: Vec::new() });
     }
     let message = || {

@@ -88,7 +88,7 @@ reasons! {
     Timeout = "Timeout",
     /// Failed: the bytes are not those that the digest names.
     DigestMismatch = "DigestMismatch",
-    /// Pulling: the node receives much less than the node that it reads from, and others read from this one.
+    /// Pulling: the node receives much less than the node that it reads from, and others read from the same one or from this one.
     Lagging = "Lagging",
     /// Pulling: another node sent bytes that are not those that the digest names.
     PeerLied = "PeerLied",

@@ -16,11 +16,13 @@ const LOOKS_A_SECOND: u64 = 4;
 const GAP: u64 = 2 * 1024 * 1024;
 /// What is on the way between two nodes is no lead.
 const ON_THE_WAY: u64 = 256 * 1024;
-/// For so many looks, and for each step in the list, another node must be better before all blobs move there.
-const LEAVE: usize = 4;
+/// For so many looks the next node of the list must be better before all blobs move there, and four times as many for the one after it: the node in between
+/// leaves its source first, and then there is nothing to be done.
+const LEAVE: usize = 3;
 const TRY: usize = 8;
-const YIELD: usize = 4;
 const TELL: usize = 16;
+/// The growth of another node is taken over so many looks: an answer that is late makes one look see nothing new, and the next one twice as much.
+const GROWTH: u64 = 2;
 /// A node starves where it gets less than this part of what it can expect, while its source says that it has more to give.
 const STARVES: u64 = 50;
 /// A move is judged after so many looks.
@@ -80,9 +82,7 @@ pub(crate) enum Move {
     Try(usize),
     /// All blobs go on from this node, because the one that they came from was no better.
     Back(usize),
-    /// All blobs go on from this node, so that others have the one that they came from.
-    Yield(usize),
-    /// The controller is told that this node is too slow for those that read from it.
+    /// The controller is told that this node is too slow for those that read from it, or from the same node.
     Tell,
 }
 
@@ -119,11 +119,6 @@ impl LookHistory {
                 self.barred.insert(left);
                 (self.trial, self.from) = (None, to);
             }
-            Move::Yield(to) => {
-                // It waits there.
-                self.barred.insert(left);
-                (self.trial, self.from) = (None, to);
-            }
         }
         self.since = 0;
     }
@@ -152,8 +147,9 @@ impl LookHistory {
         Some(self.have(ago)?.saturating_sub(self.have(ago + 1)?))
     }
 
+    /// What a node of the list got between two looks.
     fn growth(&self, at: usize, ago: usize) -> Option<u64> {
-        Some(self.peer(at, ago)?.have.saturating_sub(self.peer(at, ago + 1)?.have))
+        Some(self.peer(at, ago)?.have.saturating_sub(self.peer(at, ago + GROWTH as usize)?.have) / GROWTH)
     }
 
     /// Whether something held in so many looks running, all of them since the image is read from its node.
@@ -177,7 +173,13 @@ pub(crate) fn decide(history: &LookHistory, list: &Circumstances) -> Move {
         return Move::Try(to);
     }
     let outrun = |ago: usize| Some(history.ago(ago)?.readers > 0 && is_outrun(history, list, ago)?);
-    if !history.told && history.held(TELL, outrun) {
+    // Where others read from the same node that may be the reason, and not the link of this node.
+    let lags = |ago: usize| {
+        let source = history.peer(from, ago)?;
+        Some(outrun(ago)? && (source.whole || source.readers <= 1 || !history.barred.is_empty()))
+    };
+    let crowds = |ago: usize| Some(is_crowding(history, ago)? && is_outrun(history, list, ago)?);
+    if !history.told && (history.held(TELL, lags) || history.held(TRY, crowds)) {
         return Move::Tell;
     }
     let next = from + 1;
@@ -190,14 +192,6 @@ pub(crate) fn decide(history: &LookHistory, list: &Circumstances) -> Move {
         && let Some(to) = others.into_iter().find(|to| may_go(history, list, *to))
     {
         return Move::Try(to);
-    }
-    let spare = list.far.len().saturating_sub(1);
-    let crowded = |ago: usize| {
-        let peer = history.peer(from, ago)?;
-        Some(history.ago(ago)?.readers == 0 && !peer.whole && peer.readers > 1)
-    };
-    if list.usual.is_some() && spare > from && may_go(history, list, spare) && history.held(YIELD, crowded) {
-        return Move::Yield(spare);
     }
     Move::Stay
 }
@@ -225,6 +219,12 @@ fn is_outrun(history: &LookHistory, list: &Circumstances, ago: usize) -> Option<
     Some(theirs > 0 && theirs >= own.saturating_add(own / 2))
 }
 
+/// Whether nobody reads from this node, and others read from the node that it reads from. They would get more without it.
+fn is_crowding(history: &LookHistory, ago: usize) -> Option<bool> {
+    let source = history.peer(history.from, ago)?;
+    Some(history.ago(ago)?.readers == 0 && !source.whole && source.readers > 1)
+}
+
 /// Whether next to nothing comes from a source that says that it has more than this node. A node with a slow link of its own knows what it can expect of
 /// that, and stays; this is a source that is broken, or that lies.
 fn is_starved(history: &LookHistory, list: &Circumstances, ago: usize) -> Option<bool> {
@@ -234,23 +234,30 @@ fn is_starved(history: &LookHistory, list: &Circumstances, ago: usize) -> Option
     Some(has_more && own.saturating_mul(LOOKS_A_SECOND) < list.usual? / STARVES)
 }
 
-/// The node to go to, because the one that is read from has no more to give and gets on slower than that one.
+/// The node to go to, because the one that is read from gets on slower than that one and gives all that it gets, or no more than that.
 fn leaves(history: &LookHistory, list: &Circumstances) -> Option<usize> {
     let from = history.from;
     let ahead = |to: usize, ago: usize| {
         let (own, ours) = (history.ago(ago)?.have, history.own_growth(ago)?);
-        let (source, other) = (history.peer(from, ago)?, history.peer(to, ago)?);
-        let (slow, fast) = (history.growth(from, ago)?, history.growth(to, ago)?);
-        let drained = !source.whole && own.saturating_add(ours.max(ON_THE_WAY)) >= source.have;
+        let (other, fast) = (history.peer(to, ago)?, history.growth(to, ago)?);
+        let much_more = |than: u64| fast > 0 && fast >= than.saturating_add(than / 2);
+        let (Some(source), Some(slow)) = (history.peer(from, ago), history.growth(from, ago)) else {
+            // It answers late or not at all. Nobody else would answer either if it was the link of this node that is full.
+            return Some(much_more(ours) && other.have >= own.saturating_add(fast.max(GAP)));
+        };
+        let drained = own.saturating_add(ours.max(ON_THE_WAY)) >= source.have;
+        // A slow link may send even less than it receives. Where it is this node's own one that is slow, the next source is no better, and is left.
+        let held_back = ours <= slow.saturating_add(slow / 2);
         let faster = match other.whole {
             true => ours.saturating_mul(LOOKS_A_SECOND) < list.usual? / 3,
-            false => fast > 0 && fast >= slow.saturating_add(slow / 2),
+            false => much_more(slow),
         };
-        Some(drained && faster && other.have >= source.have.saturating_add(fast.max(GAP)))
+        let further = other.have >= source.have.saturating_add(fast.max(GAP));
+        Some(!source.whole && (drained || held_back) && faster && further)
     };
     let mut others: Vec<usize> = (0..list.far.len()).filter(|to| *to != from && may_go(history, list, *to)).collect();
     others.sort_by_key(|to| to.abs_diff(from));
-    others.into_iter().find(|to| history.held(LEAVE * to.abs_diff(from), |ago| ahead(*to, ago)))
+    others.into_iter().find(|to| history.held(LEAVE * to.abs_diff(from).pow(2), |ago| ahead(*to, ago)))
 }
 
 #[cfg(test)]

@@ -98,15 +98,23 @@ impl PeerWays {
         }
     }
 
-    /// From now on these, also where they are the same: what the nodes did before is forgotten, unless they lied.
+    /// From now on these, also where they are the same: what the nodes did before is forgotten, unless they lied. Of other nodes the first one is read
+    /// from: whoever named them had a reason.
     pub fn begin(&self, list: PeerList) {
+        fn ids(list: &PeerList) -> impl Iterator<Item = PeerId> {
+            list.peers.iter().map(|peer| peer.id)
+        }
+        let others = !ids(&list).eq(ids(&self.shared.now.borrow().list));
+        let to;
         {
             let mut tried = self.tried();
+            to = ids(&list).find(|id| !tried.liars.contains_key(id)).filter(|_| others);
             tried.failed.clear();
             tried.missing.clear();
             tried.lagging = false;
+            tried.from = tried.from.filter(|_| !others);
         }
-        self.shared.now.send_replace(WaysNow { list, to: None });
+        self.shared.now.send_replace(WaysNow { list, to });
     }
 
     /// Nobody is asked any more, neither nodes nor the registry, until there is a list again. A fetch that others still follow

@@ -32,6 +32,8 @@ struct TestShelf {
     blobs: Mutex<HashMap<Digest, Given>>,
     /// How often it was asked how far it is.
     looks: watch::Sender<u32>,
+    /// How long it takes to answer that.
+    late: Mutex<Duration>,
 }
 
 #[derive(Clone)]
@@ -67,7 +69,7 @@ impl Shelf for TestShelf {
         });
         let whole = blobs.values().all(|given| matches!(given, Given::Bytes(_)));
         let state = here.then(|| PeerState { have: have.sum(), whole, readers: 0 });
-        std::future::ready(state).boxed()
+        tokio::time::sleep(*self.late.lock().unwrap()).map(move |()| state).boxed()
     }
 }
 
@@ -282,6 +284,22 @@ async fn a_node_that_is_no_longer_listed_is_left_in_the_middle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_other_nodes_is_read_from_its_first() {
+    let fleet = Fleet::new().await;
+    let [slow, whole, reader] = [fleet.node("slow").await, fleet.node("whole").await, fleet.node("reader").await];
+    whole.serves(&fleet.root, &fleet.bench.pushed.layers[0], Given::Bytes(fleet.bench.layer.clone()));
+    fleet.bench.registry.fault(On::Blobs, 1, Fault::StallAfter(HALF));
+    let half = fleet.reads(&slow, None);
+    let ways = fleet.ways(&reader, &[&slow]);
+    let read = fleet.reads(&reader, Some(&ways));
+    has(&read, HALF).await;
+    ways.set(fleet.list(&reader, &[&whole, &slow]));
+    fleet.has_it(&read).await;
+    assert_eq!((read.progress().peers(), ways.from().as_deref()), (SIZE as u64, Some("whole")));
+    assert!(half.progress().have() < SIZE as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_image_without_source_does_not_hold_up_another_that_wants_the_same_blob() {
     let fleet = Fleet::new().await;
     let [empty, node] = [fleet.node("empty").await, fleet.node("node").await];
@@ -297,12 +315,12 @@ async fn an_image_without_source_does_not_hold_up_another_that_wants_the_same_bl
     assert_eq!(joined.progress().upstream(), SIZE as u64);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_image_moves_to_a_listed_node_that_is_much_further() {
+async fn an_image_moves_on(answers: Duration) {
     let fleet = Fleet::new().await;
     let [slow, whole, reader] = [fleet.node("slow").await, fleet.node("whole").await, fleet.node("reader").await];
     whole.serves(&fleet.root, &fleet.bench.pushed.layers[0], Given::Bytes(fleet.bench.layer.clone()));
     fleet.bench.registry.pace(50_000);
+    *slow.shelf.late.lock().unwrap() = answers;
     let trickles = fleet.reads(&slow, None);
     let ways = fleet.ways(&reader, &[&slow, &whole]);
     let read = fleet.reads(&reader, Some(&ways));
@@ -314,6 +332,17 @@ async fn an_image_moves_to_a_listed_node_that_is_much_further() {
     assert_eq!((ways.from().as_deref(), ways.lags()), (Some("whole"), false));
     assert_eq!(read.progress().peers(), SIZE as u64, "nothing was read twice");
     assert!(trickles.progress().have() < HALF, "the source was left while it gave bytes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_moves_to_a_listed_node_that_is_much_further() {
+    an_image_moves_on(Duration::ZERO).await;
+}
+
+/// The link of a slow node is full: what it says of itself comes later than the next question would.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_moves_away_from_a_node_that_answers_late() {
+    an_image_moves_on(Duration::from_millis(400)).await;
 }
 
 /// Hundreds of nodes may have the same one in their lists.

@@ -1,5 +1,6 @@
 //! `stoker up` for its API and controller, and a `stoker agent` on each node.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -17,12 +18,14 @@ use stoker_testbed::memory;
 use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::net::Net;
+use crate::net::{Net, machine};
 use crate::{Outcome, REGISTRY};
 
 const PATIENCE: Duration = Duration::from_secs(1800);
 const API: &str = "10.79.17.254:7443";
 const JOB: &str = "bench";
+/// Names a directory for the logs of the agents.
+const LOGS: &str = "STOKER_BENCH_LOGS";
 
 /// A process that ends with its owner.
 pub(crate) struct Killed(pub(crate) Child);
@@ -56,13 +59,14 @@ impl<'a> Fleet<'a> {
         let hosts = scratch.join("hosts");
         std::fs::create_dir_all(hosts.join(REGISTRY))?;
         std::fs::write(hosts.join(REGISTRY).join("hosts.toml"), format!("[host.\"http://{REGISTRY}\"]\n"))?;
-        let stoker = |machine: &str| {
+        let stoker = |machine: &str, log: &str| {
             let mut command = net.program(machine, env!("CARGO_BIN_EXE_stoker"));
-            command.stdout(Stdio::null()).args(["--log", "error"]);
+            command.stdout(Stdio::null()).args(["--log", log]);
             command
         };
+        let logs = std::env::var_os(LOGS);
         let data = scratch.join("up");
-        let mut up = Killed(stoker("hub").args(["up", "--listen", API, "--data"]).arg(&data).spawn()?);
+        let mut up = Killed(stoker("hub", "error").args(["up", "--listen", API, "--data"]).arg(&data).spawn()?);
         let kubeconfig = data.join("kubeconfig");
         // It is written when everything is ready.
         while !kubeconfig.exists() {
@@ -76,14 +80,17 @@ impl<'a> Fleet<'a> {
         let disks = tempfile::tempdir_in("/dev/shm")?;
         let mut agents = Vec::new();
         for at in 1..=net.nodes {
-            let (name, ready) = (format!("n{at}"), json!({"type": "Ready", "status": "True"}));
+            let (name, ready) = (machine(at), json!({"type": "Ready", "status": "True"}));
             let addresses = json!([{"type": "InternalIP", "address": net.address(at)}]);
             let node = json!({
                 "metadata": {"name": name, "labels": {"bench": "peers", "stoker.dev/peer-group": "bench"}},
                 "status": {"conditions": [ready], "addresses": addresses},
             });
             Api::<Node>::all(client.clone()).create(&PostParams::default(), &serde_json::from_value(node)?).await?;
-            let mut agent = stoker(&name);
+            let mut agent = stoker(&name, if logs.is_some() { "debug,stoker_transfer=trace" } else { "error" });
+            if let Some(logs) = &logs {
+                agent.stderr(File::create(Path::new(logs).join(&name))?);
+            }
             agent
                 .args(["agent", "--node", &name, "--runtime", "layout", "--max-disk", "95", "--data"])
                 .arg(disks.path().join(&name));
@@ -93,7 +100,7 @@ impl<'a> Fleet<'a> {
         for at in 1..=net.nodes {
             let known = |object: Option<&NodePreheat>| object.is_some_and(|object| object.status.is_some());
             let preheats = Api::<NodePreheat>::all(client.clone());
-            tokio::time::timeout(PATIENCE, await_condition(preheats, &format!("n{at}"), known)).await??;
+            tokio::time::timeout(PATIENCE, await_condition(preheats, &machine(at), known)).await??;
         }
         let kubelets = AbortOnDropHandle::new(tokio::spawn(renew_leases(client.clone(), net.nodes)));
         Ok(Self { net, client, agents, disks, _kubelets: kubelets, _up: up })
@@ -104,7 +111,7 @@ impl<'a> Fleet<'a> {
         let nodes = Api::<Node>::all(self.client.clone());
         for at in 1..=self.net.nodes {
             let patch = Patch::Merge(json!({"metadata": {"labels": {"stoker.dev/peer-group": group}}}));
-            nodes.patch(&format!("n{at}"), &PatchParams::default(), &patch).await?;
+            nodes.patch(&machine(at), &PatchParams::default(), &patch).await?;
         }
         Ok(())
     }
@@ -112,7 +119,7 @@ impl<'a> Fleet<'a> {
     /// Brings an image to the first nodes.
     pub(crate) async fn pull(&self, image: &str, nodes: usize) -> Outcome<Times> {
         let jobs: Api<Preheat> = Api::default_namespaced(self.client.clone());
-        let names: Vec<String> = (1..=nodes).map(|at| format!("n{at}")).collect();
+        let names: Vec<String> = (1..=nodes).map(machine).collect();
         let spec = json!({
             "images": [{"image": image}], "nodes": {"names": names},
             "pace": {"parallelism": nodes}, "pull": {"timeout": "1h"},
@@ -148,7 +155,7 @@ impl<'a> Fleet<'a> {
     /// Removes all layers from the nodes: their disks are small.
     fn forget(&self) -> Outcome<()> {
         for at in 1..=self.net.nodes {
-            let blobs = self.disks.path().join(format!("n{at}/images/blobs/sha256"));
+            let blobs = self.disks.path().join(format!("{}/images/blobs/sha256", machine(at)));
             for blob in std::fs::read_dir(blobs).into_iter().flatten() {
                 let blob = blob?;
                 if blob.metadata()?.len() > 1 << 20 {
@@ -180,10 +187,8 @@ async fn renew_leases(client: Client, nodes: usize) {
     let leases: Api<Lease> = Api::namespaced(client, "kube-node-lease");
     let manager = PatchParams::default();
     for at in 1..=nodes {
-        let lease = Lease {
-            metadata: ObjectMeta { name: Some(format!("n{at}")), ..ObjectMeta::default() },
-            ..Lease::default()
-        };
+        let lease =
+            Lease { metadata: ObjectMeta { name: Some(machine(at)), ..ObjectMeta::default() }, ..Lease::default() };
         if let Err(problem) = leases.create(&PostParams::default(), &lease).await {
             eprintln!("cannot make the lease of n{at}: {problem}");
         }
@@ -192,7 +197,7 @@ async fn renew_leases(client: Client, nodes: usize) {
         let renewed = Patch::Merge(json!({"spec": {"renewTime": format!("{:.6}", jiff::Timestamp::now())}}));
         for at in 1..=nodes {
             // A failed one is renewed with the next turn.
-            let _ = leases.patch(&format!("n{at}"), &manager, &renewed).await;
+            let _ = leases.patch(&machine(at), &manager, &renewed).await;
         }
         tokio::time::sleep(Duration::from_secs(10)).await;
     }

@@ -5,7 +5,8 @@
 //! reached over links without a limit. `stoker up` runs the API and the controller, and each node has a `stoker agent` with a layout. The
 //! time is from the creation of the Preheat until the slowest agent has the image, divided by the time that the same bytes take from the
 //! registry's namespace to one node over one TCP connection, sent by the kernel from a file. `cargo xtask bench peers` runs it, as root.
-//! With words: only these parts (all, slow, direct, memory). With numbers: so many rounds, nodes and Mbit/s.
+//! With words: only these parts (all, slow, direct, memory). With numbers: so many rounds, nodes and Mbit/s. With
+//! `STOKER_BENCH_LOGS=DIR`: the agents write what they do to files there.
 
 #[path = "../scale/figures.rs"]
 mod figures;
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::figures::{median, spread};
 use crate::fleet::{Fleet, Times};
-use crate::net::Net;
+use crate::net::{Net, machine};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -160,7 +161,7 @@ impl<'a> Bench<'a> {
         tokio::fs::write(&file, bytes).await?;
         let before = self.net.left_registry()?;
         let _sender = fleet::Killed(self.net.inside("registry").arg("raw-send").arg(&file).spawn()?);
-        let taken = self.net.inside("n1").args(["raw-take", &size.to_string()]).output()?;
+        let taken = self.net.inside(&machine(1)).args(["raw-take", &size.to_string()]).output()?;
         let seconds = String::from_utf8(taken.stdout)?.trim().parse()?;
         Ok((seconds, self.net.left_registry()?.saturating_sub(before)))
     }

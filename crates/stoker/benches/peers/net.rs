@@ -127,8 +127,9 @@ impl Drop for Net {
     }
 }
 
-fn machine(at: usize) -> String {
-    if at == 0 { "registry".into() } else { format!("n{at}") }
+/// The name of a machine. Names have the order of the numbers.
+pub(crate) fn machine(at: usize) -> String {
+    if at == 0 { "registry".into() } else { format!("n{at:02}") }
 }
 
 fn ip(words: &[&str]) -> bool {

@@ -26,7 +26,7 @@ pub(in crate::world) enum Complaint {
     NoSource,
     /// It goes upstream, and does not get on.
     SeedFails,
-    /// It is much slower than its source, and others read from it.
+    /// It is much slower than its source, and others read from it or from its source.
     Lagging,
 }
 

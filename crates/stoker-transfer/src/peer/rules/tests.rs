@@ -41,7 +41,7 @@ fn moves_follow_from_what_was_seen() {
     for (what, mine, peers, (far, usual), expected) in [
         ("all get on alike", Even(9.0, 3.0, false, 1), [Even(10.0, 3.0, false, 1), fast, fast], &unknown, None),
         ("the source is slow, the next is not", drained, [slow, fast, fast], &unknown, Some((5, Move::Try(1)))),
-        ("the source is slow, so is the next", drained, [slow, slow, fast], &unknown, Some((9, Move::Try(2)))),
+        ("the source is slow, so is the next", drained, [slow, slow, fast], &unknown, Some((14, Move::Try(2)))),
         ("the next is not ahead", drained, [slow, Even(10.5, 0.3, false, 1), slow], &unknown, None),
         ("the source is far", drained, [slow, fast, fast], &(vec![true, false, false], None), None),
         ("others are far", drained, [slow, fast, fast], &(vec![false, true, true], None), None),
@@ -52,7 +52,14 @@ fn moves_follow_from_what_was_seen() {
             &usual,
             None,
         ),
-        ("the source has more to give", Even(5.0, 0.25, false, 0), [slow, fast, fast], &unknown, None),
+        (
+            "a slow source sends less than it receives",
+            Even(5.0, 0.2, false, 0),
+            [slow, fast, fast],
+            &unknown,
+            Some((5, Move::Try(1))),
+        ),
+        ("the source has more to give", Even(0.0, 0.45, false, 0), [slow, fast, fast], &unknown, None),
         ("another has all", drained, [slow, Even(90.0, 0.0, true, 1), slow], &usual, Some((5, Move::Try(1)))),
         (
             "another has all, and nobody knows what is usual",
@@ -61,7 +68,7 @@ fn moves_follow_from_what_was_seen() {
             &unknown,
             None,
         ),
-        ("outrun, with readers", Even(5.0, 0.25, false, 1), [fast, fast, fast], &unknown, Some((9, Move::Try(1)))),
+        ("outrun, with readers", Even(5.0, 0.25, false, 1), [fast, fast, fast], &unknown, Some((10, Move::Try(1)))),
         ("outrun, without", Even(5.0, 0.25, false, 0), [fast, fast, fast], &unknown, None),
         (
             "a whole source gives little",
@@ -101,18 +108,18 @@ fn moves_follow_from_what_was_seen() {
         (
             "a crowded source",
             Even(5.0, 1.0, false, 0),
-            [Even(10.0, 1.0, false, 2); 3],
-            &usual,
-            Some((5, Move::Yield(2))),
-        ),
-        ("a crowded source that gives enough", Even(5.0, 2.5, false, 0), [Even(10.0, 2.5, false, 2); 3], &usual, None),
-        ("a crowded source, with readers here", Even(5.0, 1.0, false, 1), [Even(10.0, 1.0, false, 2); 3], &usual, None),
-        (
-            "a crowded source, and nobody knows what is usual",
-            Even(5.0, 1.0, false, 0),
-            [Even(10.0, 1.0, false, 2); 3],
+            [Even(10.0, 3.0, false, 2); 3],
             &unknown,
-            None,
+            Some((10, Move::Tell)),
+        ),
+        ("a crowded source that gives enough", Even(5.0, 2.5, false, 0), [Even(10.0, 4.0, false, 2); 3], &usual, None),
+        ("a crowded source that is as slow", Even(5.0, 1.0, false, 0), [Even(10.0, 1.0, false, 2); 3], &unknown, None),
+        (
+            "a crowded source, with readers here",
+            Even(5.0, 1.0, false, 1),
+            [Even(10.0, 3.0, false, 2); 3],
+            &unknown,
+            Some((10, Move::Try(1))),
         ),
     ] {
         let list = Circumstances { far: far.clone(), usual: *usual };
@@ -132,7 +139,7 @@ fn moves(rates: [f64; 2], looks: usize) -> Vec<(usize, Move)> {
         history.moved(decided);
         match decided {
             Move::Stay => continue,
-            Move::Try(to) | Move::Back(to) | Move::Yield(to) => from = to,
+            Move::Try(to) | Move::Back(to) => from = to,
             Move::Tell => {}
         }
         told.push((look, decided));
@@ -142,12 +149,12 @@ fn moves(rates: [f64; 2], looks: usize) -> Vec<(usize, Move)> {
 
 #[test]
 fn a_node_that_is_no_better_is_left_for_ever_and_then_the_controller_is_told_once() {
-    assert_eq!(moves([0.5, 0.5], 100), [(9, Move::Try(1)), (14, Move::Back(0)), (31, Move::Tell)]);
+    assert_eq!(moves([0.5, 0.5], 100), [(10, Move::Try(1)), (15, Move::Back(0)), (32, Move::Tell)]);
 }
 
 #[test]
 fn a_node_that_is_better_is_stayed_with() {
-    assert_eq!(moves([0.5, 8.0], 100), [(9, Move::Try(1))]);
+    assert_eq!(moves([0.5, 8.0], 100), [(10, Move::Try(1))]);
 }
 
 #[test]
