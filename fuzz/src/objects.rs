@@ -58,6 +58,7 @@ pub fn job(bytes: &[u8]) {
                 labels,
                 ready: true,
                 ready_changed: None,
+                cordoned: false,
                 foreign: false,
             }));
             world.apply(Event::Orders(name.into(), BTreeMap::new()));

@@ -180,6 +180,7 @@ mod tests {
                 labels: Default::default(),
                 ready: true,
                 ready_changed: None,
+                cordoned: false,
                 foreign: false,
             };
             world.apply(Event::Node(node));

@@ -21,6 +21,8 @@ pub struct PlainNode {
     pub ready: bool,
     /// Since when; none where that is not said, or no time.
     pub ready_changed: Option<Timestamp>,
+    /// Whether it is cordoned.
+    pub cordoned: bool,
     /// Its first InternalIP, by which other nodes reach it; none where it has none, or one that is the address of no node.
     pub address: Option<IpAddr>,
 }
@@ -33,6 +35,7 @@ impl PlainNode {
             labels: self.metadata.labels.unwrap_or_default(),
             ready: self.ready,
             ready_changed: self.ready_changed,
+            cordoned: self.cordoned,
             foreign: false,
         }
     }
@@ -46,7 +49,15 @@ struct NodeText {
     #[serde(default)]
     metadata: Meta,
     #[serde(default)]
+    spec: Lenient<NodeSpec>,
+    #[serde(default)]
     status: Option<NodeConditions>,
+}
+
+#[derive(Deserialize)]
+struct NodeSpec {
+    #[serde(default)]
+    unschedulable: Lenient<bool>,
 }
 
 #[derive(Default, Deserialize)]
@@ -73,7 +84,7 @@ struct NodeCondition {
 }
 
 impl From<NodeText> for PlainNode {
-    fn from(NodeText { metadata, status }: NodeText) -> Self {
+    fn from(NodeText { metadata, spec, status }: NodeText) -> Self {
         let NodeConditions { conditions, addresses } = status.unwrap_or_default();
         let mut conditions = conditions.0.into_iter().flatten().filter_map(|condition| condition.0);
         let ready = conditions.find(|condition| condition.r#type == "Ready");
@@ -84,6 +95,7 @@ impl From<NodeText> for PlainNode {
             metadata: ObjectMeta { name, labels, uid, resource_version, deletion_timestamp, ..ObjectMeta::default() },
             ready: ready.as_ref().is_some_and(|condition| condition.status == "True"),
             ready_changed: ready.and_then(|condition| condition.last_transition_time.0).map(|time| time.0),
+            cordoned: spec.0.and_then(|spec| spec.unschedulable.0).unwrap_or_default(),
             address: internal.and_then(|address| address.address.parse().ok()).filter(is_of_a_node),
         }
     }

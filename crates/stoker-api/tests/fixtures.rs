@@ -51,6 +51,7 @@ fn fleet() -> World {
             labels: [("resource-pool".to_string(), pool.to_string())].into(),
             ready: true,
             ready_changed: None,
+            cordoned: false,
             foreign: false,
         }));
         world.apply(Event::Orders(name.into(), Default::default()));

@@ -334,7 +334,8 @@ mod tests {
     fn a_node_inherits_nothing_of_a_foreign_one_of_its_name() {
         let (mut hearing, image) = (hearing(), "reg.test/web:1".parse::<Reference>().unwrap());
         let labels = BTreeMap::new();
-        let foreign = model::Node { name: "n1".into(), labels, ready: true, ready_changed: None, foreign: true };
+        let foreign =
+            model::Node { name: "n1".into(), labels, ready: true, ready_changed: None, cordoned: false, foreign: true };
         let pull = Pull {
             policy: Policy::Always,
             timeout: Duration::from_secs(600),

@@ -11,6 +11,7 @@ pub mod reason;
 pub mod reference;
 pub mod rollup;
 pub mod select;
+pub mod spread;
 pub mod step;
 pub mod text;
 pub mod world;

@@ -110,6 +110,18 @@ pub struct Words {
     pub orders: &'static str,
 }
 
+/// So many of the nodes that a job could have, where it does not want all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pick {
+    /// How many.
+    pub number: u32,
+    /// The nodes by name among which they are; none means all that the selector takes.
+    pub among: Option<NamedNodes>,
+    /// The nodes that are chosen, as the status of the object says; none where it says nothing. The World takes them out: it knows better what
+    /// it has chosen itself.
+    pub chosen: Option<BTreeSet<NodeName>>,
+}
+
 /// A wish: these images on those nodes, at this pace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -128,6 +140,8 @@ pub struct Job {
     /// The nodes by name, each with the time from which it counts, [`Job::FROM_ITS_START`] for those that have no time of their own. None given
     /// means all that the selector takes.
     pub names: Option<NamedNodes>,
+    /// Where it wants only some of its nodes: how many, and among which. Its `names` are those that the World has chosen then.
+    pub pick: Option<Pick>,
     /// The nodes by label.
     pub selector: Selector,
     /// Whether it also wants [foreign](Node::foreign) nodes.
@@ -170,9 +184,29 @@ impl Job {
         Arc::new(names.into_iter().map(|name| (name.into(), Self::FROM_ITS_START)).collect())
     }
 
+    /// The same job, which wants so many of its nodes: those that are chosen, as its status says, and others where they cannot stay.
+    pub fn picking(mut self, number: u32, chosen: Option<BTreeSet<NodeName>>) -> Self {
+        self.pick = Some(Pick { number, among: self.names.take(), chosen });
+        self
+    }
+
+    /// The nodes by name that it could have.
+    pub fn among(&mut self) -> &mut Option<NamedNodes> {
+        match &mut self.pick {
+            Some(pick) => &mut pick.among,
+            None => &mut self.names,
+        }
+    }
+
     /// Whether it [never ends](Completion::Standing) and has no status of its own.
     pub fn is_standing(&self) -> bool {
         self.completion == Completion::Standing
+    }
+
+    /// How many nodes it wants that it has not, where it wants a number of them.
+    pub fn lacking(&self) -> usize {
+        let wanted = self.pick.as_ref().map_or(0, |pick| usize::try_from(pick.number).unwrap_or(usize::MAX));
+        wanted.saturating_sub(self.names.as_ref().map_or(0, |names| names.len()))
     }
 
     /// The keys of its valid images.
@@ -299,6 +333,8 @@ pub struct Node {
     pub ready: bool,
     /// Since when that is so.
     pub ready_changed: Option<Timestamp>,
+    /// Whether nothing new is to be put there.
+    pub cordoned: bool,
     /// Whether somebody else plays the agent there: no machine of the cluster and no agent of ours belongs to it. Such a node takes orders to
     /// fetch what a tag means and reports what came of them. It is asked nothing, says nothing that others go by, is given no login, and
     /// is there as soon as its orders or reports are known.

@@ -58,6 +58,8 @@ reasons! {
     Pending = "Pending",
     /// Waiting: no node matches what the job asks for.
     NoNodes = "NoNodes",
+    /// Waiting: the job wants more nodes than there are that match it, are Ready and not cordoned, and have an agent.
+    TooFewNodes = "TooFewNodes",
     /// Objects that say which nodes are wanted cannot be seen.
     CannotSee = "CannotSee",
     /// Nothing is done: the controller of the project that the job's kind comes from is at work.

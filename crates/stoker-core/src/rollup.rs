@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::model::{Bytes, Completion, Empty, Job, JobId, NodeName, SecretId, after};
+use crate::model::{Bytes, Completion, Empty, Job, JobId, NamedNodes, NodeName, SecretId, after};
 use crate::reason::Reason;
 
 /// How many failed nodes an outcome describes; all of them are counted and named.
@@ -81,6 +81,10 @@ pub struct Outcome {
     pub refused: Vec<RefusedOrder>,
     /// Whether the deadline ended it.
     pub overdue: bool,
+    /// The nodes that are chosen, for a job that wants only some of those that it could have.
+    pub chosen: Option<NamedNodes>,
+    /// How many nodes it wants besides them, of which there are none.
+    pub lacking: u32,
     /// Whether no node matches, for a job to which that is no success.
     pub lacks_nodes: bool,
     /// The kind of object that says which nodes are wanted and that cannot be seen.
@@ -128,6 +132,7 @@ pub(crate) struct Tally {
     failed_nodes: Vec<NodeName>,
     waiting_for: BTreeMap<Reason, u32>,
     overdue: bool,
+    lacking: u32,
 }
 
 #[derive(Default)]
@@ -168,6 +173,27 @@ impl Tally {
                 }
                 self.failed_nodes.push(node.clone());
             }
+        }
+    }
+
+    /// Adds so many nodes that nobody knows: the job wants more than there are.
+    pub(crate) fn lack(&mut self, nodes: usize, count: NodeCount) {
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        if nodes == 0 {
+            return;
+        }
+        self.lacking = nodes;
+        self.counts.desired = self.counts.desired.saturating_add(nodes);
+        match count {
+            NodeCount::Waiting(reason) => {
+                self.counts.waiting = self.counts.waiting.saturating_add(nodes);
+                self.waiting_for.insert(reason, nodes);
+            }
+            NodeCount::Failed(reason) => {
+                self.counts.failed = self.counts.failed.saturating_add(nodes);
+                self.overdue |= reason == Reason::DeadlineExceeded;
+            }
+            NodeCount::Succeeded | NodeCount::Pulling => {}
         }
     }
 
@@ -220,6 +246,8 @@ impl Tally {
             private: job.images.iter().any(|image| !image.secrets.is_empty()),
             refused: Vec::new(),
             overdue,
+            chosen: job.names.clone().filter(|_| job.pick.is_some()),
+            lacking: self.lacking,
             lacks_nodes,
             unseen: job.unseen,
         }

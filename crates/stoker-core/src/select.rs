@@ -58,9 +58,12 @@ impl Selector {
 
 /// Whether the job wants its images on this node.
 pub fn selects(job: &Job, node: &Node) -> bool {
-    (job.foreign_nodes || !node.foreign)
-        && job.names.as_ref().is_none_or(|names| names.contains_key(&node.name))
-        && job.selector.matches(&node.labels)
+    job.names.as_ref().is_none_or(|names| names.contains_key(&node.name)) && could_have(job, node)
+}
+
+/// Whether the job could want its images on this node, if it were one of those that it names.
+pub(crate) fn could_have(job: &Job, node: &Node) -> bool {
+    (job.foreign_nodes || !node.foreign) && job.selector.matches(&node.labels)
 }
 
 #[cfg(test)]

@@ -241,6 +241,9 @@ pub(crate) struct PullArgs {
     /// Only nodes on which pods of this namespace run that have these labels
     #[arg(long, value_name = "SELECTOR", value_parser = stoker_api::labels::parse)]
     pub(crate) pods: Option<LabelSelector>,
+    /// Only so many of these nodes, spread over the zones; from 1 to 5000 [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=5000))]
+    pub(crate) replicas: Option<i32>,
     /// A Secret of the namespace with a login for the registry; may be given more than once
     #[arg(long = "secret", value_name = "NAME", value_parser = values::name)]
     pub(crate) secrets: Vec<String>,

@@ -81,6 +81,7 @@ fn preheat(args: &PullArgs) -> Preheat {
             names: (!args.nodes.is_empty()).then(|| args.nodes.clone()),
             selector: args.selector.clone(),
             pod_selector: args.pods.clone(),
+            replicas: args.replicas,
         },
         pace: PaceSpec {
             parallelism: args.parallelism,

@@ -77,6 +77,7 @@ fn status(outcome: &Outcome, message: String, before: &[Condition], now: Timesta
         pulling: outcome.pulling,
         succeeded: outcome.succeeded,
         failed: outcome.failed,
+        selected_nodes: outcome.chosen.as_ref().map(|nodes| nodes.keys().map(ToString::to_string).collect()),
         bytes: bytes(outcome.bytes),
         received: human::bytes_in_a_word(outcome.bytes.upstream),
         digests: outcome.digests.clone(),
@@ -186,6 +187,7 @@ fn message(outcome: &Outcome, object: &DynamicObject) -> String {
     }
     let [none, compare] = no_nodes(object);
     let first = outcome.failures.first().map(|failure| format!("{}: {}", failure.node, failure.message));
+    let first = first.or_else(|| too_few(outcome));
     match outcome.stage {
         Stage::Failed if outcome.lacks_nodes => {
             format!("{none}, and the job's deadline has passed; {compare}, then edit the Preheat or make it anew")
@@ -206,9 +208,21 @@ fn message(outcome: &Outcome, object: &DynamicObject) -> String {
         Stage::Synced => format!("{succeeded} of {desired} nodes have all images, {failed} failed and are asked again"),
         Stage::Running => {
             let trouble = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
-            format!("{succeeded} of {desired} nodes done, {pulling} pulling, {waiting} waiting{trouble}")
+            let lacking = too_few(outcome).map(|lacking| format!("; {lacking}")).unwrap_or_default();
+            format!("{succeeded} of {desired} nodes done, {pulling} pulling, {waiting} waiting{trouble}{lacking}")
         }
     }
+}
+
+/// That a job wants more nodes than there are.
+fn too_few(outcome: &Outcome) -> Option<String> {
+    let lacking = outcome.lacking;
+    (lacking > 0).then(|| {
+        format!(
+            "spec.nodes.replicas wants {} more: no other node matches spec.nodes, is Ready and not cordoned, and has an agent",
+            human::count(lacking, "node")
+        )
+    })
 }
 
 /// The conditions that are ours, with the one reason and message of all, and those of others.
@@ -432,6 +446,7 @@ mod tests {
                 labels: BTreeMap::new(),
                 ready: true,
                 ready_changed: None,
+                cordoned: false,
                 foreign: false,
             }));
         }

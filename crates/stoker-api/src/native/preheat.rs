@@ -116,6 +116,11 @@ pub struct NodesSpec {
     /// Those on which pods of this namespace run that have these labels, followed as pods come and go; {} means every pod.
     #[serde(default, rename = "podSelector", skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
+    /// How many of them; all if not given. They are spread over the zones, and stay the same: a node is replaced when it is deleted, is not Ready, or
+    /// is none of these nodes any more. Cordoned nodes are not chosen. status.selectedNodes names them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 5000))]
+    pub replicas: Option<i32>,
 }
 
 /// How fast the images reach the nodes.

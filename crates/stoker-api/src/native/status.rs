@@ -37,6 +37,10 @@ pub struct PreheatStatus {
     /// Nodes that gave up.
     #[serde(default)]
     pub failed: u32,
+    /// The nodes that were chosen, where spec.nodes.replicas is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 5000), extend("x-kubernetes-list-type" = "set"))]
+    pub selected_nodes: Option<Vec<String>>,
     /// Sums over all nodes.
     #[serde(default)]
     pub bytes: WireBytes,

@@ -39,11 +39,14 @@ pub(super) fn derive(root: &Root, reader: &mut Reader<'_>) -> Derived {
         }
         match pods::nodes(reader, &root.namespace, &selector) {
             Answer::Known(nodes) => {
-                let both = |node: &String| job.names.as_ref().is_none_or(|names| names.contains_key(node.as_str()));
-                job.names = Some(Job::named(nodes.into_iter().filter(both)));
+                let among = job.among();
+                let both = |node: &String| among.as_ref().is_none_or(|names| names.contains_key(node.as_str()));
+                *among = Some(Job::named(nodes.into_iter().filter(both)));
             }
             Answer::Unlisted => return Err(Unready::Unlisted),
-            Answer::Unseen => (job.names, job.unseen) = (Some(Default::default()), Some(pods::PODS.name)),
+            Answer::Unseen => {
+                (job.names, job.pick, job.unseen) = (Some(Default::default()), None, Some(pods::PODS.name));
+            }
         }
     }
     Ok(vec![job])
@@ -62,7 +65,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
     }
     let completion = &spec.completion;
     let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
-    Ok(Job {
+    let job = Job {
         id: JobId::new((GROUP, "Preheat"), namespace, object.metadata.name.as_deref().unwrap_or_default()),
         uid: object.metadata.uid.clone().unwrap_or_default(),
         generation,
@@ -72,6 +75,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
             (image.image.as_str(), secrets.collect())
         })),
         names: spec.nodes.names.map(Job::named),
+        pick: None,
         selector: spec.nodes.selector.as_ref().map(labels::to_core).unwrap_or_default(),
         foreign_nodes: false,
         parallelism: u32::try_from(spec.pace.parallelism).unwrap_or(0),
@@ -104,6 +108,13 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         started: status.start_time.filter(|_| current || status.completion_time.is_none()),
         ended: status.completion_time.filter(|_| current),
         unreadable,
+    };
+    Ok(match spec.nodes.replicas {
+        Some(replicas) => job.picking(
+            u32::try_from(replicas).unwrap_or(0),
+            status.selected_nodes.map(|nodes| nodes.into_iter().map(Into::into).collect()),
+        ),
+        None => job,
     })
 }
 

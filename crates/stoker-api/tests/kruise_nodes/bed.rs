@@ -90,7 +90,8 @@ impl Bed {
     }
 
     fn node(&mut self, name: &str, labels: BTreeMap<String, String>, there: bool) {
-        let node = Node { name: name.into(), labels, ready: true, ready_changed: None, foreign: false };
+        let node =
+            Node { name: name.into(), labels, ready: true, ready_changed: None, cordoned: false, foreign: false };
         if there {
             self.nodes.insert(name.into(), node.clone());
             self.world.apply(Event::Node(node));

@@ -66,7 +66,14 @@ pub(crate) fn fleet() -> World {
     let mut world = World::new();
     for name in NODES {
         let (labels, ready_changed) = (BTreeMap::new(), None);
-        let node = stoker_core::Node { name: name.into(), labels, ready: true, ready_changed, foreign: false };
+        let node = stoker_core::Node {
+            name: name.into(),
+            labels,
+            ready: true,
+            ready_changed,
+            cordoned: false,
+            foreign: false,
+        };
         world.apply(Event::Node(node));
         world.apply(Event::Orders(name.into(), BTreeMap::new()));
     }

@@ -108,6 +108,7 @@ impl Cluster {
                     labels,
                     ready: true,
                     ready_changed: None,
+                    cordoned: false,
                     foreign: true,
                 });
             }

@@ -35,6 +35,7 @@ fn leader(nodes: &[&str]) -> (Leading, Hearing, Arc<AtomicI64>) {
             labels: BTreeMap::new(),
             ready: true,
             ready_changed: None,
+            cordoned: false,
             foreign: false,
         };
         hearing.world.apply(Event::Node(node));

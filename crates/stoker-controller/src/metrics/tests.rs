@@ -26,6 +26,8 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         private: false,
         refused: Vec::new(),
         overdue: false,
+        chosen: None,
+        lacking: 0,
         lacks_nodes: false,
         unseen: None,
     }

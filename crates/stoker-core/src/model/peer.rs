@@ -159,7 +159,8 @@ mod tests {
             (vec![region, (GROUP_LABEL, "none")], None),
         ] {
             let labels = labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
-            let node = Node { name: "n".into(), labels, ready: true, ready_changed: None, foreign: false };
+            let node =
+                Node { name: "n".into(), labels, ready: true, ready_changed: None, cordoned: false, foreign: false };
             assert_eq!(node.peer_group(), group, "{:?}", node.labels);
             assert_eq!(Node { foreign: true, ..node }.peer_group(), None);
         }

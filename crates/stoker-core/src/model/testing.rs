@@ -40,6 +40,7 @@ pub(crate) fn job(name: &str, names: Option<&[&str]>) -> Job {
             secrets: Vec::new(),
         }],
         names: names.map(|names| Job::named(names.iter().copied())),
+        pick: None,
         selector: Selector::default(),
         foreign_nodes: false,
         parallelism: 10,

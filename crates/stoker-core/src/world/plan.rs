@@ -92,6 +92,7 @@ impl World {
         let mut repeats: BTreeMap<JobId, usize> = BTreeMap::new();
         self.forget_far_orders(now);
         self.start_jobs(now);
+        self.choose_nodes();
         self.choose_logins();
         self.touch_readers_of_moved();
         // What is taken back first is free for others in the same plan.
@@ -214,6 +215,12 @@ impl World {
             let message = || if state.job.overdue(now) { UNKNOWN_NODE } else { NOT_TRIED }.into();
             tally.add(name, count, Bytes::default(), message);
         }
+        let lacking = match state.job.overdue(now) {
+            true => NodeCount::Failed(Reason::DeadlineExceeded),
+            false if state.given_up => NodeCount::Failed(Reason::FailureTolerance),
+            false => NodeCount::Waiting(Reason::TooFewNodes),
+        };
+        tally.lack(state.job.lacking(), lacking);
         let digests = self.digests(&state.job, now);
         let mut outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
         outcome.secrets = self.secret_troubles(&state.job);
@@ -328,7 +335,7 @@ impl World {
     /// Whether more nodes of the job have failed than it tolerates.
     fn has_too_many_failures(&self, state: &JobState) -> bool {
         let failed = || state.seats.iter().filter(|(_, seat)| matches!(seat.standing, SeatStanding::Failed(_))).count();
-        let nodes = || state.seats.len() + self.unknown_names(&state.job).count();
+        let nodes = || state.seats.len() + self.unknown_names(&state.job).count() + state.job.lacking();
         state.job.tolerance.is_some() && state.job.runs() && state.job.gives_up(failed(), nodes())
     }
 
@@ -341,7 +348,8 @@ impl World {
 
     /// The names in a job that no node has, where they are waited for.
     pub(super) fn unknown_names<'a>(&'a self, job: &'a Job) -> impl Iterator<Item = &'a NodeName> + 'a {
-        let names = job.names.iter().filter(|_| job.unreachable == Unreachable::Wait);
+        // Chosen nodes are there, or others are chosen in the next plan.
+        let names = job.names.iter().filter(|_| job.unreachable == Unreachable::Wait && job.pick.is_none());
         names.flat_map(|names| names.keys()).filter(|name| !self.has_node(name))
     }
 

@@ -99,6 +99,7 @@ mod tests {
             labels: BTreeMap::new(),
             ready: true,
             ready_changed: None,
+            cordoned: false,
             foreign: false,
         })
     }

@@ -9,7 +9,9 @@ use stoker_core::Reference;
 use stoker_core::model::{Job, NamedNodes, Node, Report};
 use stoker_core::reference::InvalidReference;
 use stoker_core::select::{Operator, Requirement, Selector};
-use stoker_core::{Bytes, Completion, Empty, Image, JobId, Key, KindName, Phase, Policy, Pull, Unreachable, Words};
+use stoker_core::{
+    Bytes, Completion, Empty, Image, JobId, Key, KindName, Outcome, Phase, Policy, Pull, Unreachable, Words,
+};
 
 /// Tests begin at this second, so that there is time before it.
 pub(crate) const BEGIN: i64 = 1_800_000_000;
@@ -86,6 +88,7 @@ pub(crate) fn job(name: &str, images: &[&str]) -> Job {
         created: at(0),
         images: images.iter().map(|written| image(written)).collect(),
         names: None,
+        pick: None,
         selector: Selector::default(),
         foreign_nodes: false,
         parallelism: 10,
@@ -130,6 +133,14 @@ pub(crate) fn standing(name: &str, image: &str, nodes: &[(&str, i64)]) -> Job {
     job
 }
 
+/// The object of a job says what came of it.
+pub(crate) fn acknowledge(job: &mut Job, outcome: &Outcome) {
+    (job.started, job.ended) = (outcome.started, outcome.completed);
+    if let Some(pick) = &mut job.pick {
+        pick.chosen = outcome.chosen.as_ref().map(|chosen| chosen.keys().cloned().collect());
+    }
+}
+
 /// Takes the nodes with the label `pool` of this value.
 pub(crate) fn pool(value: &str) -> Selector {
     let values = BTreeSet::from([value.to_string()]);
@@ -139,7 +150,7 @@ pub(crate) fn pool(value: &str) -> Selector {
 /// A ready node of the pool `main`.
 pub(crate) fn node(name: &str) -> Node {
     let labels = BTreeMap::from([("pool".to_string(), "main".to_string())]);
-    Node { name: name.into(), labels, ready: true, ready_changed: None, foreign: false }
+    Node { name: name.into(), labels, ready: true, ready_changed: None, cordoned: false, foreign: false }
 }
 
 /// The report of a pull that has just begun.

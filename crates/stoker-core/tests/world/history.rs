@@ -87,6 +87,11 @@ pub(crate) enum Happening {
         node: usize,
         group: Option<&'static str>,
     },
+    /// Somebody cordons a node, or uncordons it.
+    Cordon {
+        node: usize,
+        cordon: bool,
+    },
     /// The agent of a node says where it serves, or that it does not.
     Peer {
         node: usize,
@@ -141,6 +146,8 @@ pub(crate) struct Wish {
     foreign: bool,
     /// How many nodes may go upstream: none, one, two; else no promise.
     copies: u32,
+    /// How many of its nodes it wants, where it wants only some.
+    replicas: Option<u32>,
 }
 
 /// What an agent does about an order that it has.
@@ -187,11 +194,13 @@ fn wish() -> impl Strategy<Value = Wish> {
         (any::<[bool; 3]>(), prop::array::uniform3(secrets), (0..4u32, prop::bool::weighted(0.3)), 0..6u8, 0..8u8);
     let timeout = prop_oneof![Just(1), Just(60), Just(600)];
     let bandwidth = prop_oneof![2 => Just(None), 1 => (1..4u64).prop_map(Some)];
-    let terms = (any::<bool>(), timeout, 0..4u32, bandwidth, prop::bool::weighted(0.2), any::<bool>(), 0..7u32);
+    let replicas = prop::option::weighted(0.3, 1..4u32);
+    let terms =
+        (any::<bool>(), timeout, 0..4u32, bandwidth, prop::bool::weighted(0.2), any::<bool>(), 0..7u32, replicas);
     (shape, terms).prop_map(
         |(
             (images, secrets, (parallelism, percent), nodes, completion),
-            (always, timeout, retries, bandwidth, give_up, foreign, copies),
+            (always, timeout, retries, bandwidth, give_up, foreign, copies, replicas),
         )| Wish {
             images,
             secrets,
@@ -206,6 +215,7 @@ fn wish() -> impl Strategy<Value = Wish> {
             give_up,
             foreign,
             copies,
+            replicas,
         },
     )
 }
@@ -245,6 +255,7 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         2 => (0..5usize, prop::bool::weighted(0.7)).prop_map(|(node, sealed)| Happening::Features { node, sealed }),
         1 => (0..5usize, prop_oneof![Just(None), Just(Some("none")), Just(Some("other"))])
             .prop_map(|(node, group)| Happening::Group { node, group }),
+        2 => (0..5usize, any::<bool>()).prop_map(|(node, cordon)| Happening::Cordon { node, cordon }),
         2 => (0..5usize, prop::option::weighted(0.8, facts())).prop_map(|(node, facts)| Happening::Peer { node, facts }),
         3 => facts().prop_map(|facts| Happening::Peers { facts }),
         8 => seconds.prop_map(|seconds| Happening::Pass { seconds }),
@@ -309,6 +320,9 @@ impl Wish {
             0 => job.pull.source = PullSource::PeersOnly,
             copies @ 1..=2 => job.pull.upstream_copies = Some(copies),
             _ => {}
+        }
+        if let Some(number) = self.replicas.filter(|_| !job.is_standing()) {
+            job = job.picking(number, None);
         }
         if self.always {
             job.pull.policy = Policy::Always;

@@ -1,5 +1,6 @@
 //! What holds in every history: one test for each law, over random ones.
 
+mod choosing;
 mod ends;
 mod foreign;
 mod frozen;

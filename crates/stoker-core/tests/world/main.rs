@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
 
 mod build;
+mod choosing;
 mod crowds;
 mod digest;
 mod ending;

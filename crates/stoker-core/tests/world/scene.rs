@@ -7,7 +7,7 @@ use stoker_core::model::{Job, Node, Order, Report};
 use stoker_core::world::NodeState;
 use stoker_core::{Ask, Event, Found, Key, Outcome, Phase, Pin, Plan, Reason, SecretId, World};
 
-use crate::build::{at, id, key, node, pulling, short};
+use crate::build::{acknowledge, at, id, key, node, pulling, short};
 
 pub(crate) struct Scene {
     pub(crate) world: World,
@@ -157,7 +157,7 @@ impl Scene {
             let name = outcome.job.name().to_string();
             self.outcomes.insert(name.clone(), outcome.clone());
             if let Some(mut job) = self.jobs.get(&name).filter(|_| self.acknowledge).cloned() {
-                (job.started, job.ended) = (outcome.started, outcome.completed);
+                acknowledge(&mut job, outcome);
                 self.put(job);
             }
         }

@@ -9,7 +9,7 @@ use stoker_core::model::{Job, Node, NodeName, Order, Report};
 use stoker_core::world::{OrderWrite, WantedSecrets};
 use stoker_core::{Ask, Event, JobId, Key, Origin, Outcome, PeerFacts, Phase, Pin, Plan, Policy, Reason, Stage, World};
 
-use crate::build::{GUEST, KINDS, OTHER, at, id, kind, node, pulling, secs};
+use crate::build::{GUEST, KINDS, OTHER, acknowledge, at, id, kind, node, pulling, secs};
 use crate::history::{Happening, IMAGES, SECRETS, Work, found};
 
 pub(crate) const NODES: [&str; 5] = ["n1", "n2", "n3", "n4", FOREIGN];
@@ -62,6 +62,7 @@ pub(crate) struct Sim {
     pub(crate) agents: BTreeMap<&'static str, AgentObject>,
     /// The peer groups of nodes that have one of their own.
     groups: BTreeMap<&'static str, &'static str>,
+    cordoned: BTreeSet<&'static str>,
     /// The content of each Secret.
     pub(crate) secrets: BTreeMap<&'static str, u8>,
     under_way: VecDeque<Write>,
@@ -97,6 +98,7 @@ impl Sim {
             nodes: BTreeMap::new(),
             agents: BTreeMap::new(),
             groups: BTreeMap::new(),
+            cordoned: BTreeSet::new(),
             secrets: BTreeMap::new(),
             under_way: VecDeque::new(),
             late: VecDeque::new(),
@@ -141,6 +143,9 @@ impl Sim {
                     (job.suspend, job.generation) = (old.suspend, old.generation + 1);
                     // An edit of a job that ended is a new run.
                     job.started = old.started.filter(|_| old.ended.is_none() && !job.is_standing());
+                    if let (Some(pick), Some(old)) = (&mut job.pick, &old.pick) {
+                        pick.chosen.clone_from(&old.chosen);
+                    }
                     if job.is_standing() && old.is_standing() {
                         job.names = old.names.clone();
                     }
@@ -181,6 +186,7 @@ impl Sim {
             Happening::Node { node: n, ready, main } => {
                 let name = NODES[n % NODES.len()];
                 let mut node = node(name);
+                node.cordoned = self.cordoned.contains(name);
                 node.foreign = name == FOREIGN;
                 node.ready = *ready;
                 node.ready_changed = Some(self.now);
@@ -241,10 +247,15 @@ impl Sim {
                     Some(group) => self.groups.insert(name, group),
                     None => self.groups.remove(name),
                 };
-                if let Some(Node { ready, labels, .. }) = self.nodes.get(name) {
-                    let (ready, main) = (*ready, labels.contains_key("pool"));
-                    self.happen(&Happening::Node { node: *node, ready, main });
-                }
+                self.node_again(*node);
+            }
+            Happening::Cordon { node, cordon } => {
+                let name = NODES[node % NODES.len()];
+                match cordon {
+                    true => self.cordoned.insert(name),
+                    false => self.cordoned.remove(name),
+                };
+                self.node_again(*node);
             }
             Happening::Peer { node, facts } => self.publish(NODES[node % NODES.len()], facts.clone()),
             Happening::Peers { facts } => {
@@ -282,6 +293,14 @@ impl Sim {
             }
         }
         None
+    }
+
+    /// Something else is known of a node that is there.
+    fn node_again(&mut self, node: usize) {
+        if let Some(Node { ready, labels, .. }) = self.nodes.get(NODES[node % NODES.len()]) {
+            let (ready, main) = (*ready, labels.contains_key("pool"));
+            self.happen(&Happening::Node { node, ready, main });
+        }
     }
 
     /// An agent says where it serves, and how fast it is.
@@ -472,7 +491,7 @@ impl Sim {
                 if outcome.generation != job.generation {
                     return None; // what is said of an edited job comes after what was said of it before
                 }
-                (job.started, job.ended) = (outcome.started, outcome.completed);
+                acknowledge(&mut job, outcome);
                 let version = self.store_job(name, job.clone());
                 Some((name, job, version))
             }

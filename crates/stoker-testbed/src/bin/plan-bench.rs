@@ -140,6 +140,7 @@ impl Fleet {
                 labels,
                 ready: true,
                 ready_changed: None,
+                cordoned: false,
                 foreign: false,
             }));
             world.apply(Event::Orders(name.clone(), self.orders(node)));
@@ -174,6 +175,7 @@ fn job(number: usize, began: Timestamp) -> Job {
             reference: name.parse().map_err(|_: InvalidReference| name.clone()),
         }],
         names: None,
+        pick: None,
         selector: Selector::default(),
         foreign_nodes: false,
         parallelism: u32::try_from(PARALLELISM).unwrap_or(u32::MAX),

@@ -149,6 +149,7 @@ fn job(parallelism: u32) -> Job {
             reference: name.parse().map_err(|_: InvalidReference| name.clone()),
         }],
         names: None,
+        pick: None,
         selector: Selector::default(),
         foreign_nodes: false,
         parallelism,
@@ -177,7 +178,14 @@ fn job(parallelism: u32) -> Job {
 
 fn node(agent: &Agent, ready: bool) -> Event {
     let zone = ("topology.kubernetes.io/zone".to_string(), format!("zone-{}", agent.zone));
-    Event::Node(Node { name: agent.name.clone(), labels: [zone].into(), ready, ready_changed: None, foreign: false })
+    Event::Node(Node {
+        name: agent.name.clone(),
+        labels: [zone].into(),
+        ready,
+        ready_changed: None,
+        cordoned: false,
+        foreign: false,
+    })
 }
 
 impl RelayFleet {

@@ -240,6 +240,7 @@ mod tests {
                 labels: Default::default(),
                 ready: true,
                 ready_changed: None,
+                cordoned: false,
                 foreign: false,
             };
             world.apply(Event::Node(node));

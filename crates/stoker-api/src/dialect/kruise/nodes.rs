@@ -209,7 +209,14 @@ mod tests {
     #[test]
     fn a_node_does_not_hand_on_the_label_of_node_images_without_a_node() {
         let labels = [("zone", "a"), (FAKE, "true")].map(|(key, value)| (key.to_owned(), value.to_owned()));
-        let node = Node { name: "n1".into(), labels: labels.into(), ready: true, ready_changed: None, foreign: false };
+        let node = Node {
+            name: "n1".into(),
+            labels: labels.into(),
+            ready: true,
+            ready_changed: None,
+            cordoned: false,
+            foreign: false,
+        };
         assert_eq!(own_labels(&node).into_keys().collect::<Vec<_>>(), ["zone"]);
         // One that somebody has put there is taken away.
         let row = NodeImageRow { label_keys: format!("zone\n{FAKE}").as_str().into(), ..NodeImageRow::default() };

@@ -80,6 +80,7 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
             [(spec.image.as_str(), secrets.map(|name| SecretId::new(namespace, name)).collect())].into_iter(),
         ),
         names,
+        pick: None,
         selector: node_selector(&selector),
         // Selectors see the labels of NodeImages that have no Node behind them.
         foreign_nodes: true,

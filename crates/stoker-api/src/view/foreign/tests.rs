@@ -64,6 +64,7 @@ impl Seen {
             labels: Default::default(),
             ready: true,
             ready_changed: None,
+            cordoned: false,
             foreign: false,
         }));
         world.apply(Event::Orders("n1".into(), Default::default()));

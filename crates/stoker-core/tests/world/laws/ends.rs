@@ -32,7 +32,9 @@ proptest! {
                         assert!(!by.is_empty(), "{} on {}: nobody is asking", job.id, view.node);
                     }
                 }
-                let wanted = after.nodes.values().filter(|node| selects(job, node));
+                // The World knows which nodes are chosen.
+                let wants = if job.pick.is_some() { after.world.job(&job.id) } else { Some(job) };
+                let wanted = after.nodes.values().filter(|node| wants.is_some_and(|job| selects(job, node)));
                 for node in wanted {
                     assert!(views.iter().any(|view| view.node == node.name), "{} on {}", job.id, node.name);
                 }
@@ -90,6 +92,7 @@ proptest! {
             sim.happen(&Happening::Node { node, ready: true, main: true });
             sim.happen(&Happening::Agent { node });
             sim.happen(&Happening::Features { node, sealed: true });
+            sim.happen(&Happening::Cordon { node, cordon: false });
         }
         for (name, mut job) in sim.jobs.clone() {
             (job.suspend, job.parallelism) = (false, job.parallelism.max(1));
@@ -100,6 +103,10 @@ proptest! {
             let there = job.names.iter().flat_map(|names| names.iter()).filter(|(name, _)| NODES.contains(&&***name));
             let there = there.map(|(name, own)| (name.clone(), *own)).collect();
             job.names = job.is_standing().then(|| Arc::new(there));
+            if let Some(pick) = &mut job.pick {
+                // So many there are, whatever their labels.
+                (pick.number, pick.among) = (pick.number.min(4), None);
+            }
             sim.jobs.insert(name, job.clone());
             sim.world.apply(Event::Job(Box::new(job)));
         }

@@ -27,8 +27,14 @@ pub(super) fn facts(name: &str, row: Option<&Row>, world: &World) -> Vec<Event> 
         // An agent of ours is there, whose Node was not heard of yet.
         (Some(_), None) if world.orders(name).is_some() => Vec::new(),
         (Some((row, labels)), _) => {
-            let node =
-                Node { name: name.into(), labels: labels.clone(), ready: true, ready_changed: None, foreign: true };
+            let node = Node {
+                name: name.into(),
+                labels: labels.clone(),
+                ready: true,
+                ready_changed: None,
+                cordoned: false,
+                foreign: true,
+            };
             let (orders, reports) = orders(name, row, world);
             vec![Event::Node(node), Event::Orders(name.into(), orders), Event::Reports(name.into(), reports)]
         }

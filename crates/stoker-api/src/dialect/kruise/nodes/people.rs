@@ -90,6 +90,7 @@ fn job(group: &str, wish: &TagSpec, names: BTreeMap<NodeName, Timestamp>) -> Job
         created: Timestamp::UNIX_EPOCH,
         images: image::images([(wish.written().as_str(), secrets)].into_iter()),
         names: Some(Arc::new(names)),
+        pick: None,
         selector: Selector::default(),
         foreign_nodes: false,
         // Everybody asks for one node alone.
