@@ -113,8 +113,7 @@ impl Fetch<'_> {
             }
             let (mut soon, mut moved) = (false, false);
             let before = writer.length();
-            let peers: Vec<Peer> = ways.in_turn(&list).into_iter().filter(|peer| !gone.contains(&peer.id)).collect();
-            for (turn, peer) in peers.into_iter().enumerate() {
+            for (turn, peer) in ways.in_turn(&list, &gone).into_iter().enumerate() {
                 let opened = ways.reader().open(&peer, &list.ticket, &self.core.descriptor, writer.length()).await;
                 let body = match opened {
                     Ok(body) => {
@@ -192,7 +191,7 @@ impl Fetch<'_> {
             asked.ok().and_then(Result::ok)
         };
         let Some(theirs) = state(peer.clone()).await.filter(|state| !state.whole) else { return false };
-        for other in ways.in_turn(list).into_iter().filter(|other| other.id != peer.id) {
+        for other in ways.in_turn(list, &BTreeSet::new()).into_iter().filter(|other| other.id != peer.id) {
             if state(other).await.is_some_and(|other| other.whole || other.have > theirs.have) {
                 return false;
             }

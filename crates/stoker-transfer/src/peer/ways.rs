@@ -104,17 +104,17 @@ impl PeerWays {
         fn ids(list: &PeerList) -> impl Iterator<Item = PeerId> {
             list.peers.iter().map(|peer| peer.id)
         }
-        let others = !ids(&list).eq(ids(&self.shared.now.borrow().list));
-        let to;
-        {
+        self.shared.now.send_modify(|now| {
             let mut tried = self.tried();
-            to = ids(&list).find(|id| !tried.liars.contains_key(id)).filter(|_| others);
+            let others = !ids(&list).eq(ids(&now.list));
+            let to = ids(&list).find(|id| !tried.liars.contains_key(id)).filter(|_| others);
             tried.failed.clear();
             tried.missing.clear();
             tried.lagging = false;
-            tried.from = tried.from.filter(|_| !others);
-        }
-        self.shared.now.send_replace(WaysNow { list, to });
+            // Blobs that come from the first one already go on.
+            tried.from = tried.from.filter(|from| !others || Some(*from) == to);
+            *now = WaysNow { list, to };
+        });
     }
 
     /// Nobody is asked any more, neither nodes nor the registry, until there is a list again. A fetch that others still follow
@@ -141,7 +141,7 @@ impl PeerWays {
         &self.shared.reader
     }
 
-    /// Nothing is ever half-written under this lock, so a poisoned one is as good as any. No other lock is taken under it.
+    /// Nothing is ever half-written under this lock, so a poisoned one is as good as any. No other lock is taken under it; it is taken under that of `now`.
     fn tried(&self) -> MutexGuard<'_, Tried> {
         self.shared.tried.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -197,19 +197,26 @@ impl PeerWays {
         self.tried().lagging
     }
 
-    /// Those that may be asked, in the order of the list, from the one on that the image is read from.
-    pub(crate) fn in_turn(&self, list: &PeerList) -> Vec<Peer> {
+    /// Those that may be asked, in the order of the list, from the one on that the image is read from. Without those that were found not to have the
+    /// blob, unless all blobs were moved there since: the node said then that it has the image.
+    pub(crate) fn in_turn(&self, list: &PeerList, gone: &BTreeSet<PeerId>) -> Vec<Peer> {
+        let to = self.shared.now.borrow().to;
         let tried = self.tried();
         let first = list.peers.iter().position(|peer| Some(peer.id) == tried.from).unwrap_or(0);
         let (sooner, later) = list.peers.split_at(first);
-        let usable = later.iter().chain(sooner).filter(|peer| !tried.liars.contains_key(&peer.id));
-        usable.cloned().collect()
+        let usable =
+            |peer: &&Peer| !tried.liars.contains_key(&peer.id) && (Some(peer.id) == to || !gone.contains(&peer.id));
+        later.iter().chain(sooner).filter(usable).cloned().collect()
     }
 
     /// This one gives the bytes of a blob.
     pub(crate) fn gives(&self, peer: &Peer, blob: &Digest) {
+        let now = self.shared.now.borrow();
         let mut tried = self.tried();
-        tried.from = Some(peer.id);
+        // An answer may come after all blobs were moved to another node. The next blob begins there.
+        if now.to.is_none_or(|to| to == peer.id) {
+            tried.from = Some(peer.id);
+        }
         tried.failed.remove(&peer.id);
         tried.missing.remove(blob.as_ref());
     }
@@ -226,7 +233,11 @@ impl PeerWays {
             }
             tried.failed.insert(peer.id, (peer.node.clone(), problem));
         }
-        // Blobs that another node gives stay there.
+        self.stays_away(peer);
+    }
+
+    /// Blobs are not to go to this node any more. Those that another node gives stay there.
+    fn stays_away(&self, peer: &Peer) {
         self.shared.now.send_if_modified(|now| {
             now.to = now.to.filter(|to| *to != peer.id);
             false
@@ -242,6 +253,7 @@ impl PeerWays {
                 tried.from = None;
             }
         }
+        self.stays_away(peer);
         self.ring();
     }
 
@@ -255,15 +267,15 @@ impl PeerWays {
         list.peers.iter().position(|peer| peer.id == from)
     }
 
-    /// All blobs go on from this node, if the list is still this one.
+    /// All blobs go on from this node, if the list is still this one and the node did not lie.
     pub(crate) fn move_to(&self, list: &PeerList, peer: &Peer) {
         self.shared.now.send_if_modified(|now| {
-            let same = now.list == *list;
-            if same {
-                now.to = Some(peer.id);
-                self.tried().from = Some(peer.id);
+            let mut tried = self.tried();
+            let goes = now.list == *list && !tried.liars.contains_key(&peer.id);
+            if goes {
+                (now.to, tried.from) = (Some(peer.id), Some(peer.id));
             }
-            same
+            goes
         });
     }
 
@@ -321,7 +333,7 @@ impl PeerWays {
                 return None;
             }
             let mut soon = false;
-            for peer in self.in_turn(&list) {
+            for peer in self.in_turn(&list, &BTreeSet::new()) {
                 match self.shared.reader.small(&peer, &list.ticket, digest, most).await {
                     Ok(bytes) if hex(Sha256::new_with_prefix(&bytes)) == digest.digest() => {
                         self.tried().missing.remove(digest.as_ref());
@@ -347,3 +359,6 @@ impl PeerWays {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

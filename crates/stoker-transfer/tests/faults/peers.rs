@@ -374,7 +374,8 @@ async fn a_node_that_lies_is_found_out_and_named() {
     liar.serves(&fleet.root, &fleet.bench.pushed.layers[0], Given::Bytes(noise(SIZE, 99)));
     let first = fleet.reads(&honest, None);
     fleet.has_it(&first).await;
-    let ways = fleet.ways(&reader, &[&liar, &honest]);
+    let ways = fleet.ways(&reader, &[]);
+    ways.begin(fleet.list(&reader, &[&liar, &honest]));
     let read = fleet.reads(&reader, Some(&ways));
     fleet.has_it(&read).await;
     assert_eq!(ways.liars(), [Arc::from("liar")]);
