@@ -90,7 +90,8 @@ impl LookHistory {
     /// Adds what was seen while the image was read from this node of the list.
     pub(crate) fn add(&mut self, look: Look, from: usize) {
         if self.from != from {
-            // Somebody else has moved it: the node did not answer, or lied.
+            // Somebody else has moved it: the node did not answer, or lied. One that was tried has refused, and would do so again.
+            self.barred.extend(self.trial.map(|_| self.from));
             (self.from, self.since, self.trial) = (from, 0, None);
         }
         self.since += 1;
@@ -240,18 +241,20 @@ fn leaves(history: &LookHistory, list: &Circumstances) -> Option<usize> {
     let ahead = |to: usize, ago: usize| {
         let (own, ours) = (history.ago(ago)?.have, history.own_growth(ago)?);
         let (other, fast) = (history.peer(to, ago)?, history.growth(to, ago)?);
-        let much_more = |than: u64| fast > 0 && fast >= than.saturating_add(than / 2);
-        let (Some(source), Some(slow)) = (history.peer(from, ago), history.growth(from, ago)) else {
-            // It answers late or not at all. Nobody else would answer either if it was the link of this node that is full.
-            return Some(much_more(ours) && other.have >= own.saturating_add(fast.max(GAP)));
+        let source = history.peer(from, ago).zip(history.growth(from, ago));
+        // What the source says may be a second old. It is not slow where it gives more than that.
+        let slow = source.map_or(ours, |(_, slow)| slow.max(ours));
+        let faster = match other.whole {
+            true => slow.saturating_mul(LOOKS_A_SECOND) < list.usual? / 3,
+            false => fast > 0 && fast >= slow.saturating_add(slow / 2),
+        };
+        let Some((source, received)) = source else {
+            // It answers late or not at all. If it was the link of this node that is full, nobody who is still asked would answer either.
+            return Some(faster && other.have >= own.saturating_add(fast.max(GAP)));
         };
         let drained = own.saturating_add(ours.max(ON_THE_WAY)) >= source.have;
         // A slow link may send even less than it receives. Where it is this node's own one that is slow, the next source is no better, and is left.
-        let held_back = ours <= slow.saturating_add(slow / 2);
-        let faster = match other.whole {
-            true => ours.saturating_mul(LOOKS_A_SECOND) < list.usual? / 3,
-            false => much_more(slow),
-        };
+        let held_back = ours <= received.saturating_add(received / 2);
         let further = other.have >= source.have.saturating_add(fast.max(GAP));
         Some(!source.whole && (drained || held_back) && faster && further)
     };

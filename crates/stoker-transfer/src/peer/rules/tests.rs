@@ -62,6 +62,13 @@ fn moves_follow_from_what_was_seen() {
         ("the source has more to give", Even(0.0, 0.45, false, 0), [slow, fast, fast], &unknown, None),
         ("another has all", drained, [slow, Even(90.0, 0.0, true, 1), slow], &usual, Some((5, Move::Try(1)))),
         (
+            "another has all, but it is the link of this node that is slow",
+            Even(5.0, 0.25, false, 0),
+            [fast, Even(90.0, 0.0, true, 1), slow],
+            &usual,
+            None,
+        ),
+        (
             "another has all, and nobody knows what is usual",
             drained,
             [slow, Even(90.0, 0.0, true, 1), slow],
@@ -168,4 +175,49 @@ fn a_move_of_somebody_else_ends_a_trial() {
         history.add(look(1), 2);
         assert_eq!(decide(&history, &list), Move::Stay);
     }
+}
+
+/// What is said of a source may be up to a second old: here it is that of the eighth look in the next three.
+#[test]
+fn a_source_that_gives_enough_and_answers_late_is_stayed_with() {
+    let list = Circumstances { far: vec![false; 2], usual: None };
+    let mut history = LookHistory::default();
+    for look in 1..20 {
+        let said = if (9..=11).contains(&look) { 8 } else { look };
+        let [source, other] = [Even(10.0, 3.0, false, 1).at(said), Even(20.0, 3.0, false, 1).at(look)];
+        let peers = [source, other].map(|have| Some(PeerState { have, whole: false, readers: 1 }));
+        history.add(Look { have: Even(9.9, 3.0, false, 0).at(look), readers: 0, peers: peers.into() }, 0);
+        assert_eq!(decide(&history, &list), Move::Stay, "look {look}");
+    }
+}
+
+/// Its link is so full that it answers no question in time, and all that there is to go to is a node that has the image.
+#[test]
+fn a_slow_source_that_does_not_answer_is_left_for_a_node_that_has_all() {
+    let list = Circumstances { far: vec![false; 2], usual: Some(12 << 20) };
+    let mut history = LookHistory::default();
+    let mut moved = None;
+    for look in 1..20 {
+        let whole = PeerState { have: 90 << 20, whole: true, readers: 1 };
+        let have = Even(10.0, 0.25, false, 0).at(look);
+        history.add(Look { have, readers: 0, peers: vec![None, Some(whole)] }, 0);
+        moved = moved.or(Some(decide(&history, &list)).filter(|decided| *decided != Move::Stay));
+    }
+    assert_eq!(moved, Some(Move::Try(1)));
+}
+
+/// It has the image, and as many readers as it serves: it would be asked for all blobs again every second.
+#[test]
+fn a_node_that_refused_to_be_read_from_is_not_tried_again() {
+    let list = Circumstances { far: vec![false; 2], usual: None };
+    let (slow, fast) = (Even(10.0, 0.25, false, 1), Even(20.0, 3.0, false, 4));
+    let (mut history, mut tries) = (LookHistory::default(), Vec::new());
+    for look in 1..30 {
+        let peers = [slow, fast].map(|peer| Some(PeerState { have: peer.at(look), whole: false, readers: peer.3 }));
+        history.add(Look { have: slow.at(look), readers: 0, peers: peers.into() }, 0);
+        let decided = decide(&history, &list);
+        history.moved(decided);
+        tries.extend((decided != Move::Stay).then_some(look));
+    }
+    assert_eq!(tries, [5]);
 }
