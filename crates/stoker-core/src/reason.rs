@@ -242,6 +242,35 @@ impl Waiting {
         Reason::StatusUnreadable,
     ];
 
+    /// Whether it ends by itself as the job goes on, so that nobody has to do anything about it; or the job says by its stage that it is so.
+    fn is_usual(&self) -> bool {
+        match self {
+            Waiting::Suspended { .. }
+            | Waiting::Parallelism { limit: 1.. }
+            | Waiting::Unresolved { .. }
+            | Waiting::Asking { .. }
+            | Waiting::SecretUnread { .. }
+            | Waiting::SecretForbidden { .. }
+            | Waiting::SecretMissing { .. }
+            | Waiting::Pending => true,
+            Waiting::Parallelism { limit: 0 }
+            | Waiting::NoSource { .. }
+            | Waiting::NodeNotReady
+            | Waiting::NoAgent
+            | Waiting::NodeUnknown
+            | Waiting::AgentTooOld
+            | Waiting::TooManyOrders { .. }
+            | Waiting::FailureTolerance
+            | Waiting::StatusUnreadable { .. } => false,
+        }
+    }
+
+    /// The sentence for the status of the job, which is written anew when it changes: none for a wait that ends by itself. No sentence of the others
+    /// changes with what a node reports of its pull.
+    pub(crate) fn unusual(&self) -> String {
+        if self.is_usual() { String::new() } else { self.to_string() }
+    }
+
     /// The public word for it.
     pub fn reason(&self) -> Reason {
         match self {

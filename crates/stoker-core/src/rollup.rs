@@ -36,6 +36,17 @@ pub struct FailedNode {
     pub message: String,
 }
 
+/// A node that waits for something that does not come by itself as the job goes on, with the reason for a person.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingNode {
+    /// Which node.
+    pub node: NodeName,
+    /// The public word.
+    pub reason: Reason,
+    /// The sentence.
+    pub message: String,
+}
+
 /// How a job stands: what each dialect renders as its status.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
@@ -67,6 +78,8 @@ pub struct Outcome {
     pub failed_nodes: Vec<NodeName>,
     /// How many nodes wait for what.
     pub waiting_for: BTreeMap<Reason, u32>,
+    /// For each reason that does not end by itself as the job goes on, the first of these nodes by name. Unknown nodes come last.
+    pub waits: Vec<WaitingNode>,
     /// When it was first planned.
     pub started: Option<Timestamp>,
     /// When it ended.
@@ -131,6 +144,7 @@ pub(crate) struct Tally {
     failures: Vec<FailedNode>,
     failed_nodes: Vec<NodeName>,
     waiting_for: BTreeMap<Reason, u32>,
+    waits: Vec<WaitingNode>,
     overdue: bool,
     lacking: u32,
 }
@@ -153,7 +167,7 @@ pub(crate) enum NodeCount {
 }
 
 impl Tally {
-    /// Adds a node; the message of a failure is only asked for where it is described.
+    /// Adds a node; its message is only asked for where it is described. A wait without a message is counted only.
     pub(crate) fn add(&mut self, node: &NodeName, count: NodeCount, bytes: Bytes, message: impl FnOnce() -> String) {
         self.counts.desired += 1;
         self.bytes += bytes;
@@ -163,7 +177,12 @@ impl Tally {
             NodeCount::Pulling => self.counts.pulling += 1,
             NodeCount::Waiting(reason) => {
                 self.counts.waiting += 1;
-                *self.waiting_for.entry(reason).or_default() += 1;
+                let nodes = self.waiting_for.entry(reason).or_default();
+                *nodes += 1;
+                if *nodes == 1 {
+                    let wait = WaitingNode { node: node.clone(), reason, message: message() };
+                    self.waits.extend(Some(wait).filter(|wait| !wait.message.is_empty()));
+                }
             }
             NodeCount::Failed(reason) => {
                 self.counts.failed += 1;
@@ -239,6 +258,7 @@ impl Tally {
             failures: self.failures,
             failed_nodes: self.failed_nodes,
             waiting_for: self.waiting_for,
+            waits: self.waits,
             started,
             completed: *closing,
             eta: (pulling > 0).then(|| eta(started?, now, self.bytes, self.sized, desired)).flatten(),

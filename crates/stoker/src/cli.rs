@@ -355,7 +355,7 @@ pub(crate) struct GetArgs {
     /// How it is printed
     #[arg(short, long, value_enum, default_value_t)]
     pub(crate) output: Output,
-    /// Go on, and print what changes
+    /// Go on, and print what changes, with why nodes wait
     #[arg(short, long)]
     pub(crate) watch: bool,
     /// Jobs of all namespaces

@@ -19,7 +19,7 @@ use stoker_core::model::{Job, Key, Report};
 use stoker_core::{Clock, Stage, text};
 
 use crate::out::errln;
-use crate::screen::Screen;
+use crate::screen::{PAUSE, Screen};
 
 /// With more nodes than this only the job's sums are shown: a watch of every node's reports is not free.
 const NODES_IN_DETAIL: u32 = 20;
@@ -60,6 +60,8 @@ pub(crate) async fn follow(
     let mut listed = false;
     let mut hint = std::pin::pin!(tokio::time::sleep(HINT));
     let mut hinted = false;
+    // What was not shown because something else was shown a moment before: nothing may happen after it.
+    let mut again = tokio::time::interval(PAUSE);
     loop {
         tokio::select! {
             event = watch.try_next() => match event.map_err(|problem| tracing::warn!("watch interrupted: {problem}")) {
@@ -97,6 +99,7 @@ pub(crate) async fn follow(
                     errln!("nothing has acted on Preheat {name} yet; is the controller running? `stoker why {name}` says more");
                 }
             }
+            _ = again.tick() => {}
             Some(event) = OptionFuture::from(watch_nodes.as_mut().map(|watch| watch.try_next())) => {
                 let event = event.unwrap_or_default();
                 if let Some(Event::Apply(node) | Event::InitApply(node)) = event {

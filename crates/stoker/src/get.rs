@@ -76,10 +76,15 @@ fn header(args: &GetArgs) -> Vec<&'static str> {
     if args.all_namespaces {
         header.insert(0, "NAMESPACE");
     }
-    if args.output == Output::Wide {
+    if with_message(args) {
         header.push("MESSAGE");
     }
     header
+}
+
+/// Whether jobs are listed with what they say of themselves: whoever watches wants to know why nodes wait.
+fn with_message(args: &GetArgs) -> bool {
+    args.output == Output::Wide || args.watch
 }
 
 fn job_row(kind: &JobKind, object: &DynamicObject, args: &GetArgs, now: Timestamp) -> Vec<String> {
@@ -98,7 +103,7 @@ fn job_row(kind: &JobKind, object: &DynamicObject, args: &GetArgs, now: Timestam
     if args.all_namespaces {
         row.insert(0, object.namespace().unwrap_or_default());
     }
-    if args.output == Output::Wide {
+    if with_message(args) {
         row.push(summary.message);
     }
     row

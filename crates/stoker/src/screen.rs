@@ -27,7 +27,12 @@ impl Screen {
     pub(crate) fn new() -> Self {
         match std::io::stderr().is_terminal() {
             true => Screen::Bars(Bars { all: MultiProgress::new(), bars: BTreeMap::new(), sums: None }),
-            false => Screen::Lines(Lines { said: BTreeMap::new(), summary: String::new(), next: Instant::now() }),
+            false => Screen::Lines(Lines {
+                said: BTreeMap::new(),
+                message: String::new(),
+                bytes: String::new(),
+                next: Instant::now(),
+            }),
         }
     }
 
@@ -111,16 +116,18 @@ fn arrived(bytes: Bytes, from: Option<&Origin>) -> String {
     }
 }
 
+/// The time between two lines for the whole.
+pub(crate) const PAUSE: Duration = Duration::from_secs(2);
+
 /// A line for every end and every trouble, and now and then one for the whole.
 pub(crate) struct Lines {
     said: BTreeMap<(String, String), String>,
-    summary: String,
+    message: String,
+    bytes: String,
     next: Instant,
 }
 
 impl Lines {
-    const PAUSE: Duration = Duration::from_secs(2);
-
     fn show(&mut self, summary: &Summary, rows: &[ReportRow]) {
         for row in rows {
             let word = word(row);
@@ -134,16 +141,17 @@ impl Lines {
             let (done, total) = rows
                 .iter()
                 .fold((0, 0), |(done, total), row| (done + row.report.bytes.done, total + row.report.bytes.total));
-            let bytes = match total {
-                0 => String::new(),
-                _ => format!(" ({} of {})", human::bytes(done), human::bytes(total)),
-            };
-            let line = format!("{}{bytes}", summary.message);
-            if line != self.summary {
-                errln!("{line}");
-                self.summary = line;
+            if summary.message != self.message {
+                errln!("{}", summary.message);
+                self.message.clone_from(&summary.message);
             }
-            self.next = Instant::now() + Self::PAUSE;
+            // The message can be long, and is not repeated with the bytes.
+            let bytes = format!("{} of {}", human::bytes(done), human::bytes(total));
+            if total > 0 && bytes != self.bytes {
+                errln!("{bytes}");
+                self.bytes = bytes;
+            }
+            self.next = Instant::now() + PAUSE;
         }
     }
 }

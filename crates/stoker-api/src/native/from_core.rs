@@ -7,7 +7,7 @@ use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use serde_json::{Map, Value, json};
 use stoker_core::model::{self, Ask, Key, LoginId, Order, Origin, PeerPast, Report, Terms};
-use stoker_core::rollup::{Outcome, RefusedOrder, Stage};
+use stoker_core::rollup::{Outcome, RefusedOrder, Stage, WaitingNode};
 use stoker_core::{Reason, SecretTrouble, World, human, text};
 
 use super::{
@@ -208,8 +208,11 @@ fn message(outcome: &Outcome, object: &DynamicObject) -> String {
         Stage::Synced => format!("{succeeded} of {desired} nodes have all images, {failed} failed and are asked again"),
         Stage::Running => {
             let trouble = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
+            let (reasons, sentences) = (reasons_to_wait(outcome), sentences_on_waits(outcome));
             let lacking = too_few(outcome).map(|lacking| format!("; {lacking}")).unwrap_or_default();
-            format!("{succeeded} of {desired} nodes done, {pulling} pulling, {waiting} waiting{trouble}{lacking}")
+            format!(
+                "{succeeded} of {desired} nodes done, {pulling} pulling, {waiting} waiting{reasons}{trouble}{sentences}{lacking}"
+            )
         }
     }
 }
@@ -223,6 +226,21 @@ fn too_few(outcome: &Outcome) -> Option<String> {
             human::count(lacking, "node")
         )
     })
+}
+
+/// What nodes wait for, in brackets: the word alone where it is the same for all.
+fn reasons_to_wait(outcome: &Outcome) -> String {
+    let waits = &outcome.waiting_for;
+    let each = waits
+        .iter()
+        .map(|(reason, nodes)| if waits.len() == 1 { reason.to_string() } else { format!("{nodes} {reason}") });
+    if waits.is_empty() { String::new() } else { format!(" ({})", each.collect::<Vec<_>>().join(", ")) }
+}
+
+/// Why nodes wait that do not go on by themselves, a sentence for each reason.
+fn sentences_on_waits(outcome: &Outcome) -> String {
+    let waits = outcome.waits.iter();
+    waits.map(|WaitingNode { node, reason, message }| format!("; {node}: {reason}: {message}")).collect()
 }
 
 /// The conditions that are ours, with the one reason and message of all, and those of others.
@@ -492,6 +510,31 @@ mod tests {
         let alone = "only one node has asked the registry for the digest of r.example/web:1";
         assert!(warned(2, json!([]), true)[0].contains(alone));
         assert!(warned(2, json!([{ "name": "regcred" }]), false)[0].contains("AlwaysVerify"));
+    }
+
+    #[test]
+    fn the_message_says_what_nodes_wait_for() {
+        let mut world = World::new();
+        world.apply(Event::Job(Box::new(super::super::to_core::job(&object(json!([]))).unwrap())));
+        let node = |name: &str, ready| Node {
+            name: name.into(),
+            labels: BTreeMap::new(),
+            ready,
+            ready_changed: None,
+            foreign: false,
+        };
+        world.apply(Event::Node(node("n1", true)));
+        let outcome = world.plan(Timestamp::UNIX_EPOCH).outcomes.remove(0);
+        let sentence = "n1: NoAgent: no Stoker agent runs on this node; it is asked when one does";
+        let said = format!("0 of 1 nodes done, 0 pulling, 1 waiting (NoAgent); {sentence}");
+        assert_eq!(message(&outcome, &object(json!([]))), said);
+        world.apply(Event::Orders("n1".into(), BTreeMap::new()));
+        world.apply(Event::Node(node("n2", false)));
+        world.apply(Event::Orders("n2".into(), BTreeMap::new()));
+        let outcome = world.plan(Timestamp::UNIX_EPOCH).outcomes.remove(0);
+        let message = message(&outcome, &object(json!([])));
+        let counts = "0 of 2 nodes done, 0 pulling, 2 waiting (1 Unresolved, 1 NodeNotReady); n2: NodeNotReady: ";
+        assert!(message.starts_with(counts), "an answer about the digest comes by itself: {message}");
     }
 
     #[test]

@@ -19,6 +19,7 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         failures: Vec::new(),
         failed_nodes: Vec::new(),
         waiting_for: BTreeMap::from([(waits, waiting)]),
+        waits: Vec::new(),
         started: None,
         completed: None,
         eta: None,

@@ -18,7 +18,7 @@ use super::view::{NOT_TRIED, UNKNOWN_NODE};
 use super::{JobState, NodeSlot, Stale, World};
 use crate::model::{Bytes, Job, JobId, Key, NodeName, Phase, Unreachable, after};
 use crate::pace;
-use crate::reason::Reason;
+use crate::reason::{Reason, Waiting};
 use crate::rollup::{NodeCount, Outcome, Tally};
 
 /// How often one plan looks at a job once more, at most.
@@ -202,18 +202,15 @@ impl World {
         }
         let mut tally = Tally::default();
         for (at, seat) in state.seats.iter() {
-            if let Some(slot) = self.slots.get(*at) {
-                self.count(&mut tally, state, slot, seat, now);
-            }
+            self.count(&mut tally, state, (*at, seat), now);
         }
         for name in self.unknown_names(&state.job) {
-            let count = match state.job.overdue(now) {
-                true => NodeCount::Failed(Reason::DeadlineExceeded),
-                false if state.given_up => NodeCount::Failed(Reason::FailureTolerance),
-                false => NodeCount::Waiting(Reason::NodeUnknown),
+            let (count, message) = match state.job.overdue(now) {
+                true => (NodeCount::Failed(Reason::DeadlineExceeded), UNKNOWN_NODE.into()),
+                false if state.given_up => (NodeCount::Failed(Reason::FailureTolerance), NOT_TRIED.into()),
+                false => (NodeCount::Waiting(Reason::NodeUnknown), Waiting::NodeUnknown.unusual()),
             };
-            let message = || if state.job.overdue(now) { UNKNOWN_NODE } else { NOT_TRIED }.into();
-            tally.add(name, count, Bytes::default(), message);
+            tally.add(name, count, Bytes::default(), || message);
         }
         let lacking = match state.job.overdue(now) {
             true => NodeCount::Failed(Reason::DeadlineExceeded),

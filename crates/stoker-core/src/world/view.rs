@@ -144,7 +144,9 @@ impl World {
         };
         match wait.reason {
             Reason::Suspended => Waiting::Suspended { resume: job.words.resume },
-            Reason::Parallelism => Waiting::Parallelism { limit: self.places(job) },
+            Reason::Parallelism => Waiting::Parallelism {
+                limit: u32::try_from(job.places(state.seats.len())).unwrap_or(u32::MAX),
+            },
             Reason::NoSource => {
                 let (copies, _) = job.pull.copies();
                 Waiting::NoSource { image: written(), copies: u32::try_from(copies).unwrap_or(u32::MAX) }
@@ -177,14 +179,6 @@ impl World {
             Reason::FailureTolerance => Waiting::FailureTolerance,
             _ => Waiting::Pending,
         }
-    }
-}
-
-impl World {
-    /// How many nodes of the job may pull at one time.
-    fn places(&self, job: &Job) -> u32 {
-        let nodes = self.jobs.get(&job.id).map(|state| state.seats.len()).unwrap_or_default();
-        u32::try_from(job.places(nodes)).unwrap_or(u32::MAX)
     }
 }
 
@@ -284,8 +278,8 @@ impl World {
     }
 
     /// Adds a node of the job to its tally from its seat.
-    pub(super) fn count(&self, tally: &mut Tally, state: &JobState, slot: &NodeSlot, seat: &Seat, now: Timestamp) {
-        let job = &state.job;
+    pub(super) fn count(&self, tally: &mut Tally, state: &JobState, (at, seat): (usize, &Seat), now: Timestamp) {
+        let (job, Some(slot)) = (&state.job, self.slots.get(at)) else { return };
         let count = match seat.standing {
             SeatStanding::Open(_) if state.given_up => {
                 let count = NodeCount::Failed(Reason::FailureTolerance);
@@ -293,7 +287,10 @@ impl World {
             }
             SeatStanding::Succeeded => NodeCount::Succeeded,
             SeatStanding::Active | SeatStanding::Late => NodeCount::Pulling,
-            SeatStanding::Open(wait) => NodeCount::Waiting(wait.reason),
+            SeatStanding::Open(wait) => {
+                let message = || self.waiting(state, at, slot, wait, now).unusual();
+                return tally.add(&slot.name, NodeCount::Waiting(wait.reason), seat.bytes, message);
+            }
             SeatStanding::Failed(failure) => {
                 let count = NodeCount::Failed(self.failure_reason(job, failure));
                 return tally.add(&slot.name, count, seat.bytes, || self.message(job, failure, slot, now));

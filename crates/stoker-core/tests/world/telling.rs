@@ -263,3 +263,31 @@ fn bytes_alone_are_told_at_the_pace_of_the_fleet() {
     scene.succeeds("n1", "web@sha256:w");
     assert_eq!(said(&mut scene), 1, "an end is told at once");
 }
+
+/// The status of a job is written whenever its outcome changes.
+#[test]
+fn why_nodes_wait_is_told_by_the_first_of_them_and_changes_with_no_report() {
+    let mut scene = Scene::of(&["n1", "n2", "n3", "n4"]);
+    ["n3", "n4"].iter().for_each(|name| scene.change_node(name, |node| node.ready = false));
+    let mut web = job("web", &["web@sha256:w"]);
+    (web.parallelism, web.names) = (1, names(&["n1", "n2", "n3", "n4", "n9"]));
+    scene.job(web);
+    scene.plan();
+    let outcome = scene.outcome("web");
+    let counts = [(Reason::Parallelism, 1), (Reason::NodeNotReady, 2), (Reason::NodeUnknown, 1)];
+    assert_eq!(outcome.waiting_for, counts.into());
+    let told: Vec<String> =
+        outcome.waits.iter().map(|wait| format!("{} {}: {}", wait.node, wait.reason, wait.message)).collect();
+    insta::assert_snapshot!("waits", told.join("\n"));
+    scene.pass(60);
+    for trouble in ["a.example answered 503", "a.example answered 502"] {
+        scene.report("n1", "web@sha256:w", |report| {
+            (report.reason, report.message) = (Some(Reason::Unreachable), trouble.into());
+        });
+        assert_eq!(scene.world.plan(scene.now).outcomes, []);
+    }
+    scene.edit("web", |job| job.parallelism = 0);
+    scene.plan();
+    let paused = scene.outcome("web").waits.iter().find(|wait| wait.reason == Reason::Parallelism);
+    assert!(paused.unwrap().message.contains("the job is paused"), "{paused:?}");
+}
