@@ -21,7 +21,7 @@ pub use model::{
     PeerFacts, PeerKey, PeerPast, PeerRef, Phase, Pin, Policy, Pull, PullSource, Report, Sandbox, SecretId, Terms,
     Unreachable, Words,
 };
-pub use reason::{Reason, WAITING_FOR_ROOM, Waiting};
+pub use reason::{Readable, Reason, WAITING_FOR_ROOM, Waiting};
 pub use reference::Reference;
 pub use rollup::{Outcome, SecretTrouble, Stage};
 pub use world::{Event, Plan, World};

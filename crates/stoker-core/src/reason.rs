@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::human;
-use crate::model::SecretId;
+use crate::model::{GROUP_LABEL, NO_GROUP, SecretId};
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
@@ -143,6 +143,19 @@ impl fmt::Display for Reason {
     }
 }
 
+/// Which other nodes a node may read images from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readable {
+    /// Those of this peer group. The group of nodes that no label puts into one has an empty name.
+    Group(String),
+    /// None: a label takes it out of all groups.
+    NoGroup,
+    /// None: its agent reads from no other node.
+    Unable,
+    /// None: the controller has no node read from another one.
+    Off,
+}
+
 /// Why a node waits, with what a person wants to know about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waiting {
@@ -180,6 +193,8 @@ pub enum Waiting {
         image: String,
         /// How many nodes of its group may ask the registry.
         copies: u32,
+        /// Which other nodes it may read from.
+        readable: Readable,
     },
     /// The node is not ready.
     NodeNotReady,
@@ -324,17 +339,7 @@ impl fmt::Display for Waiting {
                 write!(f, "this node is asking the registry for the digest of {image}")?;
                 last(trouble, f)
             }
-            Waiting::NoSource { image, copies: 0 } => write!(
-                f,
-                "the job takes {image} from other nodes alone, and no node that this one may read from has it; pull it on another \
-                 node of its peer group first"
-            ),
-            Waiting::NoSource { image, copies } => write!(
-                f,
-                "no node that this one may read from has {image}, and {} of its peer group may ask the registry; it comes when \
-                 another node can serve it",
-                human::count(*copies, "node")
-            ),
+            Waiting::NoSource { image, copies, readable } => no_source(image, *copies, readable, f),
             Waiting::NodeNotReady => f.write_str("the node is not Ready; it is asked when it is"),
             Waiting::NoAgent => f.write_str("no Stoker agent runs on this node; it is asked when one does"),
             Waiting::NodeUnknown => f.write_str("there is no node of this name; it is asked when it joins"),
@@ -385,6 +390,51 @@ impl fmt::Display for Waiting {
                 )
             }
         }
+    }
+}
+
+/// Why a node has nobody to read an image from, and what to do.
+fn no_source(image: &str, copies: u32, readable: &Readable, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let otherwise = match copies {
+        0 => {
+            write!(f, "the job takes {image} from other nodes alone, and ")?;
+            "let the job ask the registry"
+        }
+        _ => {
+            let copies = human::count(copies, "node");
+            write!(f, "at most {copies} of a peer group may fetch {image} from the registry for the job, and ")?;
+            "let the job allow more copies"
+        }
+    };
+    match readable {
+        Readable::Group(group) => {
+            match group.as_str() {
+                "" => write!(
+                    f,
+                    "no node of the peer group without a name (no label {GROUP_LABEL}, no region) serves it; "
+                )?,
+                group => write!(f, "no node of peer group {group} serves it; ")?,
+            }
+            match copies {
+                0 => f.write_str("pull it on another node of that group first"),
+                _ => write!(f, "it comes when one does; or {otherwise}"),
+            }
+        }
+        Readable::NoGroup => {
+            write!(
+                f,
+                "this node is in no peer group (label {GROUP_LABEL}={NO_GROUP}); change the label, or {otherwise}"
+            )
+        }
+        Readable::Unable => write!(
+            f,
+            "the agent of this node reads from no other node: it is too old, runs with --peer-port 0, or the node's runtime pulls by \
+             itself; {otherwise}"
+        ),
+        Readable::Off => write!(
+            f,
+            "nodes do not read from each other, because the controller runs with --peers off; switch it on, or {otherwise}"
+        ),
     }
 }
 

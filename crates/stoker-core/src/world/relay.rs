@@ -29,10 +29,10 @@ use super::seat::{SeatStanding, Wait};
 use super::seats::JobSeats;
 use super::{NodeSlot, World};
 use crate::model::{
-    Ask, Job, JobId, Key, Order, Origin, PEERS, PeerFacts, PeerPast, PeerRef, Phase, Pull, Report, after,
+    Ask, Job, JobId, Key, Node, Order, Origin, PEERS, PeerFacts, PeerPast, PeerRef, Phase, Pull, Report, after,
 };
 use crate::pace::LINGER;
-use crate::reason::Reason;
+use crate::reason::{Readable, Reason};
 
 /// A node is taken for a liar when so many others say that it sent wrong bytes: a single one could say what it likes.
 const ACCUSERS: usize = 2;
@@ -138,6 +138,17 @@ impl World {
     /// The peer in a slot, where nodes read from each other at all.
     fn peer(&self, at: usize) -> Option<&PeerFacts> {
         self.slots.get(at).filter(|_| self.relay)?.peer()
+    }
+
+    /// Which other nodes the node in this slot may read from.
+    pub(super) fn readable(&self, at: usize) -> Readable {
+        let node = self.slots.get(at).and_then(|slot| slot.node.as_ref());
+        match node.and_then(Node::peer_group) {
+            _ if !self.relay => Readable::Off,
+            None => Readable::NoGroup,
+            Some(_) if self.peer(at).is_none() => Readable::Unable,
+            Some(group) => Readable::Group(group.into()),
+        }
     }
 
     /// The bytes a second that a node may receive, as far as that is known.

@@ -144,12 +144,13 @@ impl World {
         };
         match wait.reason {
             Reason::Suspended => Waiting::Suspended { resume: job.words.resume },
-            Reason::Parallelism => Waiting::Parallelism {
-                limit: u32::try_from(job.places(state.seats.len())).unwrap_or(u32::MAX),
-            },
+            Reason::Parallelism => {
+                Waiting::Parallelism { limit: u32::try_from(job.places(state.seats.len())).unwrap_or(u32::MAX) }
+            }
             Reason::NoSource => {
                 let (copies, _) = job.pull.copies();
-                Waiting::NoSource { image: written(), copies: u32::try_from(copies).unwrap_or(u32::MAX) }
+                let copies = u32::try_from(copies).unwrap_or(u32::MAX);
+                Waiting::NoSource { image: written(), copies, readable: self.readable(at) }
             }
             Reason::NodeNotReady => Waiting::NodeNotReady,
             Reason::NoAgent => Waiting::NoAgent,

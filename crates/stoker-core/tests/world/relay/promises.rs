@@ -103,3 +103,38 @@ fn a_node_that_had_nobody_to_read_from_says_so_when_the_deadline_passes() {
     let message = &scene.outcome("web").failures[0].message;
     assert!(message.contains("NoSource: it takes the image from other nodes alone"), "{message}");
 }
+
+/// Each sentence says what to do; a node that reads from no other node is not told to wait for one.
+#[test]
+fn a_node_without_a_source_is_told_its_group_and_what_to_do() {
+    let nodes = ["n1", "n2", "n3", "n4"];
+    let mut scene = Scene::of_peers(&nodes);
+    scene.in_group("n1", "shop");
+    scene.in_group("n3", "none");
+    scene.features("n4", &["look", "resolve", "sealed"]);
+    let mut told = Vec::new();
+    let mut tell = |scene: &Scene, job: &str| {
+        for view in scene.world.nodes(&id(job), scene.now) {
+            if let NodeState::Waiting(waiting @ Waiting::NoSource { .. }) = view.state {
+                told.push(format!("{} {job}: {waiting}", view.node));
+            }
+        }
+    };
+    let mut web = limited("web", &nodes, None);
+    peers_only(&mut web);
+    scene.job(web);
+    scene.plan();
+    tell(&scene, "web");
+    scene.delete("web");
+    // The copy goes to a node that serves nobody.
+    scene.job(limited("other", &["n4", "n5"], Some(1)));
+    scene.node(node("n5"));
+    scene.agent("n5");
+    scene.serves("n5", facts(None, true));
+    scene.plan();
+    tell(&scene, "other");
+    scene.world.relay(false);
+    scene.plan();
+    tell(&scene, "other");
+    insta::assert_snapshot!("no_source", told.join("\n"));
+}
