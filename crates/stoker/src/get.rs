@@ -13,7 +13,7 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use stoker_api::{AnyObject, JobKind, PlainNode, job_kinds, native};
 use stoker_controller::snapshot;
-use stoker_core::model::Origin;
+use stoker_core::model::{NO_GROUP, Origin};
 use stoker_core::world::NodeState;
 use stoker_core::{Phase, Reason, human, text};
 
@@ -223,7 +223,7 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
         return Ok(());
     }
     let rows: Vec<Vec<String>> = nodes
-        .iter()
+        .into_iter()
         .map(|node| {
             let name = node.name_any();
             let preheat = preheats.iter().find(|preheat| preheat.name_any() == name);
@@ -238,17 +238,27 @@ async fn nodes(client: &Client, output: Output) -> anyhow::Result<()> {
             let free = free.map(human::bytes).unwrap_or_else(|| "-".into());
             let mut row = vec![name, ready.into(), text("/agent/runtime"), text("/agent/platform"), free, agent];
             if output == Output::Wide {
-                row.push(text("/agent/chosen"));
+                row.extend([peer_group(node), text("/agent/chosen")]);
             }
             row
         })
         .collect();
     let mut header = vec!["NODE", "STATUS", "RUNTIME", "PLATFORM", "FREE DISK", "AGENT"];
     if output == Output::Wide {
-        header.push("WHY");
+        header.extend(["PEER GROUP", "WHY"]);
     }
     out!("{}", table::render(&header, &rows));
     Ok(())
+}
+
+/// The nodes that this one reads images from, by the value of the label; a dash for those that no label puts into a group.
+fn peer_group(node: PlainNode) -> String {
+    match node.into_core().peer_group() {
+        None => NO_GROUP,
+        Some("") => "-",
+        Some(group) => group,
+    }
+    .into()
 }
 
 /// Prints a line for every change, until Ctrl-C.

@@ -335,9 +335,15 @@ async fn promised_copies_are_the_most_that_leave_the_registry() {
 async fn each_peer_group_has_its_own_seed() {
     let fleet = Fleet::start(4).await;
     let nodes: Api<Node> = Api::all(fleet.up.client().await);
-    for (node, group) in [("n01", "a"), ("n02", "a"), ("n03", "b"), ("n04", "none")] {
+    let groups = [("n01", "a"), ("n02", "a"), ("n03", "b"), ("n04", "none")];
+    for (node, group) in groups {
         let patch = json!({"metadata": {"labels": {"stoker.dev/peer-group": group}}});
         nodes.patch(node, &Default::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
+    }
+    let wide = fleet.up.run(&["get", "nodes", "-o", "wide"]).await.exits(0).says("PEER GROUP").out.clone();
+    for (node, group) in groups {
+        let line = wide.lines().find(|line| line.starts_with(node)).unwrap();
+        assert!(line.split_whitespace().any(|cell| cell == group), "{node} is in {group}: {wide}");
     }
     let image = fleet.push("shop/web", 7);
     fleet.preheat("web", &image, json!({"upstreamCopies": 1})).await;
