@@ -547,6 +547,9 @@ pub(crate) struct HostArgs {
     /// A node receives no more than this in a second, e.g. 20Mi [default: no limit]
     #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>, help_heading = "Node")]
     pub(crate) bandwidth: Option<Amount>,
+    /// A node sends no more than this in a second to other nodes, e.g. 20Mi [default: no limit]
+    #[arg(long, value_name = "BYTES", value_parser = str::parse::<Amount>, help_heading = "Node")]
+    pub(crate) upload: Option<Amount>,
     /// The kubelet's CredentialProviderConfig
     #[arg(long, value_name = "FILE", requires = "credential_provider_bin_dir", value_parser = install::directory, help_heading = "Node")]
     pub(crate) credential_provider_config: Option<String>,

@@ -158,6 +158,7 @@ mod tests {
             max_disk: None,
             max_pulls: None,
             bandwidth: None,
+            upload: None,
             credential_provider_config: None,
             credential_provider_bin_dir: None,
         };

@@ -380,13 +380,14 @@ fn what_runs_understands_its_arguments() {
         "--max-disk=90",
         "--max-pulls=5",
         "--bandwidth=20Mi",
+        "--upload=10Mi",
         "--credential-provider-config",
         "/c/f",
         "--credential-provider-bin-dir",
         "/c",
     ];
-    for args in [&[][..], &more, &["--dialects", "kruise=whole,kruise-rollouts"]] {
-        let workloads = objects(args).into_iter().filter(|object| matches!(kind(object), "Deployment" | "DaemonSet"));
+    for said in [&[][..], &more, &["--dialects", "kruise=whole,kruise-rollouts"]] {
+        let workloads = objects(said).into_iter().filter(|object| matches!(kind(object), "Deployment" | "DaemonSet"));
         for object in workloads {
             let args = object["spec"]["template"]["spec"]["containers"][0]["args"].as_array().unwrap();
             let args = args.iter().map(|arg| arg.as_str().unwrap().replace("$(NODE_NAME)", "n1"));
@@ -400,6 +401,9 @@ fn what_runs_understands_its_arguments() {
                     assert_eq!(args.node, "n1");
                     assert_ne!(args.metrics, args.probes);
                     assert_eq!(args.peer_port, PEER_PORT);
+                    let limits =
+                        [args.settings.bandwidth, args.settings.upload].map(|bytes| bytes.map(|bytes| bytes.0));
+                    assert_eq!(limits, if said == more { [Some(20 << 20), Some(10 << 20)] } else { [None, None] });
                     // The kubelet is on the node's network, as the agent is.
                     let at = json!({ "host": "127.0.0.1", "port": args.probes.unwrap().port() });
                     assert_eq!(probes(&object), [at.clone(), at]);

@@ -223,6 +223,7 @@ fn agent_args(namespace: &str, install: &InstallArgs) -> Vec<String> {
     args.extend(host.max_disk.map(|percent| format!("--max-disk={percent}")));
     args.extend(host.max_pulls.map(|images| format!("--max-pulls={images}")));
     args.extend(host.bandwidth.map(|bytes| format!("--bandwidth={bytes}")));
+    args.extend(host.upload.map(|bytes| format!("--upload={bytes}")));
     let config = host.credential_provider_config.iter();
     args.extend(config.map(|file| format!("--credential-provider-config={file}")));
     let programs = host.credential_provider_bin_dir.iter();
