@@ -10,7 +10,7 @@ use stoker_api::dialect::kruise::{NODE_IMAGES, failed_tags};
 use stoker_controller::snapshot;
 use stoker_core::human;
 use stoker_core::world::NodeState;
-use stoker_core::{JobId, Order, Reason, Report, Waiting, World, step};
+use stoker_core::{JobId, Key, Order, Origin, Reason, Report, Waiting, World, step};
 
 use crate::cli::{ClusterArgs, WhyArgs};
 use crate::connect::{Connection, connect};
@@ -28,7 +28,8 @@ pub(crate) struct NodeRow {
 /// One image of a job on one node.
 pub(crate) struct ImageRow {
     pub(crate) image: String,
-    pub(crate) report: Option<stoker_core::Report>,
+    pub(crate) report: Option<Report>,
+    pub(crate) order: Option<Order>,
 }
 
 /// The nodes of a job as the next plan sees them. What that plan would hand out the controller has not done yet.
@@ -43,10 +44,16 @@ pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<NodeRow
             orders.any(|order| order.jobs.contains(id) && is_new(&order))
         })
     };
+    let images = world.job(id).map(|job| job.images.as_slice()).unwrap_or_default();
+    let keys: Vec<Option<Key>> =
+        images.iter().map(|image| image.reference.as_ref().ok().map(|reference| reference.key())).collect();
     let views = world.nodes(id, now).into_iter().map(|view| {
-        let images = view.images.iter();
-        let images =
-            images.map(|(image, report)| ImageRow { image: image.to_string(), report: report.cloned() }).collect();
+        let images = view.images.iter().zip(&keys).map(|((image, report), key)| ImageRow {
+            image: image.to_string(),
+            report: report.cloned(),
+            order: key.and_then(|key| world.order(&view.node, key)),
+        });
+        let images = images.collect();
         let state = match view.state {
             NodeState::Pulling if pending(&view.node) => NodeState::Waiting(Waiting::Pending),
             state => state,
@@ -88,13 +95,15 @@ pub(crate) fn sentence(row: &NodeRow, now: Timestamp) -> String {
 
 fn pulling(image: &ImageRow, now: Timestamp) -> String {
     match &image.report {
-        None => format!("{}: ordered, the agent has not reported yet", image.image),
+        None => {
+            let from = source(image).map(|source| format!(" from {source}")).unwrap_or_default();
+            format!("{}: ordered{from}, the agent has not reported yet", image.image)
+        }
         // It has not begun: it waits for its turn.
         Some(report) if report.attempt == 0 => format!("{}: {}", image.image, report.message),
-        Some(Report { stalled: Some(since), bytes, message, .. }) => {
+        Some(report @ Report { stalled: Some(since), message, .. }) => {
             let seconds = now.duration_since(*since).as_secs().max(0);
-            let (done, total) = (human::bytes(bytes.done), human::bytes(bytes.total));
-            let progress = if bytes.total == 0 { String::new() } else { format!("{done} of {total}, ") };
+            let progress = progress(image, report).map(|progress| format!("{progress}, ")).unwrap_or_default();
             format!("{}: {progress}stalled {seconds} s, retrying: {message}", image.image)
         }
         // No attempt has failed for it: the one that runs goes on.
@@ -104,16 +113,55 @@ fn pulling(image: &ImageRow, now: Timestamp) -> String {
         Some(report) if step::waits_for_room(report) => {
             format!("{}: {}: {}", image.image, Reason::Disk, report.message)
         }
+        // Nor here: the attempt goes on as soon as it has another node to read from.
+        Some(report) if is_about_peers(report) => {
+            let reason = report.reason.map(|reason| reason.as_str()).unwrap_or_default();
+            let progress = progress(image, report).map(|progress| format!("{progress}; ")).unwrap_or_default();
+            format!("{}: {progress}{reason}: {}", image.image, report.message)
+        }
         Some(report) if report.reason.is_some() => {
             let reason = report.reason.map(|reason| reason.as_str()).unwrap_or_default();
             format!("attempt {} failed with {reason}, trying again: {}", report.attempt, report.message)
         }
         Some(report) if report.digest.is_none() => format!("{}: asking the registry for its digest", image.image),
-        Some(report) if report.bytes.total == 0 => format!("{}: asking the registry for its manifest", image.image),
-        Some(report) => {
-            let (done, total) = (human::bytes(report.bytes.done), human::bytes(report.bytes.total));
-            format!("{}: {done} of {total}", image.image)
+        Some(report) => match progress(image, report) {
+            Some(progress) => format!("{}: {progress}", image.image),
+            None => {
+                let source = source(image).unwrap_or_else(|| "the registry".into());
+                format!("{}: asking {source} for its manifest", image.image)
+            }
+        },
+    }
+}
+
+/// Whether a report of a pull that goes on says what is wrong with the nodes that it reads from.
+fn is_about_peers(report: &Report) -> bool {
+    matches!(report.reason, Some(Reason::NoSource | Reason::Lagging | Reason::PeerLied))
+}
+
+/// How much has come, and where the rest comes from. None while it is not known how much there is.
+fn progress(image: &ImageRow, report: &Report) -> Option<String> {
+    let (done, total) = (human::bytes(report.bytes.done), human::bytes(report.bytes.total));
+    let source = source(image).filter(|_| report.reason != Some(Reason::NoSource));
+    let from = source.map(|source| format!(", from {source}")).unwrap_or_default();
+    (report.bytes.total > 0).then(|| format!("{done} of {total}{from}"))
+}
+
+/// Where a node reads an image from now: what its agent says, else what it is told. None where no node is named.
+fn source(image: &ImageRow) -> Option<String> {
+    let report = image.report.as_ref();
+    if let Some(Origin::Peer(node)) = report.and_then(|report| report.from.as_ref()) {
+        return Some(format!("node {node}"));
+    }
+    let order = image.order.as_ref()?;
+    let peers: Vec<&str> = order.peers.iter().map(|peer| &*peer.node).collect();
+    match (order.upstream, peers.as_slice()) {
+        (true, _) if report.is_some_and(|report| report.bytes.mirrors > 0) => {
+            Some("the registry and its mirrors".into())
         }
+        (true, _) => Some("the registry".into()),
+        (false, []) => None,
+        (false, peers) => Some(format!("node {}", peers.join(" or "))),
     }
 }
 
@@ -254,4 +302,83 @@ fn of_parts(
         false => out!("{}", table::render(&["JOB", "NODE", "STATE", "WHY"], &lines)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stoker_core::model::{Ask, Pull};
+    use stoker_core::{Bytes, PeerKey, PeerRef, Phase, Terms};
+
+    fn order(peers: &[&str]) -> Order {
+        let pull = Pull {
+            policy: Default::default(),
+            timeout: std::time::Duration::from_secs(600),
+            retries: 3,
+            bandwidth: None,
+            priority: 0,
+            sandbox: Default::default(),
+            source: Default::default(),
+            upstream_copies: None,
+        };
+        let terms = Terms { pull, logins: Vec::new(), progress: std::time::Duration::from_secs(1) };
+        let mut order = Order::new("web:v1", Default::default(), Timestamp::UNIX_EPOCH, Ask::Fetch(None), terms);
+        let peer = |node: &&str| PeerRef {
+            node: (*node).into(),
+            address: ([10, 0, 0, 1], 7447).into(),
+            key: PeerKey::new("key"),
+            far: false,
+        };
+        (order.peers, order.upstream) = (peers.iter().map(peer).collect(), peers.is_empty());
+        order
+    }
+
+    fn report(bytes: Bytes, from: Option<&str>) -> Report {
+        Report {
+            asked: Timestamp::UNIX_EPOCH,
+            jobs: Default::default(),
+            phase: Phase::Pulling,
+            digest: Some("sha256:a".into()),
+            pin: None,
+            present: false,
+            bytes,
+            from: from.map(|node| Origin::Peer(node.into())),
+            bad: Vec::new(),
+            attempt: 1,
+            reason: None,
+            message: String::new(),
+            stalled: None,
+            started: Timestamp::UNIX_EPOCH,
+            finished: None,
+            updated: Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    #[test]
+    fn a_node_that_pulls_says_from_whom() {
+        let some = Bytes { total: 10 << 20, done: 3 << 20, ..Bytes::default() };
+        let mirrored = Bytes { upstream: 3 << 20, mirrors: 1 << 20, ..some };
+        let unsized_ = Bytes::default();
+        let troubled = |reason| Report { reason: Some(reason), message: "so it is".into(), ..report(some, Some("n1")) };
+        let rows = [
+            (&[][..], None),
+            (&["n1", "n2"], None),
+            (&[], Some(report(unsized_, None))),
+            (&["n1"], Some(report(unsized_, None))),
+            (&[], Some(report(some, None))),
+            (&[], Some(report(mirrored, None))),
+            (&["n1", "n2"], Some(report(some, None))),
+            (&["n1", "n2"], Some(report(some, Some("n2")))),
+            (&["n1"], Some(Report { stalled: Some(Timestamp::UNIX_EPOCH), ..report(some, Some("n1")) })),
+            (&["n1"], Some(troubled(Reason::NoSource))),
+            (&["n1"], Some(troubled(Reason::Lagging))),
+            (&["n1"], Some(Report { bytes: unsized_, ..troubled(Reason::PeerLied) })),
+            (&[], Some(troubled(Reason::Unreachable))),
+        ];
+        let said = rows.map(|(peers, report)| {
+            let row = ImageRow { image: "web:v1".into(), report, order: Some(order(peers)) };
+            pulling(&row, Timestamp::from_second(7).unwrap())
+        });
+        insta::assert_snapshot!(said.join("\n"));
+    }
 }

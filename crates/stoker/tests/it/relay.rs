@@ -250,6 +250,8 @@ async fn a_seed_that_dies_is_replaced_and_what_came_is_not_fetched_again() {
     fleet.registry.pace(PACE);
     fleet.preheat("web", &image, json!({"upstreamCopies": 1})).await;
     let chain = halfway(&fleet).await;
+    let why = fleet.up.run(&["why", "web"]).await;
+    why.exits(0).says("from the registry").says(&format!("from node {}", chain[0]));
     fleet.kill(&chain[0]);
     // The others go on without it.
     for node in &chain[1..] {
