@@ -164,6 +164,9 @@ pub(crate) struct UpArgs {
     /// Where the API listens, with HTTPS and a bearer token
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:7443", value_parser = values::address)]
     pub(crate) listen: SocketAddr,
+    /// Whether nodes read images from each other, so that fewer copies leave the registry
+    #[arg(long, value_name = "SWITCH", value_enum, default_value_t = Switch::On)]
+    pub(crate) peers: Switch,
     /// Serve Prometheus metrics, /healthz and /readyz there, without TLS or login [default: off]
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
     pub(crate) metrics: Option<SocketAddr>,

@@ -76,6 +76,7 @@ async fn act(data: &Path, keep: bool, stop: CancellationToken) -> anyhow::Result
         data: data.into(),
         nodes: 3,
         listen,
+        peers: true,
         metrics: None,
         platform: platform(),
         clock: clock::system(),

@@ -31,6 +31,8 @@ pub(crate) struct SystemOptions {
     pub(crate) data: PathBuf,
     pub(crate) nodes: u16,
     pub(crate) listen: SocketAddr,
+    /// Whether nodes read images from each other.
+    pub(crate) peers: bool,
     /// Where metrics are served, if they are.
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) platform: Platform,
@@ -59,7 +61,7 @@ pub(crate) struct RunningSystem {
 impl RunningSystem {
     /// Starts everything; ready when it returns.
     pub(crate) async fn start(options: SystemOptions) -> anyhow::Result<Self> {
-        let SystemOptions { data, nodes, listen, metrics, platform, clock, node } = options;
+        let SystemOptions { data, nodes, listen, peers, metrics, platform, clock, node } = options;
         std::fs::create_dir_all(&data).with_context(|| unwritable(&data))?;
         let data = std::path::absolute(&data)?;
         let lock = lock(&data)?;
@@ -104,7 +106,7 @@ impl RunningSystem {
             // The data directory is locked: whoever held the lease before is gone.
             identity: "up".into(),
             trust_one_witness: false,
-            peers: true,
+            peers,
             handed_over: Default::default(),
             serve: Default::default(),
             metrics: counts,
@@ -125,7 +127,8 @@ impl RunningSystem {
             // All nodes are this machine: each agent has a port of its own.
             let here = IpAddr::from(Ipv4Addr::LOCALHOST);
             agent.node_ip = Some(here);
-            agent.peers = Some(PeerSettings {
+            // Nobody listens where nobody is told to read.
+            agent.peers = peers.then(|| PeerSettings {
                 listen: SocketAddr::new(here, 0),
                 namespace: stoker_api::NAMESPACE.into(),
                 linger: LINGER,

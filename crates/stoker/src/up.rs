@@ -7,7 +7,7 @@ use stoker_runtime::{Otherwise, RuntimeWish};
 use stoker_transfer::Platform;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::{UpArgs, WrongInput};
+use crate::cli::{Switch, UpArgs, WrongInput};
 use crate::out::{errln, out};
 use crate::system::{RunningSystem, SystemOptions};
 
@@ -24,6 +24,7 @@ pub(crate) async fn run(mut args: UpArgs) -> anyhow::Result<ExitCode> {
         data: args.data,
         nodes: args.nodes,
         listen: args.listen,
+        peers: args.peers == Switch::On,
         metrics: args.metrics,
         platform: Platform::host(),
         clock: crate::clock::system(),

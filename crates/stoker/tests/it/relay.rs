@@ -354,3 +354,20 @@ async fn each_peer_group_has_its_own_seed() {
     assert_eq!(copies, 3, "one for a, one for b, and one for the node without a group");
     fleet.verify(1);
 }
+
+/// For whoever wants to see what relaying changes.
+#[tokio::test]
+async fn up_without_peers_has_each_node_ask_the_registry() {
+    let registry = Registry::start().await.unwrap();
+    let up = Up::start_with(tempfile::tempdir().unwrap(), 3, &["--peers", "off"]);
+    registry.push("shop/web", "v1", &[noise(100_000, 8)]);
+    let image = format!("{}/shop/web:v1", registry.host());
+    up.run(&["pull", &image, "--name", "web"]).await.exits(0).says("received from the registry\n");
+    assert!(registry.body_bytes("/blobs/") >= 300_000, "{} left the registry", registry.body_bytes("/blobs/"));
+    let pull = ["pull", &image, "--source", "PeersOnly", "--policy", "Always", "--name", "others", "--no-wait"];
+    up.run(&pull).await.exits(0);
+    eventually("the reason names the switch", async || {
+        up.run(&["why", "others"]).await.out.contains("the controller runs with --peers off")
+    })
+    .await;
+}
