@@ -280,8 +280,8 @@ pub(crate) struct PullArgs {
     /// Any: from the registry, its mirrors and other nodes. PeersOnly: from nodes that have it, never from the registry
     #[arg(long, value_name = "SOURCE", value_enum, default_value_t, ignore_case = true)]
     pub(crate) source: SourceWord,
-    /// How many nodes of a peer group may fetch from the registry; nodes wait rather than break it
-    /// [default: one, and another one where a node finds no other way]
+    /// How many nodes of a peer group may fetch from the registry, from 1 to 5000; nodes wait rather than break it. Not with
+    /// --source PeersOnly [default: one, and another one where a node finds no other way]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=5000))]
     pub(crate) upstream_copies: Option<i32>,
     /// How often a failed attempt is repeated on a node, with pauses of 2, 4, 8 … s; from 0 to 100

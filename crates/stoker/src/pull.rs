@@ -24,6 +24,11 @@ const TTL: Span = Span(std::time::Duration::from_secs(3600));
 
 /// Makes the Preheat, and follows it unless told otherwise.
 pub(crate) async fn run(cluster: &ClusterArgs, args: PullArgs) -> anyhow::Result<ExitCode> {
+    if matches!(args.source, SourceWord::PeersOnly) && args.upstream_copies.is_some() {
+        bail!(WrongInput(
+            "with --source PeersOnly no node fetches from the registry; leave out --upstream-copies or --source".into()
+        ));
+    }
     let connection = connect(cluster).await?;
     check_nodes(&connection.client, &args.nodes).await?;
     let preheats: Api<Preheat> = Api::namespaced(connection.client.clone(), &connection.namespace);

@@ -51,6 +51,8 @@ fn wrong_input_ends_with_2_and_what_failed_with_1() {
         ("pull web:v1 --timeout 10", "is not a length of time"),
         ("pull web:v1 --bandwidth 0", "is not an amount of bytes"),
         ("pull web:v1 --parallelism -1", "-1 is not in 0.."),
+        ("pull web:v1 --upstream-copies 0", "0 is not in 1..=5000"),
+        ("pull web:v1 --source PeersOnly --upstream-copies 2", "leave out --upstream-copies"),
         ("pull web:v1 --name Web_1", "a name has lower-case letters"),
         ("pull web:v1 --node Node_1", "a name has lower-case letters"),
         ("pull web:v1 --secret Login!", "a name has lower-case letters"),
