@@ -62,6 +62,7 @@ pub struct Metrics {
     received: Family<BySource, Counter>,
     writes: Family<ByWriteResult, Counter>,
     sent: Counter,
+    lies: Counter,
     /// By a number that each agent gets when it joins.
     agents: Arc<Agents>,
 }
@@ -100,12 +101,13 @@ impl Metrics {
         for result in ["succeeded", "failed"] {
             writes.get_or_create(&ByWriteResult { result }).inc_by(0);
         }
-        Self { attempts, received, writes, sent: Counter::default(), agents: Arc::default() }
+        let (sent, lies) = (Counter::default(), Counter::default());
+        Self { attempts, received, writes, sent, lies, agents: Arc::default() }
     }
 
     /// Adds all of them to what a server exports.
     pub fn register(&self, registry: &mut Registry) {
-        let Self { attempts, received, writes, sent, agents } = self;
+        let Self { attempts, received, writes, sent, lies, agents } = self;
         registry.register(
             "stoker_agent_attempts",
             "Attempts to bring an image that ended by themselves, by result and reason",
@@ -120,6 +122,11 @@ impl Metrics {
             "stoker_agent_sent_bytes",
             "Bytes of layers and configurations that other nodes read here",
             sent.clone(),
+        );
+        registry.register(
+            "stoker_agent_peer_lies",
+            "Nodes that sent this one bytes that are not those of the digest, once for each image",
+            lies.clone(),
         );
         registry.register(
             "stoker_agent_status_writes",
@@ -247,6 +254,16 @@ impl AgentCounts {
         self.metrics.received.get_or_create(&REGISTRY).inc_by(bytes.registry);
         self.metrics.received.get_or_create(&MIRROR).inc_by(bytes.mirror);
         self.metrics.received.get_or_create(&PEER).inc_by(bytes.peer);
+    }
+
+    /// So many other nodes turned out to have sent wrong bytes.
+    pub(crate) fn lied(&self, nodes: u64) {
+        self.metrics.lies.inc_by(nodes);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn lies(&self) -> u64 {
+        self.metrics.lies.get()
     }
 
     /// A report was written, or was not taken.

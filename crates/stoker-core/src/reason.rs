@@ -417,7 +417,7 @@ fn no_source(image: &str, copies: u32, readable: &Readable, f: &mut fmt::Formatt
             }
             match copies {
                 0 => f.write_str("pull it on another node of that group first"),
-                _ => write!(f, "it comes when one does; or {otherwise}"),
+                _ => write!(f, "wait until one does, or {otherwise}"),
             }
         }
         Readable::NoGroup => {

@@ -32,6 +32,8 @@ fn counters_stay_and_levels_go_with_their_agent() {
     one.received(Received { registry: 70, mirror: 0, peer: 5 });
     two.received(Received { registry: 10, mirror: 20, peer: 0 });
     metrics.sent().inc_by(5);
+    one.lied(0);
+    two.lied(2);
     one.wrote(false);
     two.wrote(true);
     one.disk(Some(5_000));
@@ -47,6 +49,7 @@ fn counters_stay_and_levels_go_with_their_agent() {
         r#"orders{phase="waiting"} 2"#,
     ];
     let rest = [
+        "peer_lies_total 2",
         r#"received_bytes_total{source="mirror"} 20"#,
         r#"received_bytes_total{source="peer"} 5"#,
         r#"received_bytes_total{source="registry"} 80"#,

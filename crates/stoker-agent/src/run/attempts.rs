@@ -154,6 +154,7 @@ impl Attempts {
             }
             task.report.updated = now;
         }
+        self.ways.values().for_each(|ways| self.counts.lied(ways.count_liars()));
     }
 
     /// While something runs its counters move without a sound: when to look at them again, and when to sweep.
@@ -235,7 +236,9 @@ impl Attempts {
                     tracing::info!(node = self.node, order = %key, "the order was taken back, its pull stops");
                 }
                 let task = self.tasks.remove(&key)?;
-                self.ways.remove(&key);
+                if let Some(ways) = self.ways.remove(&key) {
+                    self.counts.lied(ways.count_liars());
+                }
                 let Bytes { upstream, peers, .. } = task.report.bytes;
                 let left = LeftBehind { since: now, bytes: upstream.saturating_add(peers) };
                 self.leftovers().pulls.leave(&key.to_string(), left);

@@ -63,6 +63,8 @@ struct Tried {
     from: Option<PeerId>,
     /// Nodes that gave wrong bytes for right ones. They are not asked again for this image.
     liars: BTreeMap<PeerId, Arc<str>>,
+    /// How many of them nobody has counted yet.
+    uncounted: u64,
     /// What the others did last, until one of them gives bytes again.
     failed: BTreeMap<PeerId, (Arc<str>, PeerProblem)>,
     /// Blobs and documents that nobody of the list gives.
@@ -182,6 +184,11 @@ impl PeerWays {
         self.tried().liars.values().cloned().collect()
     }
 
+    /// How many nodes gave wrong bytes since this was last asked.
+    pub fn count_liars(&self) -> u64 {
+        std::mem::take(&mut self.tried().uncounted)
+    }
+
     /// Why no node of the list gives anything, where that is so: each node with what it did.
     pub fn exhausted(&self) -> Option<String> {
         let tried = self.tried();
@@ -248,7 +255,8 @@ impl PeerWays {
         tracing::warn!(node = %peer.node, "another node gave wrong bytes for right ones; it is not asked again for this image");
         {
             let mut tried = self.tried();
-            tried.liars.insert(peer.id, peer.node.clone());
+            // Blobs that were read at the same time were read from the same node.
+            tried.uncounted += u64::from(tried.liars.insert(peer.id, peer.node.clone()).is_none());
             if tried.from == Some(peer.id) {
                 tried.from = None;
             }

@@ -298,9 +298,11 @@ async fn a_node_that_lied_is_named_and_nobody_else() {
     let report = scene.until(|report| report.reason.is_some()).await;
     assert_eq!((report.reason, report.bad), (Some(Reason::PeerLied), vec!["liar".into()]));
     assert!(report.message.contains("node liar"), "{}", report.message);
+    assert_eq!(scene.node.attempts.counts.lies(), 1);
     scene.tell(false, &[&liar, &honest]);
     let report = scene.succeeds().await;
     assert_eq!((report.from, scene.requests()), (Some(Origin::Peer("honest".into())), Vec::new()));
+    assert_eq!(scene.node.attempts.counts.lies(), 1, "it is counted once for the image");
 }
 
 #[tokio::test(flavor = "multi_thread")]
