@@ -55,6 +55,11 @@ impl Pull {
         }
     }
 
+    /// Whether the image comes from other nodes alone: no node may fetch it from the registry.
+    pub fn is_from_peers_alone(&self) -> bool {
+        self.copies().0 == 0
+    }
+
     /// The limit of copies, where no promise is the most generous of all.
     fn most_copies(&self) -> u32 {
         self.upstream_copies.unwrap_or(u32::MAX)

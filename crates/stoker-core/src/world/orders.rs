@@ -357,7 +357,7 @@ impl World {
         let served = self.named_in(order, at, key).filter(|other| self.may_be_served(other));
         let jobs: Vec<&Job> = served.chain([job]).collect();
         let pull = self.pull(&jobs, &self.kept_names(at, key, order), Some(order));
-        pull.is_some_and(|pull| pull.copies().0 > 0)
+        pull.is_some_and(|pull| !pull.is_from_peers_alone())
     }
 
     /// Hands one image of a job to a node. It joins a pull that is under way, and asks again only where that was

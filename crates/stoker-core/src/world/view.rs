@@ -197,7 +197,7 @@ fn last_doing(job: &Job, slot: &NodeSlot, now: Timestamp) -> String {
         }
         _ if !slot.agent => "no Stoker agent runs on this node".into(),
         Some(_) if !slot.is_ready() => "the node is not Ready".into(),
-        _ if job.pull.copies() == (0, true) => {
+        _ if job.pull.is_from_peers_alone() => {
             "NoSource: it takes the image from other nodes alone, and no node that it may read from had it".into()
         }
         _ if reports().any(|report| report.phase != Phase::Resolved) => "it had begun".into(),

@@ -11,7 +11,7 @@ use crate::world::held::HeldOrder;
 
 /// Whether the jobs of an order let the image come from other nodes alone. The registry may still be asked what a tag means.
 fn is_barred(order: &Order) -> bool {
-    matches!(order.ask, Ask::Fetch(_)) && order.terms.pull.copies().0 == 0
+    matches!(order.ask, Ask::Fetch(_)) && order.terms.pull.is_from_peers_alone()
 }
 
 /// Whether an order has nothing to read from, and may not go upstream. It gets a list as soon as somebody can serve it.

@@ -215,7 +215,7 @@ proptest! {
     fn an_order_without_a_copy_never_goes_upstream(history in history()) {
         each_plan(&history, |_, after, _| {
             for one in fetching(after) {
-                assert!(!one.order.upstream || one.order.terms.pull.copies().0 > 0, "{}: {:?}", one.node, one.order);
+                assert!(!one.order.upstream || !one.order.terms.pull.is_from_peers_alone(), "{}: {:?}", one.node, one.order);
             }
         });
     }
