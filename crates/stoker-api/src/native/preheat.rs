@@ -180,7 +180,6 @@ pub struct PullSpec {
     #[schemars(range(min = 0, max = 100))]
     pub retries: i32,
     /// Any: from the registry and its mirrors, and from other nodes where nodes read from each other. PeersOnly: its bytes come from other nodes alone; the registry is only asked what a tag means and whether a node may have the image.
-    /// The registry is then asked what a tag means, and nothing is fetched from it.
     #[serde(default)]
     pub source: SourceSpec,
     /// How many nodes of a peer group may fetch an image from the registry; all others read it from these. A promise: nodes wait rather
