@@ -182,10 +182,7 @@ impl PullTools {
         }
         meter.found(there.is_some());
         if order.ask == Ask::Look {
-            let message = format!(
-                "{} is not on this node; it comes when the node that asks the registry knows its digest",
-                order.image
-            );
+            let message = format!("{} is not on this node; it comes when the controller orders it", order.image);
             return Err(Failure { reason: Reason::Unresolved, message, retryable: false, pause: None });
         }
         if !supply.is_upstream(order) && (self.pulls_by_itself() || self.peers.is_none()) {

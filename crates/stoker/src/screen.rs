@@ -8,7 +8,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use stoker_api::Summary;
 use stoker_core::Phase;
 use stoker_core::model::Origin;
-use stoker_core::{Bytes, human, text};
+use stoker_core::{Bytes, Reason, human, text};
 use tokio::time::Instant;
 
 use crate::follow::ReportRow;
@@ -98,6 +98,8 @@ fn word(row: &ReportRow) -> String {
     let report = &row.report;
     match (report.phase, report.reason) {
         (Phase::Succeeded, _) => arrived(report.bytes, report.from.as_ref()),
+        // It was only asked whether it has the image.
+        (Phase::Failed, Some(Reason::Unresolved)) => String::new(),
         (Phase::Failed, Some(reason)) => format!("failed: {reason}"),
         (Phase::Failed, None) => "failed".into(),
         (Phase::Pulling, Some(reason)) => format!("attempt {} after {reason}", report.attempt),

@@ -89,6 +89,38 @@ impl World {
         asked
     }
 
+    /// The images that a node would wait for until another node brings them, and of which it has not said whether it has them. A node that reads from others
+    /// gets what one of them may fetch, and need not look.
+    pub(super) fn unlooked(&self, job: &Job, at: usize, now: Timestamp) -> Vec<usize> {
+        let waits = job.pull.is_from_peers_alone() || self.peer(at).is_none();
+        // A look finds some image of that name, which is enough for this policy only.
+        let content = job.pull.policy == Policy::IfNotPresent;
+        let Some(slot) = self.slots.get(at).filter(|slot| waits && content && slot.may_be_asked()) else {
+            return Vec::new();
+        };
+        let since = self.since(job, at, now);
+        let images = job.images.iter().enumerate();
+        let keys = images.filter_map(|(image, written)| Some((image, written.reference.as_ref().ok()?.key())));
+        keys.filter(|(_, key)| seat::may_look(slot, *key, since)).map(|(image, _)| image).collect()
+    }
+
+    /// Has a node look whether it has these images, for which it has no source: it needs none for what is there.
+    pub(super) fn look_for_own(
+        &mut self,
+        job: &Job,
+        (at, images): (usize, &[usize]),
+        now: Timestamp,
+        changes: &mut Changes,
+    ) {
+        let since = self.since(job, at, now);
+        for image in images.iter().filter_map(|image| job.images.get(*image)) {
+            if let Ok(reference) = &image.reference {
+                self.ask(job, reference, at, (Ask::Look, since), now);
+                changes.entry(at).or_default().insert(reference.key().question());
+            }
+        }
+    }
+
     /// The latest time from which a node counts that lacks the image and its digest. What is asked for the sake of that node is an answer for
     /// all others, too; any node of the job may be asked it.
     fn lacks_digest(

@@ -311,9 +311,19 @@ impl World {
             let Some((at, seat)) = seats.get_mut(position).filter(|(_, seat)| seat.may_be_handed_out()) else {
                 continue;
             };
-            let node = self.open_node(job, *at, &mut resolutions, digests, now);
-            if let Some(wait) = self.obstacle(job, node, free) {
-                seat.standing = SeatStanding::Open(wait);
+            let at = *at;
+            let node = self.open_node(job, at, &mut resolutions, digests, now);
+            let Some(wait) = self.obstacle(job, node, free) else { continue };
+            seat.standing = SeatStanding::Open(wait);
+            let unlooked = if wait.reason == Reason::NoSource { self.unlooked(job, at, now) } else { Vec::new() };
+            if !unlooked.is_empty() {
+                let waits = self.image_waits(job, node).flatten().filter(|wait| wait.reason == Reason::NoSource);
+                let images: Vec<usize> =
+                    waits.map(|wait| wait.image).filter(|image| unlooked.contains(image)).collect();
+                self.look_for_own(job, (at, &images), now, changes);
+                self.look_again(job, seats, position, digests, now);
+                // Whether it looks changes nothing about what it waits for.
+                seats.get_mut(position).into_iter().for_each(|(_, seat)| seat.standing = SeatStanding::Open(wait));
             }
         }
         let open = seats.iter().filter(|(_, seat)| seat.is_at_work() || seat.may_be_handed_out());

@@ -136,7 +136,7 @@ impl World {
     }
 
     /// The peer in a slot, where nodes read from each other at all.
-    fn peer(&self, at: usize) -> Option<&PeerFacts> {
+    pub(super) fn peer(&self, at: usize) -> Option<&PeerFacts> {
         self.slots.get(at).filter(|_| self.relay)?.peer()
     }
 

@@ -220,8 +220,8 @@ fn order_entry(
         let silent = silent_from(order, report, slot, now);
         let lapse = Some(silent).filter(|silent| *silent < Timestamp::MAX);
         return match now < silent {
-            // Another node was quicker to learn the digest.
-            true if question && resolved => (ImageStanding::Open, None),
+            // Another node was quicker to learn the digest, or this one looks whether it needs a source at all.
+            true if question && resolved => (ImageStanding::Open, lapse),
             true => match own_terms(job, order, report, known) {
                 OwnTerms::Over(reason) => (ImageStanding::Failed(reason), lapse),
                 OwnTerms::Until(end) if question => (ImageStanding::Asking, earliest(end, lapse)),

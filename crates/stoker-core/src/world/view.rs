@@ -185,7 +185,9 @@ impl World {
 
 /// What kept a node from being done, in a few words: the last trouble, how far it was, or what it waited for.
 fn last_doing(job: &Job, slot: &NodeSlot, now: Timestamp) -> String {
-    let reports = || (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
+    let reports = (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
+    // That it does not have an image is the answer to a question, and no trouble.
+    let reports = || reports.clone().filter(|report| report.reason != Some(Reason::Unresolved));
     if let Some(trouble) = reports().map(|report| &report.message).find(|message| !message.is_empty()) {
         return trouble.clone();
     }

@@ -314,7 +314,9 @@ async fn a_node_that_may_not_ask_the_registry_waits_until_another_node_has_the_i
     fleet.up.run(&["why", "web"]).await.exits(0).says("NoSource");
     fleet.up.run(&["get", "web"]).await.exits(0).says("3 waiting (NoSource); n01: NoSource: the job takes");
     let pull = fleet.up.run(&["pull", &image, "--source", "PeersOnly", "--timeout", "5s"]).await;
-    pull.exits(1).says("3 waiting (NoSource); n01: NoSource: the job takes");
+    pull.exits(1).says("4 waiting (NoSource); n01: NoSource: the job takes");
+    assert!(!pull.err.contains("Unresolved, "), "a node that looked for the image has not failed: {}", pull.err);
+    assert_eq!(pull.err.matches("last: NoSource").count(), 4, "{}", pull.err);
     fleet.up.run(&["pull", &image, "--node", "n02"]).await.exits(0);
     let status = succeeds(&fleet, "web").await;
     assert!(fleet.left() < SIZE as u64 + 4096, "{} left the registry: {status:#}", fleet.left());

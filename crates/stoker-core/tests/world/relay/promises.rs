@@ -3,7 +3,7 @@
 use stoker_core::Completion;
 
 use super::*;
-use crate::build::secs;
+use crate::build::{reference, secs};
 
 pub(super) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
@@ -98,6 +98,7 @@ fn a_node_that_had_nobody_to_read_from_says_so_when_the_deadline_passes() {
     web.completion = Completion::Once { deadline: Some(secs(60)), ttl: None };
     scene.job(web);
     scene.plan();
+    scene.lacks("n1", WEB);
     scene.pass(60);
     scene.plan();
     let message = &scene.outcome("web").failures[0].message;
@@ -137,4 +138,44 @@ fn a_node_without_a_source_is_told_its_group_and_what_to_do() {
     scene.plan();
     tell(&scene, "other");
     insta::assert_snapshot!("no_source", told.join("\n"));
+}
+
+/// It would wait for ever: nobody asks whether it has an image whose digest is known.
+#[test]
+fn a_node_that_has_the_image_needs_no_source() {
+    for (relay, pull) in [(true, peers_only as fn(&mut Job)), (false, peers_only), (false, |_| {})] {
+        let mut scene = Scene::of_peers(&NODES);
+        scene.world.relay(relay);
+        let mut web = limited("web", &NODES, Some(1));
+        pull(&mut web);
+        web.pull.upstream_copies = web.pull.upstream_copies.filter(|_| web.pull.source == PullSource::Any);
+        let promised = web.pull.upstream_copies.is_some();
+        scene.job(web);
+        let first = if promised { "n1 pulls web@sha256:w at sha256:w" } else { "n1 looks for web@sha256:w" };
+        assert_eq!(scene.plan(), [first, "n2 looks for web@sha256:w", "n3 looks for web@sha256:w"]);
+        assert_eq!(scene.states("web")[1..], ["n2 waits: NoSource", "n3 waits: NoSource"]);
+        scene.lacks("n2", WEB);
+        scene.report("n3", WEB, |report| {
+            report.phase = stoker_core::Phase::Succeeded;
+            report.digest = reference(WEB).unwrap().digest().map(Into::into);
+        });
+        scene.plan();
+        let n2 = if relay { "n2 pulls" } else { "n2 waits: NoSource" };
+        assert_eq!(scene.states("web")[1..], [n2, "n3 done"], "{relay}");
+        assert_eq!(scene.ways(&["n2"], WEB), if relay { vec!["n2 < n1 n3"] } else { vec![] });
+        assert_eq!(scene.plan(), NOTHING, "it is not asked again");
+    }
+}
+
+/// A node that no longer says anything is no longer waited for.
+#[test]
+fn a_node_that_does_not_answer_whether_it_has_the_image_is_silent() {
+    let mut scene = Scene::of_peers(&NODES);
+    let mut web = limited("web", &["n1"], None);
+    peers_only(&mut web);
+    scene.job(web);
+    assert_eq!(scene.plan(), ["n1 looks for web@sha256:w"]);
+    scene.now = scene.world.plan(scene.now).wake.unwrap();
+    scene.plan();
+    assert_eq!(scene.outcome("web").failures[0].reason, Reason::NodeSilent);
 }
