@@ -154,7 +154,7 @@ impl Fetch<'_> {
                         break;
                     }
                 };
-                if error.is_stall() && came.elapsed() < WAITS_WITHIN && self.is_waiting_too(ways, &list, &peer).await {
+                if error.is_stall() && may_wait(came) && self.is_waiting_too(ways, &list, &peer).await {
                     soon = true;
                     break;
                 }
@@ -200,10 +200,26 @@ impl Fetch<'_> {
     }
 }
 
+/// Whether nodes that say that they wait themselves are believed, when something came last or they were named at this time.
+fn may_wait(came: Instant) -> bool {
+    came.elapsed() < WAITS_WITHIN
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::peer::PeerIdentity;
+
+    /// The sockets of whole fetches are real, and would fire all time-outs under a clock that stands.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_node_is_waited_for_two_minutes() {
+        let came = Instant::now();
+        assert!(may_wait(came));
+        tokio::time::advance(Duration::from_millis(119_999)).await;
+        assert!(may_wait(came));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!may_wait(came));
+    }
 
     #[test]
     fn who_gave_all_of_it_lied_and_who_gave_parts_of_it_twice() {
