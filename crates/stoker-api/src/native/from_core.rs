@@ -521,6 +521,7 @@ mod tests {
             labels: BTreeMap::new(),
             ready,
             ready_changed: None,
+            cordoned: false,
             foreign: false,
         };
         world.apply(Event::Node(node("n1", true)));
