@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stoker_core::step::Failure;
-use stoker_core::{Ask, Clock, Order, Pin, Reason};
+use stoker_core::{Ask, Clock, Order, Pin, PullSource, Reason};
 use stoker_runtime::{Care, Runtime, There};
 use stoker_transfer::credentials::Providers;
 use stoker_transfer::limit::Pace;
@@ -117,12 +117,14 @@ struct Origin {
     reference: Reference,
     logins: Logins,
     supply: Supply,
+    /// Whether the registry itself is asked nothing.
+    mirrors_only: bool,
 }
 
 impl Origin {
     fn source(&self) -> BlobSource {
         let source = BlobSource::new(self.reference.clone(), self.logins.current().cloned());
-        let source = source.paced(self.supply.pace.clone());
+        let source = source.paced(self.supply.pace.clone()).from_mirrors(self.mirrors_only);
         match &self.supply.ways {
             Some(ways) => source.by(ways.clone()),
             None => source,
@@ -140,7 +142,8 @@ impl PullTools {
             retryable: false,
             pause: None,
         })?;
-        let tools = Self { registry: self.registry.watched(&meter.pulse()), ..self.clone() };
+        let registry = self.registry.watched(&meter.pulse()).mirrors_only(mirrors_only(order));
+        let tools = Self { registry, ..self.clone() };
         loop {
             match tools.try_once(order, &reference, meter, supply).await {
                 Err(failure) if failure.reason == Reason::RuntimeUnavailable => {
@@ -185,7 +188,8 @@ impl PullTools {
             let message = format!("{} is not on this node; it comes when the controller orders it", order.image);
             return Err(Failure { reason: Reason::Unresolved, message, retryable: false, pause: None });
         }
-        if !supply.is_upstream(order) && (self.pulls_by_itself() || self.peers.is_none()) {
+        let by_itself = self.pulls_by_itself();
+        if mirrors_only(order) && by_itself || !supply.is_upstream(order) && (by_itself || self.peers.is_none()) {
             return Err(documents::not_enforceable(&order.image));
         }
         let (mut keyring, mut troubles) = self.logins.keyring(&order.terms.logins, meter).await;
@@ -195,7 +199,12 @@ impl PullTools {
             tracing::warn!(image = order.image, "{sentence}");
             LoginTrouble { sentence, passing: true }
         }));
-        let from = Origin { logins: keyring.logins(reference), reference: reference.clone(), supply: supply.clone() };
+        let from = Origin {
+            logins: keyring.logins(reference),
+            reference: reference.clone(),
+            supply: supply.clone(),
+            mirrors_only: mirrors_only(order),
+        };
         if order.ask == Ask::Resolve {
             let answer = self.resolve(order, &from).await.map(Success::from);
             return answer.map_err(|failure| logins::explain(failure, &troubles));
@@ -300,6 +309,11 @@ impl PullTools {
             Runtime::Layout(_) => false,
         }
     }
+}
+
+/// Whether this order may ask mirrors of the registry, and not the registry itself.
+fn mirrors_only(order: &Order) -> bool {
+    order.terms.pull.source == PullSource::MirrorsOnly
 }
 
 /// The name under which image stores know a reference: where it has a digest, a tag says nothing.

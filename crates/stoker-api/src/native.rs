@@ -10,7 +10,7 @@ pub mod to_core;
 pub use node_object::NodeObject;
 pub use node_preheat::{
     AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, PeerInfo, SealedLogin, WireAsk, WireBytes,
-    WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport, WireSandbox,
+    WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport, WireSandbox, WireSource,
 };
 pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,

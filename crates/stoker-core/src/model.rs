@@ -402,6 +402,9 @@ pub const LOOK: &str = "look";
 /// The feature of an agent that [`Ask::Resolve`] needs.
 pub const RESOLVE: &str = "resolve";
 
+/// The feature of an agent that an order needs that may ask mirrors and not the registry itself.
+pub const MIRRORS: &str = "mirrors";
+
 /// The feature of an agent that an order with logins needs: it opens logins that were sealed to the key of its node.
 pub const SEALED: &str = "sealed";
 
@@ -431,7 +434,7 @@ pub struct Order {
     pub hold: bool,
     /// How to do it.
     pub terms: Terms,
-    /// Features that an agent must have besides the one that [`Ask::feature`] names, [`SEALED`] and [`PEERS`].
+    /// Features that an agent must have besides the one that [`Ask::feature`] names, [`SEALED`], [`PEERS`] and [`MIRRORS`].
     pub needs: BTreeSet<String>,
     /// Whether the node may ask the registry. If not, it never does, whatever fails.
     pub upstream: bool,
@@ -470,7 +473,14 @@ impl Order {
     pub fn features(&self) -> impl Iterator<Item = &str> {
         let sealed = (!self.terms.logins.is_empty()).then_some(SEALED);
         let peers = (!self.upstream || !self.peers.is_empty()).then_some(PEERS);
-        self.ask.feature().into_iter().chain(sealed).chain(peers).chain(self.needs.iter().map(String::as_str))
+        let mirrors = (self.terms.pull.source == PullSource::MirrorsOnly).then_some(MIRRORS);
+        self.ask
+            .feature()
+            .into_iter()
+            .chain(sealed)
+            .chain(peers)
+            .chain(mirrors)
+            .chain(self.needs.iter().map(String::as_str))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::human;
-use crate::model::{Bytes, Key, LOOK, Order, PEERS, Phase, Pin, Policy, RESOLVE, Report, SEALED, after};
+use crate::model::{Bytes, Key, LOOK, MIRRORS, Order, PEERS, Phase, Pin, Policy, RESOLVE, Report, SEALED, after};
 use crate::reason::{Reason, WAITING_FOR_ROOM};
 use turns::Contender;
 pub use turns::{LONG_TURN, TURN};
@@ -100,7 +100,7 @@ pub struct Able {
 
 impl Default for Able {
     fn default() -> Self {
-        Self { orders_at_once: 3, turn: TURN, features: [LOOK, RESOLVE, SEALED].map(String::from).into() }
+        Self { orders_at_once: 3, turn: TURN, features: [LOOK, RESOLVE, SEALED, MIRRORS].map(String::from).into() }
     }
 }
 

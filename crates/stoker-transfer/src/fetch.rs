@@ -105,7 +105,7 @@ impl Fetch<'_> {
         mut writer: SpoolWriter,
         chances: &mut Chances,
     ) -> Result<UpstreamEnd, Error> {
-        let registry = self.spool.registry.watched(&self.core.pulse);
+        let registry = self.spool.registry.watched(&self.core.pulse).mirrors_only(source.mirrors_only);
         let mut walk = match registry.walk(&source.image, HostNeed::Pull).await {
             Ok(walk) => walk,
             Err(error) => return Ok(UpstreamEnd::Failed(writer, error)),

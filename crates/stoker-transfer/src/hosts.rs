@@ -41,6 +41,12 @@ pub enum Error {
     /// Nobody is left to ask.
     #[error("{} lets no host {need} {registry}; add this capability to one of its hosts and start the job again", .file.display())]
     Nobody { file: PathBuf, registry: String, need: &'static str },
+    /// Only mirrors may be asked.
+    #[error(
+        "only mirrors may be asked, and no hosts.toml of this node names one that may {need} {registry}; name one as a [host] there, or allow the \
+         registry itself"
+    )]
+    NoMirror { registry: String, need: &'static str },
 }
 
 /// What somebody is asked for.
@@ -50,6 +56,16 @@ pub(crate) enum HostNeed {
     Resolve,
     /// Something that a digest names: who gives it cannot lie.
     Pull,
+}
+
+impl HostNeed {
+    /// What a host of a registry does that meets it, for errors.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Resolve => "resolve tags of",
+            Self::Pull => "give images of",
+        }
+    }
 }
 
 /// Somebody who may have the images of a registry.
@@ -66,6 +82,8 @@ pub(crate) struct Host {
     pub(crate) headers: HeaderMap,
     /// The registry it stands in for, where it is not that itself.
     pub(crate) mirror_of: Option<String>,
+    /// Whether it is the registry itself, or what hosts.toml gives for that, whatever its name.
+    is_upstream: bool,
     can: Can,
 }
 
@@ -99,6 +117,7 @@ impl Host {
             trust: Arc::new(trust),
             headers,
             mirror_of: None,
+            is_upstream: true,
             can: Can::ALL,
         }
     }
@@ -141,10 +160,17 @@ impl Hosts {
         let able: Vec<Host> = hosts.into_iter().filter(|host| host.can.meets(need)).collect();
         able.iter().filter(|host| host.trust.skip_verify).for_each(|host| self.warn(host));
         if able.is_empty() {
-            let need = if need == HostNeed::Resolve { "resolve tags of" } else { "give images of" };
-            return Err(Error::Nobody { file, registry: image.registry().to_owned(), need });
+            return Err(Error::Nobody { file, registry: image.registry().to_owned(), need: need.words() });
         }
         Ok(able)
+    }
+
+    /// The same without the registry itself; at least one.
+    pub(crate) async fn mirrors_of(&self, image: &Reference, need: HostNeed) -> Result<Vec<Host>, Error> {
+        let mut hosts = self.of(image, need).await?;
+        hosts.retain(|host| !host.is_upstream);
+        let none = || Error::NoMirror { registry: image.registry().to_owned(), need: need.words() };
+        (!hosts.is_empty()).then_some(hosts).ok_or_else(none)
     }
 
     fn warn(&self, host: &Host) {
@@ -172,7 +198,8 @@ fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, 
     for entry in hosts {
         all.push(host(&dir, &path, image, entry)?);
     }
-    let (named, last) = (server.url.is_some(), host(&dir, &path, image, server)?);
+    let (named, mut last) = (server.url.is_some(), host(&dir, &path, image, server)?);
+    last.is_upstream = true;
     // Where the file says that this very port speaks plain HTTP, to try TLS there as well only hides what it answered.
     let plain = |host: &Host| host.scheme == "http" && host.authority == last.authority && last.authority.contains(':');
     if named || last.scheme == "http" || !all.iter().any(plain) {
@@ -192,6 +219,7 @@ fn host(dir: &Path, file: &Path, image: &Reference, entry: HostEntry) -> Result<
         trust: Arc::new(trust),
         headers: entry.headers,
         mirror_of: (!own).then(|| image.registry().to_owned()),
+        is_upstream: own,
         can: entry.can,
     })
 }

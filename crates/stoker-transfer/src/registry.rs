@@ -88,6 +88,8 @@ pub struct Registry {
     inner: Arc<RegistryInner>,
     /// Where requests record their trouble.
     pulse: Pulse,
+    /// Whether mirrors alone are asked.
+    mirrors_only: bool,
 }
 
 #[derive(Debug)]
@@ -120,12 +122,17 @@ impl Registry {
         let http = Http::new(&settings)?;
         let hosts = Hosts::new(settings.hosts.clone());
         let inner = RegistryInner { http, tokens: Tokens::default(), hosts, settings };
-        Ok(Self { inner: Arc::new(inner), pulse: Pulse::default() })
+        Ok(Self { inner: Arc::new(inner), pulse: Pulse::default(), mirrors_only: false })
     }
 
     /// The same client; its requests for tags and manifests record their trouble in this pulse.
     pub fn watched(&self, pulse: &Pulse) -> Self {
-        Self { inner: self.inner.clone(), pulse: pulse.clone() }
+        Self { pulse: pulse.clone(), ..self.clone() }
+    }
+
+    /// The same client. If so, it asks nobody but the mirrors that the node's hosts.toml names: not the registry itself, under whatever name.
+    pub fn mirrors_only(&self, only: bool) -> Self {
+        Self { mirrors_only: only, ..self.clone() }
     }
 
     /// The settings it was made with.

@@ -71,12 +71,14 @@ pub struct BlobSource {
     pub pace: Option<Arc<Pace>>,
     /// The nodes that it is read from, where it does not come from the registry.
     pub ways: Option<PeerWays>,
+    /// Whether mirrors alone are asked, and not the registry itself.
+    pub mirrors_only: bool,
 }
 
 impl BlobSource {
     /// A source from its two parts, as fast as the spool may.
     pub fn new(image: Reference, login: Option<Login>) -> Self {
-        Self { image, login, pace: None, ways: None }
+        Self { image, login, pace: None, ways: None, mirrors_only: false }
     }
 
     /// The same, not faster than this. All sources that share a pace share its rate.
@@ -87,6 +89,11 @@ impl BlobSource {
     /// The same, from these nodes.
     pub fn by(self, ways: PeerWays) -> Self {
         Self { ways: Some(ways), ..self }
+    }
+
+    /// The same. If so, from mirrors of the registry alone.
+    pub fn from_mirrors(self, only: bool) -> Self {
+        Self { mirrors_only: only, ..self }
     }
 
     /// Ends when the registry may not be asked any more; never, where it always may.
@@ -103,7 +110,8 @@ impl BlobSource {
             (Some(own), Some(other)) => own.is_same(other),
             (own, other) => own.is_none() && other.is_none(),
         };
-        self.image == other.image && self.login == other.login && same_nodes
+        let same_hosts = self.mirrors_only == other.mirrors_only;
+        self.image == other.image && self.login == other.login && same_nodes && same_hosts
     }
 }
 

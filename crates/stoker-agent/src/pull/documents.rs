@@ -24,7 +24,10 @@ impl PullTools {
         digest: &Digest,
     ) -> Result<(PlatformImage, GivenBy), Failure> {
         if let Some(ways) = from.supply.ways.as_ref().filter(|_| !from.supply.is_upstream(order)) {
-            self.may_have(from, digest).await?;
+            // Whoever may not ask the registry at all need not: see `PullSource::MirrorsOnly`.
+            if !from.mirrors_only {
+                self.may_have(from, digest).await?;
+            }
             let image = ways.image(&from.reference, digest, &self.platform).await.map_err(transfer_failure)?;
             if let Some(image) = image {
                 return Ok((image, GivenBy::Nodes));
@@ -72,8 +75,8 @@ impl PullTools {
 /// The runtime would ask the registry by itself.
 pub(super) fn not_enforceable(image: &str) -> Failure {
     let message = format!(
-        "{image}: this node may read the image from other nodes only, and here the container runtime pulls by itself, from the registry; \
-         let the agent fetch images (`stoker agent --runtime containerd`), or allow the registry in the job (`source: Any`)"
+        "{image}: this node may not fetch the image from the registry, and here the container runtime pulls by itself, also from there; \
+         let the agent fetch images (`stoker agent --runtime containerd`), or allow the registry in the job"
     );
     Failure { reason: Reason::SourceNotEnforceable, message, retryable: false, pause: None }
 }

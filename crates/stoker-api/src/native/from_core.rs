@@ -12,8 +12,8 @@ use stoker_core::{Reason, SecretTrouble, World, human, text};
 
 use super::{
     AgentInfo, Condition, Disk, NodeFailure, NodePreheat, Preheat, PreheatSpec, PreheatStatus, PullPolicy, SealedLogin,
-    SecretProblem, SourceSpec, WaitingFor, WireAsk, WireBytes, WireOrder, WirePast, WirePeer, WirePhase, WirePin,
-    WireReport, WireSandbox,
+    SecretProblem, WaitingFor, WireAsk, WireBytes, WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport,
+    WireSandbox, WireSource,
 };
 use crate::amount::Amount;
 use crate::dialect::{part, project_job, project_unreadable};
@@ -354,7 +354,11 @@ fn wire_order(order: &Order, ticket: Option<&String>) -> Value {
         ticket: ticket.cloned(),
         expect: expect.map(|bytes| bytes.min(i64::MAX.unsigned_abs())),
         past: (*past != PeerPast::default()).then_some(WirePast { lists, seed, out, moved }),
-        source: (pull.source == model::PullSource::PeersOnly).then_some(SourceSpec::PeersOnly),
+        source: match pull.source {
+            model::PullSource::Any => None,
+            model::PullSource::PeersOnly => Some(WireSource::PeersOnly),
+            model::PullSource::MirrorsOnly => Some(WireSource::MirrorsOnly),
+        },
         upstream_copies: pull.upstream_copies,
     })
 }

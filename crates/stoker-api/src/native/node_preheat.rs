@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use stoker_core::human;
 use stoker_core::model::{MOST_PEERS, Sandbox};
 
-use super::preheat::{PullPolicy, SourceSpec};
+use super::preheat::PullPolicy;
 use crate::amount::Amount;
 use crate::span::Span;
 
@@ -157,10 +157,19 @@ pub struct WireOrder {
     pub past: Option<WirePast>,
     /// Where the jobs let the image come from; none means Any.
     #[serde(default)]
-    pub source: Option<SourceSpec>,
+    pub source: Option<WireSource>,
     /// How many nodes of a peer group may fetch the image from the registry, where a job promises that.
     #[serde(default, rename = "upstreamCopies")]
     pub upstream_copies: Option<u32>,
+}
+
+/// Where the jobs of an order let its image come from, if not from anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WireSource {
+    /// From other nodes alone.
+    PeersOnly,
+    /// From mirrors of the registry and other nodes: the registry itself is asked nothing.
+    MirrorsOnly,
 }
 
 impl WireOrder {

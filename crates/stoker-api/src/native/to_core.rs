@@ -14,7 +14,7 @@ use stoker_core::text;
 
 use super::{
     CompletionMode, GROUP, PreheatSpec, PreheatStatus, PullPolicy, SandboxSpec, SourceSpec, WireAsk, WireBytes,
-    WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport,
+    WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport, WireSource,
 };
 use crate::dialect::{NotReadable, Summary, created, job_kinds, part, status_or_why};
 use crate::share::Share;
@@ -166,7 +166,11 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
         bandwidth: wire.bandwidth.map(|bandwidth| bandwidth.0),
         priority: wire.priority.unwrap_or_default(),
         sandbox: Sandbox { labels: pairs(&wire.sandbox.labels), annotations: pairs(&wire.sandbox.annotations) },
-        source: wire.source.map(source).unwrap_or_default(),
+        source: match wire.source {
+            None => model::PullSource::Any,
+            Some(WireSource::PeersOnly) => model::PullSource::PeersOnly,
+            Some(WireSource::MirrorsOnly) => model::PullSource::MirrorsOnly,
+        },
         upstream_copies: wire.upstream_copies,
     };
     let upstream = wire.upstream != Some(false);
@@ -187,6 +191,9 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
     }
     if !upstream || !peers.is_empty() {
         needs.remove(model::PEERS);
+    }
+    if pull.source == model::PullSource::MirrorsOnly {
+        needs.remove(model::MIRRORS);
     }
     let terms = Terms { pull, logins, progress: wire.progress.0 };
     let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);

@@ -21,6 +21,9 @@ pub enum PullSource {
     Any,
     /// Other nodes alone: the registry is asked what a tag means, and nothing is fetched from it.
     PeersOnly,
+    /// Mirrors that the node's settings name, and other nodes: the registry itself is asked nothing, not even whether the node may have the image. Only
+    /// jobs of objects without a namespace may want this, because other nodes give an image to whoever was ordered to have it.
+    MirrorsOnly,
 }
 
 /// How a node pulls.
@@ -50,8 +53,10 @@ impl Pull {
     pub fn copies(&self) -> (usize, bool) {
         match (self.source, self.upstream_copies) {
             (PullSource::PeersOnly, _) => (0, true),
-            (PullSource::Any, Some(copies)) => (usize::try_from(copies).unwrap_or(usize::MAX), true),
-            (PullSource::Any, None) => (1, false),
+            (PullSource::Any | PullSource::MirrorsOnly, Some(copies)) => {
+                (usize::try_from(copies).unwrap_or(usize::MAX), true)
+            }
+            (PullSource::Any | PullSource::MirrorsOnly, None) => (1, false),
         }
     }
 

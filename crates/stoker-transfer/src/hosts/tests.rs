@@ -234,6 +234,36 @@ async fn nobody_to_ask_is_said() {
     assert!(error.to_string().contains("resolve tags of reg.io"), "{error}");
 }
 
+/// Whatever names the registry has: that of the image, the one behind it, the one that hosts.toml gives for it.
+#[tokio::test]
+async fn mirrors_are_all_but_the_registry_itself() {
+    let dir = certs(&[
+        (
+            "reg.io/hosts.toml",
+            "server = 'https://other.io'\n[host.'https://one.io']\n[host.'https://reg.io']\n[host.'https://two.io']",
+        ),
+        ("docker.io/hosts.toml", "[host.'https://one.io']\n[host.'https://registry-1.docker.io']"),
+        ("none.io/hosts.toml", "server = 'https://behind.io'"),
+        ("pull.io/hosts.toml", "[host.'https://one.io']\ncapabilities = ['pull']"),
+    ]);
+    let hosts = Hosts::new(vec![dir.path().to_owned()]);
+    let mirrors = async |name: &str, need| {
+        let mirrors = hosts.mirrors_of(&image(name), need).await;
+        mirrors.map(|hosts| hosts.into_iter().map(|host| host.authority).collect::<Vec<_>>())
+    };
+    assert_eq!(mirrors("reg.io/r", HostNeed::Pull).await.unwrap(), ["one.io", "two.io"]);
+    assert_eq!(mirrors("docker.io/library/r", HostNeed::Pull).await.unwrap(), ["one.io"]);
+    assert_eq!(mirrors("pull.io/r", HostNeed::Pull).await.unwrap(), ["one.io"]);
+    for (name, need, said) in [
+        ("none.io/r", HostNeed::Pull, "give images of none.io"),
+        ("unknown.io/r", HostNeed::Pull, "give images of unknown.io"),
+        ("pull.io/r", HostNeed::Resolve, "resolve tags of pull.io"),
+    ] {
+        let error = mirrors(name, need).await.unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn the_first_directory_that_knows_a_registry_counts() {
     let first = certs(&[("reg.io/hosts.toml", "[host.'https://one.io']")]);

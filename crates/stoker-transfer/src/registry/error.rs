@@ -169,6 +169,7 @@ impl Error {
     pub fn kind(&self) -> TransferErrorKind {
         match self {
             Self::Failed { problem, .. } => problem.kind(),
+            Self::Hosts { problem: crate::hosts::Error::NoMirror { .. }, .. } => TransferErrorKind::NotFound,
             Self::Setup { .. } | Self::Hosts { .. } => TransferErrorKind::InvalidContent,
         }
     }

@@ -29,7 +29,10 @@ pub(crate) struct Walk<'a> {
 impl Registry {
     /// The hosts to ask for this, as the node's settings say now.
     pub(crate) async fn walk(&self, image: &Reference, need: HostNeed) -> Result<Walk<'_>, Error> {
-        let hosts = self.inner.hosts.of(image, need).await;
+        let hosts = match self.mirrors_only {
+            true => self.inner.hosts.mirrors_of(image, need).await,
+            false => self.inner.hosts.of(image, need).await,
+        };
         let hosts = hosts.map_err(|problem| Error::Hosts { what: format!("image {image}"), problem })?;
         let backoff = Backoff::new(&self.inner.settings.retry);
         Ok(Walk { hosts, at: 0, backoff, fruitful: false, refused: Vec::new(), again: false, pulse: &self.pulse })

@@ -70,6 +70,29 @@ async fn a_mirror_serves_all_of_it_and_knows_for_whom() {
     assert!(site.mirror.seen().iter().all(|seen| seen.query == "ns=reg.test"), "{:?}", site.mirror.seen());
 }
 
+/// Tags, documents, permission and blobs.
+#[tokio::test]
+async fn a_client_of_mirrors_asks_the_registry_nothing() {
+    let mut site = Site::new().await;
+    let fetch = async |site: &Site, layer: &Descriptor| {
+        let source = BlobSource::new(site.image(), None).from_mirrors(true);
+        site.bench.spool.blob(source, layer.clone()).complete().await
+    };
+    site.bench.client = site.bench.client.mirrors_only(true);
+    let found = site.find(None).await.unwrap();
+    let layer = found.blobs().last().unwrap().clone();
+    site.mirror.fault(On::Blobs, 1, Fault::Status(404, None));
+    let error = fetch(&site, &layer).await.unwrap_err();
+    assert_eq!(error.kind(), TransferErrorKind::NotFound, "{error}");
+    fetch(&site, &layer).await.unwrap();
+    site.mirror.fault(On::Manifests, usize::MAX, Fault::Status(503, None));
+    site.find(None).await.unwrap_err();
+    assert_eq!(site.asked().1, 0, "{:?}", site.bench.registry.seen());
+    site.write_file(&format!("server = 'http://{}'", site.bench.registry.host()));
+    let error = site.find(None).await.unwrap_err().to_string();
+    assert!(error.contains("only mirrors may be asked") && site.asked().1 == 0, "{error}");
+}
+
 #[tokio::test]
 async fn what_came_from_a_mirror_is_counted_as_such() {
     let site = Site::new().await;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes as Data;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use stoker_core::model::{Origin, PeerKey, PeerRef, Pin};
+use stoker_core::model::{Origin, PeerKey, PeerRef, Pin, PullSource};
 use stoker_testbed::registry::{Fault, On, Pushed, Registry as FaultyRegistry, noise};
 use stoker_transfer::peer::{
     Gate, PeerId, PeerIdentity, PeerLimits, PeerReader, PeerServer, PeerState, ServedPart, Shelf, Ticket, TicketError,
@@ -81,6 +81,8 @@ struct Scene {
     before: usize,
     /// That the order names.
     logins: Vec<LoginId>,
+    /// Where the order lets the image come from.
+    allowed: PullSource,
 }
 
 impl Scene {
@@ -100,8 +102,8 @@ impl Scene {
         let earlier = EarlierLife { tasks: BTreeMap::new(), starts: Starts::default(), spooled: 0 };
         let node = bed_with(earlier, Some(side));
         let signer = TicketSigner::generate().unwrap();
-        let (config, before, logins) = (Data::new(), 0, Vec::new());
-        let mut scene = Self { registry, pushed, layer, config, signer, identity, node, seen, before, logins };
+        let (config, before, logins, allowed) = (Data::new(), 0, Vec::new(), PullSource::Any);
+        let mut scene = Self { registry, pushed, layer, config, signer, identity, node, seen, before, logins, allowed };
         // Whatever is needed of the registry to serve the image is read before.
         let dir = tempfile::tempdir().unwrap();
         let spool = scene.spool(dir.path());
@@ -171,6 +173,7 @@ impl Scene {
         let peers = sources.iter().map(|source| source.peer.clone()).collect();
         let mut order = Order { image, ask: Ask::Fetch(Some(pin)), upstream, peers, ..order() };
         order.terms.logins.clone_from(&self.logins);
+        order.terms.pull.source = self.allowed;
         self.node.orders.insert(key(), order);
         let tickets = self.tickets();
         self.node.attempts.follow(&self.node.orders, &tickets);

@@ -118,3 +118,20 @@ async fn a_registry_that_cannot_be_reached_refuses_nothing() {
     scene.tell(false, &[&a]);
     scene.succeeds().await;
 }
+
+/// The registry would refuse, and its mirrors, of which there are none, are all that may be asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_may_ask_mirrors_only_asks_the_registry_nothing() {
+    let mut scene = Scene::new().await;
+    let a = scene.whole("a").await;
+    scene.registry.protect(Auth::Basic { login: "ada:lovelace".into() });
+    scene.allowed = PullSource::MirrorsOnly;
+    scene.tell(false, &[&a]);
+    let report = scene.succeeds().await;
+    assert_eq!((report.from, scene.requests()), (Some(Origin::Peer("a".into())), Vec::new()));
+
+    let mut scene = Scene::new().await;
+    scene.allowed = PullSource::MirrorsOnly;
+    scene.tell(true, &[]);
+    assert_eq!(scene.fails().await, (Reason::NotFound, false));
+}
