@@ -199,7 +199,7 @@ pub static DIALECTS: &[Dialect] = &[
         kinds: &[&native::PREHEATS],
         workloads: &[],
         nodes: &[],
-        asks: &[&pods::PODS],
+        asks: &[&pods::PODS, &native::PREHEAT_POLICIES, &native::NAMESPACES],
         signs: &[],
         guide: "",
     },

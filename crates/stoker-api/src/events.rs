@@ -4,11 +4,11 @@
 use jiff::Timestamp;
 use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
-use serde_json::json;
+use serde_json::{Value, json};
 use stoker_core::human::count;
 use stoker_core::model::Key;
 use stoker_core::rollup::{Outcome, Stage};
-use stoker_core::text;
+use stoker_core::{Reason, text};
 
 use crate::dialect::JobKind;
 use crate::native::from_core;
@@ -26,7 +26,8 @@ pub(crate) fn events(
     let nodes = count(outcome.desired, "node");
     let mut events = Vec::new();
     let lacked_nodes = before.desired == 0 && !before.phase.is_empty() && !before.ended;
-    let begins = before.phase.is_empty() || lacked_nodes && outcome.desired > 0;
+    let was_held = before.message.contains(NOT_ALLOWED) && started(object).is_none();
+    let begins = before.phase.is_empty() || was_held || lacked_nodes && outcome.desired > 0;
     if begins && outcome.started.is_some() && !outcome.lacks_nodes {
         let message = format!("Preheating {images} on {nodes}");
         events.push(event(kind, object, "Started", true, &message, now));
@@ -36,6 +37,13 @@ pub(crate) fn events(
         // Objects of other projects have no field for warnings.
         if outcome.private && kind.is_foreign() {
             events.push(event(kind, object, "ImagesShared", false, from_core::SHARED, now));
+        }
+    }
+    if let Some(refusal) = &outcome.not_allowed {
+        // How many nodes there are may change all the time.
+        let said = format!("PreheatPolicy {}{NOT_ALLOWED}{})", refusal.policy, refusal.field);
+        if !before.message.contains(&said) && !before.ended {
+            events.push(event(kind, object, Reason::NotAllowed.as_str(), false, &refusal.to_string(), now));
         }
     }
     if outcome.waits_for_nodes() && !lacked_nodes {
@@ -70,13 +78,21 @@ pub(crate) fn events(
     events
 }
 
+/// What stands between a policy and its field where it does not allow a job: see [`stoker_core::Refusal`].
+const NOT_ALLOWED: &str = " does not allow it (";
+
+/// When the job began, as its object says. All kinds have this field.
+fn started(object: &DynamicObject) -> Option<&Value> {
+    object.data.pointer("/status/startTime").filter(|time| !time.is_null())
+}
+
 /// The event of an object whose status cannot be read.
 pub(crate) fn unreadable(kind: &JobKind, object: &DynamicObject, problem: &str, now: Timestamp) -> Write {
     let message = format!(
         "the status of this object cannot be read, so nobody knows whether the job has ended, and nothing is done about it; mend \
          its status, or delete the object and make it anew ({problem})"
     );
-    event(kind, object, stoker_core::Reason::StatusUnreadable.as_str(), false, &message, now)
+    event(kind, object, Reason::StatusUnreadable.as_str(), false, &message, now)
 }
 
 /// The event of an object that has orders, and whose nodes are not known any more because objects of this kind cannot be listed.
@@ -85,7 +101,7 @@ pub(crate) fn lost_sight(kind: &JobKind, object: &DynamicObject, unseen: &str, n
         "the nodes are not known, because {unseen} objects of this namespace cannot be listed; what was ordered stays as it is until \
          then; `stoker install` prints the roles that allow it"
     );
-    event(kind, object, stoker_core::Reason::CannotSee.as_str(), false, &message, now)
+    event(kind, object, Reason::CannotSee.as_str(), false, &message, now)
 }
 
 pub(crate) fn event(

@@ -49,6 +49,7 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
     vec![
         ("stoker-preheats", native::Preheat::crd()),
         ("stoker-nodepreheats", native::NodePreheat::crd()),
+        ("stoker-preheatpolicies", native::PreheatPolicy::crd()),
         ("kruise-imagepulljobs", kruise::crd::<kruise::ImagePullJob>()),
         ("kruise-imagelistpulljobs", kruise::crd::<kruise::ImageListPullJob>()),
         ("kruise-nodeimages", kruise::crd::<kruise::NodeImage>()),

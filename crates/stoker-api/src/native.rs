@@ -3,6 +3,7 @@
 pub mod from_core;
 mod node_object;
 mod node_preheat;
+mod policy;
 mod preheat;
 mod status;
 pub mod to_core;
@@ -12,6 +13,8 @@ pub use node_preheat::{
     AgentInfo, Disk, NodePreheat, NodePreheatSpec, NodePreheatStatus, PeerInfo, SealedLogin, WireAsk, WireBytes,
     WireOrder, WirePast, WirePeer, WirePhase, WirePin, WireReport, WireSandbox, WireSource,
 };
+pub(crate) use policy::restriction;
+pub use policy::{MaxSpec, NAMESPACES, PREHEAT_POLICIES, PreheatPolicy, PreheatPolicySpec};
 pub use preheat::{
     CompletionMode, CompletionSpec, ImageSpec, NodesSpec, PaceSpec, Preheat, PreheatSpec, PullPolicy, PullSpec,
     SandboxSpec, SecretRef, SourceSpec,

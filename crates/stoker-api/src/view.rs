@@ -8,6 +8,7 @@
 mod cover;
 mod foreign;
 mod nodes;
+mod policies;
 mod reader;
 mod rows;
 
@@ -142,6 +143,8 @@ pub struct View {
     refused: BTreeMap<&'static str, Duration>,
     /// Dialects whose workloads are watched.
     served: BTreeSet<&'static str>,
+    /// What the World was told of policies.
+    policies: policies::Told,
     /// ImagePullJobs that are gone, or have ended, since nodes were last looked at for them.
     over: BTreeSet<ObjectName>,
 }
@@ -172,7 +175,8 @@ impl View {
         let jobs = jobs.map(|kind| Query::all(&kind.kind));
         let served = self.served.iter().filter_map(|name| Dialect::named(name));
         let workloads = served.flat_map(|dialect| dialect.workloads).map(|kind| Query::all(&kind.kind));
-        jobs.chain(workloads).chain(read).chain(self.foreign.wanted(&self.rows)).collect()
+        let others = self.foreign.wanted(&self.rows).chain(self.policy_queries());
+        jobs.chain(workloads).chain(read).chain(others).collect()
     }
 
     /// The queries that are read.
@@ -215,6 +219,7 @@ impl View {
         let labels = [labels, row.as_ref().and_then(|kept| kept.labels.clone())];
         let Some(owners) = self.rows.set(query, name, row) else { return };
         owners.into_iter().for_each(|uid| self.touch_readers(&Read::Owned(uid)));
+        self.touch_policies(query, Some(name));
         // Until everything is known nobody reads a part of it.
         if matches!(self.rows.heard(query), Heard::Listed | Heard::Deaf { listed: true }) {
             self.touch_served(query, |selector| labels.iter().flatten().any(|labels| labels.are(selector)));
@@ -233,6 +238,7 @@ impl View {
     /// How far a query is known has changed.
     pub fn hear(&mut self, query: &Query, heard: Heard) {
         if self.rows.hear(query, heard) {
+            self.touch_policies(query, None);
             self.touch_served(query, |_| true);
             if *query == Query::all(query.kind) {
                 self.touch_readers(&Read::Heard(query.kind));
@@ -248,6 +254,7 @@ impl View {
 
     /// A query that nobody wants is not watched any more.
     pub fn forget(&mut self, query: &Query) {
+        self.forget_policies(query);
         self.rows.forget(query);
     }
 
@@ -317,6 +324,7 @@ impl View {
     pub fn settle(&mut self, world: &mut World) -> Settled {
         let mut settled = Settled::default();
         self.freeze(world);
+        self.tell_policies(world);
         world.tell_nodes(dialect::node_kinds().any(|kind| self.is_listed(kind)));
         self.look_at_ends();
         while let Some(root) = self.next_dirty() {

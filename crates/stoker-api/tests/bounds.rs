@@ -44,7 +44,7 @@ fn of(kind: &str, part: &str) -> Vec<String> {
 #[test]
 fn everything_that_people_and_agents_write_has_a_bound() {
     // Orders are the controller's, which counts what they take (`size.rs`).
-    for (kind, part) in [("Preheat", "spec"), ("NodePreheat", "status")] {
+    for (kind, part) in [("Preheat", "spec"), ("NodePreheat", "status"), ("PreheatPolicy", "spec")] {
         assert_eq!(of(kind, part), Vec::<String>::new(), "{kind}");
     }
 }

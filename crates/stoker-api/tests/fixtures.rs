@@ -9,6 +9,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
 use serde_json::json;
+use stoker_api::native::PREHEAT_POLICIES;
 use stoker_api::view::{Query, Root};
 use stoker_api::{View, Write, served_kinds};
 use stoker_core::{Event, World};
@@ -94,8 +95,11 @@ fn walk(manifest: &str) -> String {
     put(&mut paper, object);
 
     let (mut view, world) = seen(&paper, now);
-    let jobs: String = world.jobs().map(|id| format!("{:#?}\n\n", world.job(id).unwrap())).collect();
-    let base: Vec<Query> = served_kinds().map(|kind| Query::all(&kind.kind)).collect();
+    // What policies leave a job no dialect says.
+    let jobs = world.jobs().map(|id| format!("{:#?}\n\n", world.job(id).unwrap()).replace("    bounds: none,\n", ""));
+    let jobs: String = jobs.collect();
+    let always = [&PREHEAT_POLICIES].into_iter().chain(served_kinds().map(|kind| &kind.kind));
+    let base: Vec<Query> = always.map(Query::all).collect();
     let asked = view.wanted().into_iter().filter(|query| !base.contains(query));
     let asked: String =
         asked.map(|query| format!("watches {}s with `{}`\n\n", query.kind.name, query.labels)).collect();

@@ -10,6 +10,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
 use stoker_api::dialect::kruise::ROLLOUTS;
+use stoker_api::native::PREHEAT_POLICIES;
 use stoker_api::view::{Query, Root};
 use stoker_api::{View, Write, served_kinds, workload_kinds};
 use stoker_core::World;
@@ -61,7 +62,8 @@ fn shown(write: &Write) -> String {
 /// What is asked for and written, until nothing more is.
 fn settle(paper: &mut Paper) -> String {
     let (view, mut next) = look(paper);
-    let base: Vec<Query> = served_kinds().chain(workload_kinds()).map(|kind| Query::all(&kind.kind)).collect();
+    let kinds = served_kinds().chain(workload_kinds()).map(|kind| &kind.kind);
+    let base: Vec<Query> = [&PREHEAT_POLICIES].into_iter().chain(kinds).map(Query::all).collect();
     let asked = view.wanted().into_iter().filter(|query| !base.contains(query) && query.kind.name != "Pod");
     let mut text: String =
         asked.map(|query| format!("watches {}s with `{}`\n\n", query.kind.name, query.labels)).collect();

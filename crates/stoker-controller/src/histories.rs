@@ -13,6 +13,7 @@ mod happenings;
 mod laws;
 mod makers;
 mod manager;
+mod policies;
 mod rest;
 mod rude;
 mod users;

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use kube::core::TypeMeta;
+use kube::core::{ObjectList, TypeMeta};
 use kube::{Client, ResourceExt as _};
-use stoker_api::native::NodeObject;
+use stoker_api::native::{NAMESPACES, NodeObject, PREHEAT_POLICIES};
 use stoker_api::view::{Heard, Query};
 use stoker_api::{AnyObject, Dialect, JobKind, PlainNode, View, job_kinds, served_kinds};
 use stoker_core::{Event, Found, Job, JobId, Key, Reason, SecretId, World};
@@ -79,6 +79,11 @@ pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Er
                 objects.into_iter().for_each(|object| view.see(&query, object));
                 view.hear(&query, Heard::Listed);
             }
+            // What it means that there are policies the controller knows; whoever may not see them is told of none.
+            Err(problem) if *query.kind == PREHEAT_POLICIES && code(&problem) == Some(403) => {
+                view.hear(&query, Heard::Refused);
+                unheard.push((query.kind.name, problem));
+            }
             Err(problem) if may_be_refused(&query) && is_refused(&problem) => view.hear(&query, Heard::Refused),
             Err(problem) => {
                 view.hear(&query, Heard::Deaf { listed: false });
@@ -128,6 +133,15 @@ async fn list(client: &Client, query: &Query, namespace: &str) -> Result<Vec<Dyn
                 listed => listed,
             },
         };
+        // Who may see one namespace may often not list all of them.
+        let listed = match listed {
+            Err(problem) if *query.kind == NAMESPACES && code(&problem) == Some(403) => {
+                let one =
+                    Api::<AnyObject>::all_with(client.clone(), &resource).get(namespace).await.map_err(|_| problem);
+                one.map(|one| ObjectList { types: Default::default(), metadata: Default::default(), items: vec![one] })
+            }
+            listed => listed,
+        };
         let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
         result = listed.map(|objects| {
             let typed = |AnyObject(object): AnyObject| DynamicObject { types: Some(types.clone()), ..object };
@@ -147,7 +161,8 @@ pub fn has_no_jobs(kind: &JobKind, problem: &kube::Error) -> bool {
 }
 
 fn is_namespaced(query: &Query) -> bool {
-    served_kinds().find(|kind| kind.kind == *query.kind).is_none_or(|kind| kind.namespaced)
+    let others = ![&PREHEAT_POLICIES, &NAMESPACES].contains(&query.kind);
+    served_kinds().find(|kind| kind.kind == *query.kind).map_or(others, |kind| kind.namespaced)
 }
 
 fn may_be_refused(query: &Query) -> bool {

@@ -15,7 +15,8 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use kube::Api;
-use kube::api::{ListParams, ObjectMeta, WatchEvent, WatchParams};
+use kube::api::{ApiResource, ListParams, ObjectMeta, WatchEvent, WatchParams};
+use kube::core::Status;
 use kube::runtime::watcher::Error;
 use serde::de::DeserializeOwned;
 use stoker_api::view::ObjectName;
@@ -94,6 +95,8 @@ pub(crate) struct Watch<K> {
     fields: Option<String>,
     /// Whether it is no fault if there is no such kind, or if it is not ours to see.
     may_be_refused: bool,
+    /// The kind, where it is no fault if there is none. That it is not ours to see is one.
+    may_be_absent: Option<ApiResource>,
 }
 
 /// Why a list or a watch is over.
@@ -137,7 +140,7 @@ where
 {
     pub(crate) fn new(apis: Vec<Api<K>>, kind: &'static str, moments: &Moments) -> Self {
         let (moments, page) = (moments.clone(), PAGE);
-        Self { apis, kind, moments, page, labels: None, fields: None, may_be_refused: false }
+        Self { apis, kind, moments, page, labels: None, fields: None, may_be_refused: false, may_be_absent: None }
     }
 
     /// Only objects with these labels, and with these fields where any are named.
@@ -151,6 +154,11 @@ where
         Self { may_be_refused: true, ..self }
     }
 
+    /// Nobody need install this kind; but where it is installed nothing goes on unless it can be seen.
+    pub(crate) fn may_be_absent(self, kind: ApiResource) -> Self {
+        Self { may_be_absent: Some(kind), ..self }
+    }
+
     /// So many objects are listed with one request; all of them are in memory at one time.
     pub(crate) fn page(self, page: u32) -> Self {
         Self { page, ..self }
@@ -161,7 +169,7 @@ where
         let mut voice = Voice { facts, wrap, version: 0, deaf: false };
         let mut known: BTreeSet<ObjectName> = BTreeSet::new();
         let mut pause = FIRST_PAUSE;
-        let mut lists = Lists::new(self.kind, self.may_be_refused);
+        let mut lists = Lists::new(self.kind, self.may_be_refused, self.may_be_absent.is_some());
         loop {
             let end = match self.list(&mut known, &mut voice).await {
                 Ok(version) => {
@@ -191,6 +199,25 @@ where
 
     fn api(&self, version: usize) -> Result<&Api<K>, End> {
         self.apis.get(version).ok_or(End::Unheard)
+    }
+
+    /// The same problem; or that there is no such kind, where that is no fault and the API server says it. Who has no right to a kind hears
+    /// that first, kind or no kind.
+    async fn as_absent(&self, problem: kube::Error) -> kube::Error {
+        let refused = code(&problem) == Some(403);
+        let (Some(kind), Some(api)) = (self.may_be_absent.as_ref().filter(|_| refused), self.apis.first()) else {
+            return problem;
+        };
+        // Everybody may ask which kinds there are.
+        let served = api.clone().into_client().list_api_group_resources(&kind.api_version).await;
+        let is_there = match &served {
+            Ok(served) => served.resources.iter().any(|resource| resource.name == kind.plural),
+            Err(problem) => code(problem) != Some(404),
+        };
+        match is_there {
+            true => problem,
+            false => kube::Error::Api(Status::failure("there is no such kind", "NotFound").with_code(404).boxed()),
+        }
     }
 
     /// Whether objects can be listed in this version.
@@ -223,6 +250,7 @@ where
                 }
                 Err(problem) => {
                     voice.version = 0;
+                    let problem = self.as_absent(problem).await;
                     return Err(End::Broken(Error::InitialListFailed(problem)));
                 }
                 Ok(page) => page,

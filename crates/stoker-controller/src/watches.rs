@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::Client;
 use kube::api::Api;
 use kube::core::TypeMeta;
-use stoker_api::native::NodeObject;
+use stoker_api::native::{NAMESPACES, NodeObject, PREHEAT_POLICIES};
 use stoker_api::view::{Query, SeenRow};
 use stoker_api::{AnyObject, PlainNode, job_kinds, node_kinds};
 use stoker_core::{SecretId, model};
@@ -159,7 +159,12 @@ fn watch(
     });
     let ours = job_kinds().any(|kind| kind.kind == *query.kind && !kind.is_foreign());
     let watch = Watch::new(apis.collect(), query.kind.name, moments).selecting(&query.labels, query.kind.fields);
-    let watch = if ours { watch } else { watch.may_be_refused() };
+    let watch = match query.kind {
+        kind if *kind == PREHEAT_POLICIES => watch.may_be_absent(kind.newest()),
+        // Without the labels of namespaces nobody knows whom a policy concerns.
+        kind if ours || *kind == NAMESPACES => watch,
+        _ => watch.may_be_refused(),
+    };
     let of_nodes = node_kinds().any(|kind| kind.kind == *query.kind);
     let watch = if of_nodes { watch.page(NODES_A_PAGE) } else { watch };
     async move {

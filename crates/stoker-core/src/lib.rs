@@ -7,6 +7,7 @@
 pub mod human;
 pub mod model;
 pub mod pace;
+pub mod policy;
 pub mod reason;
 pub mod reference;
 pub mod rollup;
@@ -21,6 +22,7 @@ pub use model::{
     PeerFacts, PeerKey, PeerPast, PeerRef, Phase, Pin, Policy, Pull, PullSource, Report, Sandbox, SecretId, Terms,
     Unreachable, Words,
 };
+pub use policy::{Bounds, Ceilings, ImagePattern, Refusal, Restriction};
 pub use reason::{Readable, Reason, WAITING_FOR_ROOM, Waiting};
 pub use reference::Reference;
 pub use rollup::{Outcome, SecretTrouble, Stage};

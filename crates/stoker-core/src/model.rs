@@ -16,6 +16,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::pace::{FAR_AHEAD, SHORTEST_ROUND};
+use crate::policy::Bounds;
 use crate::reason::Reason;
 use crate::reference::Reference;
 use crate::select::Selector;
@@ -173,6 +174,8 @@ pub struct Job {
     /// Why its status cannot be read, where that is so. Whether it has ended is unknown then: nothing is handed out, taken
     /// back or said until it can be read.
     pub unreadable: Option<String>,
+    /// What policies leave it. Dialects say nothing of that: the World finds it out.
+    pub bounds: Bounds,
 }
 
 impl Job {
@@ -227,7 +230,7 @@ impl Job {
 
     /// Whether it may have orders at all.
     pub fn runs(&self) -> bool {
-        self.ended.is_none() && !self.suspend && self.unreadable.is_none()
+        self.ended.is_none() && !self.rests() && self.unreadable.is_none()
     }
 
     /// Of this node only what was asked at or after this time counts: the start of the job or that of its present round, or the node's own

@@ -4,9 +4,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::human;
 use crate::model::{GROUP_LABEL, NO_GROUP, SecretId};
+use crate::policy::Refusal;
 
 macro_rules! reasons {
     ($($(#[doc = $doc:literal])+ $name:ident = $text:literal,)+) => {
@@ -36,6 +38,8 @@ macro_rules! reasons {
 reasons! {
     /// Waiting: the job is suspended.
     Suspended = "Suspended",
+    /// Waiting: a PreheatPolicy does not allow the job, or not on this node.
+    NotAllowed = "NotAllowed",
     /// Waiting: as many nodes pull as the job allows.
     Parallelism = "Parallelism",
     /// Waiting: another node is asking the registry which digest the tag means.
@@ -164,6 +168,11 @@ pub enum Waiting {
         /// What its user does so that it goes on.
         resume: &'static str,
     },
+    /// A policy does not allow the job, or not on this node.
+    NotAllowed {
+        /// Which policy, and why.
+        refusal: Arc<Refusal>,
+    },
     /// As many nodes pull as the job allows.
     Parallelism {
         /// How many it allows.
@@ -239,8 +248,9 @@ pub enum Waiting {
 
 impl Waiting {
     /// The public words for all of them.
-    pub const REASONS: [Reason; 15] = [
+    pub const REASONS: [Reason; 16] = [
         Reason::Suspended,
+        Reason::NotAllowed,
         Reason::Parallelism,
         Reason::Unresolved,
         Reason::NoSource,
@@ -257,10 +267,11 @@ impl Waiting {
         Reason::StatusUnreadable,
     ];
 
-    /// Whether it ends by itself as the job goes on, so that nobody has to do anything about it; or the job says by its stage that it is so.
+    /// Whether it ends by itself as the job goes on, so that nobody has to do anything about it; or the outcome says it apart.
     fn is_usual(&self) -> bool {
         match self {
             Waiting::Suspended { .. }
+            | Waiting::NotAllowed { .. }
             | Waiting::Parallelism { limit: 1.. }
             | Waiting::Unresolved { .. }
             | Waiting::Asking { .. }
@@ -290,6 +301,7 @@ impl Waiting {
     pub fn reason(&self) -> Reason {
         match self {
             Waiting::Suspended { .. } => Reason::Suspended,
+            Waiting::NotAllowed { .. } => Reason::NotAllowed,
             Waiting::Parallelism { .. } => Reason::Parallelism,
             Waiting::Unresolved { .. } | Waiting::Asking { .. } => Reason::Unresolved,
             Waiting::NoSource { .. } => Reason::NoSource,
@@ -312,6 +324,9 @@ impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Waiting::Suspended { resume } => write!(f, "the job is suspended; {resume} to go on"),
+            Waiting::NotAllowed { refusal } => {
+                write!(f, "{refusal}; it goes on when the policy allows it, or when the job is edited so that it keeps to it")
+            }
             Waiting::Parallelism { limit: 0 } => {
                 f.write_str("the job is paused: its parallelism is 0; raise it to go on")
             }

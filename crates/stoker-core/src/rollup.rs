@@ -1,10 +1,12 @@
 //! From where every node stands to the outcome of the job: counts, bytes, reasons, stage. No decisions.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::model::{Bytes, Completion, Empty, Job, JobId, NamedNodes, NodeName, SecretId, after};
+use crate::policy::Refusal;
 use crate::reason::Reason;
 
 /// How many failed nodes an outcome describes; all of them are counted and named.
@@ -102,6 +104,8 @@ pub struct Outcome {
     pub lacks_nodes: bool,
     /// The kind of object that says which nodes are wanted and that cannot be seen.
     pub unseen: Option<&'static str>,
+    /// Why the job is held; or why the first of its nodes waits that it may not use.
+    pub not_allowed: Option<Arc<Refusal>>,
 }
 
 impl Outcome {
@@ -270,6 +274,7 @@ impl Tally {
             lacking: self.lacking,
             lacks_nodes,
             unseen: job.unseen,
+            not_allowed: job.bounds.refusal.clone(),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! plan again while writes are under way; whoever performs them sees to it that they arrive. Its memory is the API
 //! objects alone: a World made anew from them plans the same.
 
+mod allowed;
 mod asking;
 mod choice;
 mod demand;
@@ -31,9 +32,11 @@ use jiff::Timestamp;
 
 use crate::model::{Found, Job, JobId, Key, KindName, Node, NodeName, Order, PeerFacts, Report, SecretId, after};
 use crate::pace;
+use crate::policy::Restriction;
 use crate::rollup::Outcome;
 use crate::select::selects;
 
+use allowed::Policies;
 use choice::Choice;
 use demand::Demand;
 use held::{HeldOrder, PeerRefs};
@@ -80,6 +83,13 @@ pub enum Event {
     Freeze(KindName),
     /// All objects of this kind are known again.
     Thaw(KindName),
+    /// These are all policies.
+    Policies(Vec<Restriction>),
+    /// Objects of this kind cannot be listed, and without them nobody knows what policies allow: nothing is decided about any job until
+    /// [`Event::Policies`].
+    PoliciesUnseen(&'static str),
+    /// The labels of a namespace; none where it is gone.
+    Namespace(String, Option<BTreeMap<String, String>>),
 }
 
 /// All facts about one node. It stays in its place as long as there is any.
@@ -231,6 +241,7 @@ pub struct World {
     troubles: BTreeMap<NodeName, NodeTroubles>,
     /// Kinds whose jobs stand still.
     frozen: BTreeSet<KindName>,
+    policies: Policies,
     /// Whether nodes are told to read from each other.
     relay: bool,
     /// Images of which a node finds nobody to read from, or is too slow for those who read from it.
@@ -321,6 +332,9 @@ impl World {
                 self.frozen.insert(kind);
             }
             Event::Thaw(kind) => self.thaw(&kind),
+            Event::Policies(restrictions) => self.set_policies(restrictions),
+            Event::PoliciesUnseen(kind) => self.policies.unseen = Some(kind),
+            Event::Namespace(name, labels) => self.set_namespace(name, labels),
         }
     }
 
@@ -389,7 +403,10 @@ impl World {
             self.dirty_jobs.insert(id.clone());
         }
         self.dirty_slots.extend(self.by_name.values());
-        self.jobs.values().for_each(|state| self.secrets.touch(&state.job));
+        for state in self.jobs.values() {
+            self.secrets.touch(&state.job);
+            self.policies.touch(state.job.id.namespace());
+        }
     }
 
     /// What was taken back from a node, or is held there, is not at work any more.
@@ -496,6 +513,9 @@ impl World {
         for (id, state) in &mut self.jobs {
             others_wait |= state.job.pull.copies().1;
             state.choice.due |= state.job.pick.is_some();
+            if state.job.bounds.most_nodes.is_some() {
+                self.policies.touch(id.namespace());
+            }
             if !state.is_about(&self.slots, at) {
                 continue;
             }

@@ -10,6 +10,7 @@ mod host;
 mod kinds;
 mod manifests;
 mod policy;
+mod preheat_policy;
 mod uninstall;
 mod workloads;
 

@@ -7,6 +7,7 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::ApiResource;
 use kube::core::response::{Status, StatusDetails};
 use kube::{Client, ResourceExt as _};
+use stoker_api::native::PREHEAT_POLICIES;
 use stoker_api::view::controls;
 use stoker_api::{AnyObject, Dialect, JobKind, MadeOf, MissingJob, job_kinds};
 use stoker_controller::snapshot;
@@ -192,9 +193,11 @@ pub(crate) fn missing(job: &JobObject, parts: &[JobObject]) -> Vec<(String, Stri
 /// Says of which kinds nothing is known.
 pub(crate) fn tell_unheard(unheard: &[(&'static str, kube::Error)]) {
     for (kind, problem) in unheard {
-        errln!(
-            "{kind} objects cannot be listed, so what was ordered for them stays as it is, and nothing new is: {problem}"
-        );
+        let so = match *kind == PREHEAT_POLICIES.name {
+            true => "so what they do not allow is not told here",
+            false => "so what was ordered for them stays as it is, and nothing new is",
+        };
+        errln!("{kind} objects cannot be listed, {so}: {problem}");
     }
 }
 

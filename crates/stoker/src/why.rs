@@ -193,6 +193,15 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<
         return Ok(ExitCode::SUCCESS);
     }
     let mut world = snapshot.world;
+    if let Some(kind) = world.policies_unseen() {
+        outln!(
+            "{}: {}: {kind} objects cannot be listed, so nobody knows here what policies allow; {}",
+            job.name(),
+            Reason::CannotSee,
+            summary.message
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
     let now = clock::system()();
     if let Some(parts) = jobs::parts(&connection.client, &job).await? {
         return of_parts(&mut world, &job, &parts, args.node.as_deref(), now);

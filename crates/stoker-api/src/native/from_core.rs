@@ -67,7 +67,12 @@ fn status(outcome: &Outcome, message: String, before: &[Condition], now: Timesta
     let good = outcome.stage == Stage::Succeeded || outcome.failed == 0 && outcome.stage == Stage::Synced;
     let truths =
         [("Ready", good), ("Complete", outcome.stage == Stage::Succeeded), ("Stalled", outcome.stage == Stage::Failed)];
-    let reason = if outcome.lacks_nodes { Reason::NoNodes.as_str() } else { phase(outcome.stage) };
+    let held = outcome.not_allowed.is_some() && outcome.stage == Stage::Running && outcome.pulling == 0;
+    let reason = match outcome.lacks_nodes {
+        true => Reason::NoNodes.as_str(),
+        false if held => Reason::NotAllowed.as_str(),
+        false => phase(outcome.stage),
+    };
     PreheatStatus {
         phase: phase(outcome.stage).into(),
         conditions: conditions(truths, (reason, &message), outcome.generation, before, now),
@@ -210,11 +215,17 @@ fn message(outcome: &Outcome, object: &DynamicObject) -> String {
             let trouble = if *failed > 0 { format!(", {failed} failed") } else { String::new() };
             let (reasons, sentences) = (reasons_to_wait(outcome), sentences_on_waits(outcome));
             let lacking = too_few(outcome).map(|lacking| format!("; {lacking}")).unwrap_or_default();
+            let refusal = not_allowed(outcome).map(|refusal| format!("; {refusal}")).unwrap_or_default();
             format!(
-                "{succeeded} of {desired} nodes done, {pulling} pulling, {waiting} waiting{reasons}{trouble}{sentences}{lacking}"
+                "{succeeded} of {desired} nodes done, {pulling} pulling, {waiting} waiting{reasons}{trouble}{sentences}{lacking}{refusal}"
             )
         }
     }
+}
+
+/// Which policy holds the job, or keeps it off some of its nodes.
+pub(crate) fn not_allowed(outcome: &Outcome) -> Option<String> {
+    outcome.not_allowed.as_ref().map(ToString::to_string)
 }
 
 /// That a job wants more nodes than there are.

@@ -104,6 +104,7 @@ pub fn job(object: &DynamicObject) -> Result<Job, NotReadable> {
         suspend: spec.suspend,
         words: &WORDS,
         unreachable: Unreachable::Wait,
+        bounds: Default::default(),
         empty: Empty::Waits,
         started: status.start_time.filter(|_| current || status.completion_time.is_none()),
         ended: status.completion_time.filter(|_| current),

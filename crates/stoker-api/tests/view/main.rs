@@ -8,5 +8,6 @@ mod laws;
 mod lists;
 mod node_images;
 mod objects;
+mod policies;
 mod rollouts;
 mod telling;

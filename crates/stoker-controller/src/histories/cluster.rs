@@ -16,6 +16,7 @@ use super::ears::{Ear, Feed};
 use super::happenings::{Fate, Happening};
 use super::laws::{self, Laws};
 use super::manager::{Manager, Managing};
+use super::policies;
 use super::rude::Marks;
 use super::users::{KINDS, NAMESPACES, place};
 use super::wire;
@@ -102,6 +103,8 @@ impl Cluster {
         };
         (0..NODES.len()).for_each(|node| cluster.node(node, true, true));
         (0..PODS).for_each(|pod| cluster.pod(pod, pod, pod % 2 == 0, false));
+        let now = cluster.now();
+        policies::namespaces(&mut cluster.paper, now);
         cluster.manage(Managing::Round);
         cluster.follow();
         cluster.hear_open(true);
@@ -160,6 +163,7 @@ impl Cluster {
             Happening::PodGone { pod } => {
                 let _ = self.paper.delete(&pod_id(*pod), None, now);
             }
+            Happening::Policy { policy, content } => self.policy(*policy, *content),
             Happening::Rude { object, rudeness } => self.be_rude(*object, *rudeness),
             Happening::Collect => self.paper.collect(now),
             Happening::Read { node } => {

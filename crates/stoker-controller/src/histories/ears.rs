@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use kube::api::DynamicObject;
+use stoker_api::native::NAMESPACES;
 use stoker_api::view::{ObjectName, Query, SeenRow};
 use stoker_api::{job_kinds, node};
 use stoker_testbed::paper::{self, Paper};
@@ -25,7 +26,8 @@ impl Feed {
     /// Whether it is no fault if it is refused.
     pub(super) fn may_be_refused(&self) -> bool {
         let ours = |query: &Query| job_kinds().any(|kind| kind.kind == *query.kind && !kind.is_foreign());
-        matches!(self, Feed::Query(query) if !ours(query))
+        // Without the labels of namespaces nobody knows whom a policy concerns.
+        matches!(self, Feed::Query(query) if !ours(query) && *query.kind != NAMESPACES)
     }
 
     fn selects(&self, object: &DynamicObject) -> bool {

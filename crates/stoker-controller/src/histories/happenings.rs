@@ -40,6 +40,11 @@ pub(super) enum Happening {
     PodGone {
         pod: usize,
     },
+    /// Somebody writes a policy, or deletes it.
+    Policy {
+        policy: usize,
+        content: usize,
+    },
     /// Somebody writes to an object that is not theirs.
     Rude {
         object: usize,
@@ -146,6 +151,7 @@ pub(super) fn happening() -> impl Strategy<Value = Happening> {
         3 => (any_number(), any_number(), any::<bool>(), prop::bool::weighted(0.2))
             .prop_map(|(pod, node, app, ended)| Happening::Pod { pod, node, app, ended }),
         1 => any_number().prop_map(|pod| Happening::PodGone { pod }),
+        1 => (0..2usize, 0..8usize).prop_map(|(policy, content)| Happening::Policy { policy, content }),
         4 => (any_number(), Rudeness::any()).prop_map(|(object, rudeness)| Happening::Rude { object, rudeness }),
         1 => Just(Happening::Collect),
         8 => any_number().prop_map(|node| Happening::Read { node }),

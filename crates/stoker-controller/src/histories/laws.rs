@@ -15,6 +15,7 @@ use stoker_testbed::paper::{Paper, PaperId};
 
 use super::cluster::{Cluster, NODES};
 use super::makers::is_fake;
+use super::policies;
 use super::users::NAMES;
 use super::wire;
 
@@ -79,6 +80,7 @@ impl Laws {
             keeps_its_parallelism(before, world, id, now)?;
         }
         self.notice_left(world, now);
+        policies::nothing_new_for_held_jobs(before, world)?;
         for node in NODES {
             for (key, order) in world.orders(node).into_iter().flatten() {
                 let known: Vec<_> = order.jobs.iter().filter_map(|id| world.job(id)).collect();

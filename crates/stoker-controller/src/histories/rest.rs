@@ -15,6 +15,7 @@ use super::cluster::{Cluster, NODES};
 use super::laws;
 use super::makers::is_fake;
 use super::manager::Managing;
+use super::policies::POLICIES;
 use super::users::Wish;
 use super::wire;
 
@@ -50,6 +51,7 @@ impl Cluster {
     /// What users and operators do to get everything going.
     fn calm(&mut self) {
         (0..NODES.len()).for_each(|node| self.node(node, true, true));
+        (0..POLICIES.len()).for_each(|policy| self.policy(policy, usize::MAX));
         let jobs = self.paper.all().filter(|(_, object)| wire::job_kind(object).is_some());
         let jobs: Vec<PaperId> = jobs.map(|(id, _)| id.clone()).collect();
         for id in &jobs {

@@ -31,6 +31,7 @@ fn outcome(name: &str, generation: i64, stage: Stage, [waiting, pulling, succeed
         lacking: 0,
         lacks_nodes: false,
         unseen: None,
+        not_allowed: None,
     }
 }
 

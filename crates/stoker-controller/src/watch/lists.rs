@@ -17,6 +17,8 @@ pub(super) struct Lists {
     kind: &'static str,
     /// Whether it is no fault if there is no such kind, or if it is not ours to see.
     may_be_refused: bool,
+    /// Whether it is no fault if there is no such kind.
+    may_be_absent: bool,
     /// One did, and its kind was not taken for empty since.
     worked: bool,
     /// Since when they are refused.
@@ -27,8 +29,9 @@ pub(super) struct Lists {
 }
 
 impl Lists {
-    pub(super) fn new(kind: &'static str, may_be_refused: bool) -> Self {
-        Self { kind, may_be_refused, worked: false, refused: None, failing: false, said: LastProblem::default() }
+    pub(super) fn new(kind: &'static str, may_be_refused: bool, may_be_absent: bool) -> Self {
+        let said = LastProblem::default();
+        Self { kind, may_be_refused, may_be_absent, worked: false, refused: None, failing: false, said }
     }
 
     pub(super) fn worked(&mut self) {
@@ -46,7 +49,9 @@ impl Lists {
         let (kind, code) = (self.kind, refusal(problem));
         self.refused = (code == Some(403)).then(|| self.refused.unwrap_or_else(Instant::now));
         let for_good = self.refused.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
-        let nothing = self.may_be_refused && (code == Some(404) || code == Some(403) && (!self.worked || for_good));
+        let refused = code == Some(403) && (!self.worked || for_good);
+        let nothing =
+            (self.may_be_refused || self.may_be_absent) && code == Some(404) || self.may_be_refused && refused;
         self.worked &= !nothing;
         let failed = matches!(problem, Error::InitialListFailed(_));
         self.failing = failed && !nothing;
@@ -112,19 +117,29 @@ mod tests {
     }
 
     fn foreign() -> Lists {
-        Lists::new("ImagePullJob", true)
+        Lists::new("ImagePullJob", true, false)
     }
 
     #[tokio::test(start_paused = true)]
     async fn only_a_foreign_kind_that_is_refused_or_missing_has_no_objects() {
         for kind in ["Node", "NodePreheat", "Preheat", "kubernetes.io/dockerconfigjson", "Lease"] {
             for code in [403, 404, 500] {
-                assert!(!Lists::new(kind, false).failed(&refused(code)), "{kind} {code}");
+                assert!(!Lists::new(kind, false, false).failed(&refused(code)), "{kind} {code}");
             }
         }
         for (code, nothing) in [(403, true), (404, true), (500, false), (429, false)] {
             assert_eq!(foreign().failed(&refused(code)), nothing, "{code}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_may_be_absent_must_be_seen_where_it_is_there() {
+        let mut lists = Lists::new("PreheatPolicy", false, true);
+        assert!(lists.failed(&refused(404)));
+        assert!(!lists.failed(&refused(403)));
+        tokio::time::advance(REFUSED_FOR_GOOD).await;
+        assert!(!lists.failed(&refused(403)), "for however long it is refused");
+        assert!(!lists.failed(&refused(500)));
     }
 
     #[test]

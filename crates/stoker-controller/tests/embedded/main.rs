@@ -9,6 +9,7 @@ mod late;
 mod leading;
 mod node_images;
 mod peers;
+mod policies;
 mod prompt;
 mod refused;
 mod rolled_back;

@@ -51,6 +51,7 @@ pub(crate) fn job(name: &str, names: Option<&[&str]>) -> Job {
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,
         unreachable: Unreachable::Wait,
+        bounds: Default::default(),
         empty: Empty::Waits,
         started: None,
         ended: None,

@@ -105,5 +105,6 @@ impl World {
 /// The node in this slot, if the job could have it and it is Ready.
 fn fitting<'a>(job: &Job, pick: &Pick, slot: &'a NodeSlot) -> Option<&'a Node> {
     let among = pick.among.as_ref().is_none_or(|among| among.contains_key(&slot.name));
-    slot.node.as_ref().filter(|node| among && node.ready && !node.foreign && could_have(job, node))
+    let could = |node: &&Node| could_have(job, node) && job.bounds.allow(node);
+    slot.node.as_ref().filter(|node| among && node.ready && !node.foreign).filter(could)
 }

@@ -10,7 +10,7 @@ use super::refresh::Digests;
 use super::relay::{Complaint, complaint};
 use super::seat::{self, ImageStanding, JudgedBy, MayAsk, earliest};
 use super::{NodeSlot, Stale, World};
-use crate::model::{Ask, Job, JobId, Key, Phase, Pin, Report, after};
+use crate::model::{Ask, Job, JobId, Key, Node, Phase, Pin, Report, after};
 use crate::pace::{SILENCE, SLOW_ANSWER, WITNESSES};
 use crate::reason::Reason;
 use crate::reference::Reference;
@@ -438,7 +438,8 @@ impl World {
     fn may_be_asked(&self, job: &Job, image: usize, key: Key, since: Timestamp, now: Timestamp) -> bool {
         let unknown = Digests::default();
         let may_ask = |slot: &NodeSlot| {
-            let here = slot.may_be_asked() && slot.node.as_ref().is_some_and(|node| selects(job, node));
+            let wanted = |node: &Node| selects(job, node) && job.bounds.allow(node);
+            let here = slot.may_be_asked() && slot.node.as_ref().is_some_and(wanted);
             let known = || JudgedBy::on(slot, job, &unknown, &self.secrets, now);
             here && seat::able(slot, key, since, now) != MayAsk::Nothing
                 && seat::entry(job, image, slot, known()).0 == ImageStanding::Open

@@ -24,6 +24,10 @@ impl World {
         if let Some(old) = old.filter(|old| old.ended.is_none()) {
             job.started = known_start(old.started, job.started);
         }
+        // What is allowed is known of the job as it was until it is judged again.
+        if let Some(old) = old {
+            job.bind(old.bounds.clone());
+        }
         let choice = Choice::of(&mut job, self.jobs.get(&id));
         if old == Some(&job) {
             return;
@@ -42,6 +46,7 @@ impl World {
                 self.demand.entry(key).or_default().jobs.insert(id.clone());
             }
         }
+        self.policies.touch(id.namespace());
         self.recheck_orders(&keys);
         match self.jobs.get_mut(&id) {
             Some(state) => {
@@ -63,6 +68,7 @@ impl World {
     /// of which one changes at a time.
     pub(super) fn set_names(&mut self, id: &JobId, names: NamedNodes) {
         let Some(state) = self.jobs.get_mut(id) else { return };
+        self.policies.touch(id.namespace());
         let old = state.job.names.replace(names.clone()).unwrap_or_default();
         self.secrets.touch_times(&state.job);
         state.said = None;
@@ -84,6 +90,7 @@ impl World {
 
     pub(super) fn drop_job(&mut self, id: &JobId) {
         self.dirty_jobs.remove(id);
+        self.policies.touch(id.namespace());
         if let Some(state) = self.jobs.remove(id) {
             for (at, _) in state.seats.iter() {
                 self.tell_node(*at);

@@ -168,7 +168,7 @@ impl World {
             }
             let image = image_key(key, order);
             let wanting = || self.named_in(order, at, image);
-            let serves: Vec<&Job> = wanting().filter(|job| self.may_be_served(job)).collect();
+            let serves: Vec<&Job> = wanting().filter(|job| self.may_be_served(job, at)).collect();
             let kept = self.kept_names(at, image, order);
             let edit = match serves.is_empty() {
                 // The plan decides when it goes on: that takes a place.
@@ -252,7 +252,7 @@ impl World {
     /// and its failure is one for all. Each job still judges the order by its own terms. A job whose nodes are not known does not count: it
     /// wants the node only as long as the order names it, and this order may be about to take the place of that one.
     fn generous(&self, pull: &Pull, named: &BTreeSet<JobId>, at: usize, image: Key) -> Pull {
-        let moves = |job: &Job| job.runs() && job.unseen.is_none();
+        let moves = |job: &Job| job.runs() && job.unseen.is_none() && self.allows(job, at);
         let strange = |job: &&Job| moves(job) && named.iter().all(|id| id.namespace() != job.id.namespace());
         self.wanted_by(at, image).filter(strange).fold(pull.clone(), |pull, job| pull.at_least(&job.pull))
     }
@@ -283,7 +283,7 @@ impl World {
         let (old, report) = (slot.and_then(|slot| slot.orders.get(&key)), slot.and_then(|slot| slot.report(key)));
         let open = old.filter(|old| !answered(old, report));
         let others = open.into_iter().flat_map(|open| self.named_in(open, at, reference.key()));
-        let others = others.filter(|other| self.may_be_served(other) && other.id != job.id);
+        let others = others.filter(|other| self.may_be_served(other, at) && other.id != job.id);
         let jobs: Vec<&Job> = others.chain([job]).collect();
         let kept = open.map(|open| self.kept_names(at, reference.key(), open)).unwrap_or_default();
         let asked = self.new_ask(at, key, since.max(self.since(job, at, now)), now);
@@ -354,7 +354,7 @@ impl World {
     /// Whether an order that this job joins may still go upstream. In one namespace the strictest terms hold: the job would stop a seed of others, and
     /// nobody would have the image that it waits for.
     fn leaves_registry(&self, job: &Job, order: &HeldOrder, at: usize, key: Key) -> bool {
-        let served = self.named_in(order, at, key).filter(|other| self.may_be_served(other));
+        let served = self.named_in(order, at, key).filter(|other| self.may_be_served(other, at));
         let jobs: Vec<&Job> = served.chain([job]).collect();
         let pull = self.pull(&jobs, &self.kept_names(at, key, order), Some(order));
         pull.is_some_and(|pull| !pull.is_from_peers_alone())
@@ -396,7 +396,7 @@ impl World {
         let serves =
             |other: &Job| joined.is_some() || ask.pin().is_none_or(|pin| pin.asked >= self.since(other, at, now));
         let others = running.into_iter().flat_map(|running| self.named_in(running, at, key));
-        let others = others.filter(|other| self.may_be_served(other) && other.id != job.id && serves(other));
+        let others = others.filter(|other| self.may_be_served(other, at) && other.id != job.id && serves(other));
         let jobs: Vec<&Job> = others.chain([job]).collect();
         let open = old.filter(|old| !answered(old, report));
         let kept = open.map(|open| self.kept_names(at, key, open)).unwrap_or_default();

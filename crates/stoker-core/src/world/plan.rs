@@ -91,6 +91,7 @@ impl World {
         let mut expired = Vec::new();
         let mut repeats: BTreeMap<JobId, usize> = BTreeMap::new();
         self.forget_far_orders(now);
+        self.judge();
         self.start_jobs(now);
         self.choose_nodes();
         self.choose_logins();
@@ -222,6 +223,9 @@ impl World {
         let mut outcome = tally.outcome(&state.job, digests, &mut state.closing, now);
         outcome.secrets = self.secret_troubles(&state.job);
         outcome.refused = self.refused_orders(&state.job);
+        if outcome.waiting_for.contains_key(&Reason::NotAllowed) && outcome.not_allowed.is_none() {
+            outcome.not_allowed = self.first_off_limits(state);
+        }
         let lapses = state.seats.iter().filter_map(|(_, seat)| seat.lapse).min();
         let deadline = state.job.deadline().filter(|deadline| *deadline > now);
         let fresh = handed_out.then(|| self.digests_known(&state.job, now));

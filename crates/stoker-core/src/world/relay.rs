@@ -279,8 +279,7 @@ impl World {
     /// Whether this order stays as it is, because nothing is decided about the jobs that it names.
     fn is_fixed(&self, order: &HeldOrder) -> bool {
         // The job that is being planned is not among the known ones at that moment.
-        let moves =
-            |id: &JobId| !self.is_frozen(id) && self.jobs.get(id).is_none_or(|state| self.may_be_served(&state.job));
+        let moves = |id: &JobId| !self.is_frozen(id) && self.jobs.get(id).is_none_or(|state| self.moves(&state.job));
         !order.jobs.iter().any(moves)
     }
 

@@ -85,7 +85,7 @@ impl Seat {
     /// Whether nothing but the job's own pace stands in the way.
     pub(super) fn may_be_handed_out(&self) -> bool {
         let SeatStanding::Open(wait) = self.standing else { return false };
-        !matches!(wait.reason, Reason::Suspended | Reason::NodeNotReady | Reason::NoAgent)
+        !matches!(wait.reason, Reason::Suspended | Reason::NotAllowed | Reason::NodeNotReady | Reason::NoAgent)
     }
 }
 
@@ -435,6 +435,9 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
         (false, false, Some(failure)) => SeatStanding::Failed(failure),
         _ if job.overdue(now) => SeatStanding::Failed(SeatFailure { image: 0, reason: Reason::DeadlineExceeded }),
         _ if job.suspend => SeatStanding::Open(Wait::of_all(Reason::Suspended)),
+        _ if job.bounds.refusal.is_some() || !job.bounds.allow(node) => {
+            SeatStanding::Open(Wait::of_all(Reason::NotAllowed))
+        }
         (true, ..) if running => SeatStanding::Active,
         (true, ..) => SeatStanding::Late,
         _ if !slot.agent => absent(job, Reason::NoAgent, None, known, &mut lapses),

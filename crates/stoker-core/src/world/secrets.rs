@@ -241,7 +241,7 @@ impl World {
             return Vec::new();
         }
         // A job whose nodes are not known lends only to an order that goes on naming it: nothing else says that it wants the node.
-        let lends = |job: &&Job| job.runs() && (job.unseen.is_none() || kept.contains(&job.id));
+        let lends = |job: &&Job| job.runs() && self.allows(job, at) && (job.unseen.is_none() || kept.contains(&job.id));
         let wanting = self.wanted_by(at, key).filter(lends).chain(jobs.iter().copied());
         let wanting: BTreeMap<(&str, &JobId), &Job> = wanting.map(|job| ((job.id.namespace(), &job.id), job)).collect();
         let mut logins: Vec<LoginId> = Vec::new();

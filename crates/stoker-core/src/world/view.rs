@@ -1,5 +1,7 @@
 //! A job node by node, for people: where each stands, and for those that wait a sentence that says why.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::refresh::Digests;
@@ -8,6 +10,7 @@ use super::seat::{self, ImageStanding, JudgedBy, Seat, SeatFailure, SeatStanding
 use super::{JobState, NodeSlot, World};
 use crate::human;
 use crate::model::{Bytes, Job, JobId, Key, NodeName, Phase, Report};
+use crate::policy::Refusal;
 use crate::reason::{Reason, Waiting};
 use crate::rollup::{NodeCount, Tally};
 use crate::select::selects;
@@ -144,6 +147,7 @@ impl World {
         };
         match wait.reason {
             Reason::Suspended => Waiting::Suspended { resume: job.words.resume },
+            Reason::NotAllowed => self.not_allowed(job, slot),
             Reason::Parallelism => {
                 Waiting::Parallelism { limit: u32::try_from(job.places(state.seats.len())).unwrap_or(u32::MAX) }
             }
@@ -183,8 +187,40 @@ impl World {
     }
 }
 
+impl World {
+    /// Which policy keeps the job off this node, and why.
+    fn not_allowed(&self, job: &Job, slot: &NodeSlot) -> Waiting {
+        match refusal(job, slot) {
+            Some(refusal) => Waiting::NotAllowed { refusal },
+            // The policy allows it since the last plan.
+            None => Waiting::Pending,
+        }
+    }
+
+    /// Why the first node by name waits that the job may not use.
+    pub(super) fn first_off_limits(&self, state: &JobState) -> Option<Arc<Refusal>> {
+        let waits =
+            |seat: &Seat| matches!(seat.standing, SeatStanding::Open(wait) if wait.reason == Reason::NotAllowed);
+        let slots = state.seats.iter().filter(|(_, seat)| waits(seat)).filter_map(|(at, _)| self.slots.get(*at));
+        let nodes = slots.filter_map(|slot| slot.node.as_ref());
+        nodes
+            .min_by(|one, other| one.name.cmp(&other.name))
+            .and_then(|node| state.job.bounds.off_limits(node))
+            .map(Arc::new)
+    }
+}
+
+/// Why the job may do nothing on this node, where that is so.
+fn refusal(job: &Job, slot: &NodeSlot) -> Option<Arc<Refusal>> {
+    let off_limits = || slot.node.as_ref().and_then(|node| job.bounds.off_limits(node)).map(Arc::new);
+    job.bounds.refusal.clone().or_else(off_limits)
+}
+
 /// What kept a node from being done, in a few words: the last trouble, how far it was, or what it waited for.
 fn last_doing(job: &Job, slot: &NodeSlot, now: Timestamp) -> String {
+    if let Some(refusal) = refusal(job, slot) {
+        return refusal.to_string();
+    }
     let reports = (0..job.images.len()).filter_map(|image| seat::report(job, image, slot, now));
     // That it does not have an image is the answer to a question, and no trouble.
     let reports = || reports.clone().filter(|report| report.reason != Some(Reason::Unresolved));

@@ -108,6 +108,7 @@ pub(crate) fn job(name: &str, images: &[&str]) -> Job {
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,
         unreachable: Unreachable::Wait,
+        bounds: Default::default(),
         empty: Empty::Waits,
         started: None,
         ended: None,

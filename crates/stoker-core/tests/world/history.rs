@@ -5,7 +5,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use stoker_core::model::{Found, Job, LoginId, Offer, SecretId, Tolerance};
-use stoker_core::{Completion, Empty, PeerFacts, PeerKey, Policy, PullSource, Unreachable};
+use stoker_core::{
+    Ceilings, Completion, Empty, ImagePattern, PeerFacts, PeerKey, Policy, PullSource, Restriction, Unreachable,
+};
 
 use crate::build::{at, job, names, pool, secs};
 
@@ -122,10 +124,75 @@ pub(crate) enum Happening {
     Thaw {
         kind: usize,
     },
+    /// Somebody writes a policy, or deletes it.
+    Policy {
+        policy: usize,
+        rule: Option<Rule>,
+    },
+    /// Somebody labels a namespace, or takes the label away.
+    Label {
+        namespace: usize,
+        team: bool,
+    },
+    /// Policies cannot be listed any more.
+    Blind,
+    /// They are listed again.
+    Sight,
     /// Somebody saves all that the API server has.
     Save,
     /// The API server comes back with what was saved, and everything is listed anew.
     RollBack,
+}
+
+/// The parts of a policy that histories vary.
+#[derive(Clone, Debug)]
+pub(crate) struct Rule {
+    team: bool,
+    web: bool,
+    main: bool,
+    images: Option<u32>,
+    nodes: Option<u32>,
+    jobs: Option<u32>,
+    timeout: Option<u64>,
+    bandwidth: Option<u64>,
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let most = || prop::option::weighted(0.15, 0..4u32);
+    let terms = (prop::option::weighted(0.1, Just(60)), prop::option::weighted(0.3, 1..4u64));
+    let weighted = prop::bool::weighted;
+    (weighted(0.3), weighted(0.15), weighted(0.3), most(), most(), most(), terms).prop_map(
+        |(team, web, main, images, nodes, jobs, (timeout, bandwidth))| Rule {
+            team,
+            web,
+            main,
+            images,
+            nodes,
+            jobs,
+            timeout,
+            bandwidth,
+        },
+    )
+}
+
+impl Rule {
+    /// The policy of this name that somebody makes of it.
+    pub(crate) fn restriction(&self, name: &str) -> Restriction {
+        Restriction {
+            policy: name.into(),
+            namespaces: self.team.then(|| pool("team")),
+            images: self.web.then(|| ImagePattern::new("reg.test/web")).into_iter().collect(),
+            nodes: self.main.then(|| Arc::new(pool("main"))),
+            most: Ceilings {
+                images: self.images,
+                nodes: self.nodes,
+                jobs: self.jobs,
+                timeout: self.timeout.map(secs),
+                bandwidth: self.bandwidth,
+            },
+            unreadable: None,
+        }
+    }
 }
 
 /// The parts of a job that histories vary.
@@ -267,6 +334,10 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Happening::Restart),
         2 => (0..2usize).prop_map(|kind| Happening::Freeze { kind }),
         3 => (0..2usize).prop_map(|kind| Happening::Thaw { kind }),
+        3 => (0..2usize, prop::option::weighted(0.6, rule())).prop_map(|(policy, rule)| Happening::Policy { policy, rule }),
+        1 => (0..2usize, any::<bool>()).prop_map(|(namespace, team)| Happening::Label { namespace, team }),
+        1 => Just(Happening::Blind),
+        2 => Just(Happening::Sight),
         1 => Just(Happening::Save),
         1 => Just(Happening::RollBack),
     ]

@@ -1,5 +1,6 @@
 //! What holds in every history: one test for each law, over random ones.
 
+mod allowed;
 mod choosing;
 mod ends;
 mod foreign;

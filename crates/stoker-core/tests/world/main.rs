@@ -2,6 +2,7 @@
 //! history (`sim` makes random ones).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
 
+mod allowed;
 mod build;
 mod choosing;
 mod crowds;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use stoker_core::model::{Job, Node, NodeName, Order, Report};
 use stoker_core::world::{OrderWrite, WantedSecrets};
-use stoker_core::{Ask, Event, JobId, Key, Origin, Outcome, PeerFacts, Phase, Pin, Plan, Policy, Reason, Stage, World};
+use stoker_core::{
+    Ask, Event, JobId, Key, Origin, Outcome, PeerFacts, Phase, Pin, Plan, Policy, Reason, Restriction, Stage, World,
+};
 
 use crate::build::{GUEST, KINDS, OTHER, acknowledge, at, id, kind, node, pulling, secs};
 use crate::history::{Happening, IMAGES, SECRETS, Work, found};
@@ -23,6 +25,8 @@ pub(crate) const LIAR: &str = "n2";
 /// A node that has some image of every name.
 const HAS_ALL: &str = "n3";
 const JOBS: [&str; 3] = ["a", GUEST, OTHER];
+const NAMESPACES: [&str; 2] = ["default", "elsewhere"];
+const POLICIES: [&str; 2] = ["p", "q"];
 
 /// What a plan changes on nodes, in its own order, as the World that has made it says: a taken order is none.
 pub(crate) fn changes(world: &World, plan: &Plan) -> Vec<(NodeName, BTreeMap<Key, Option<Order>>)> {
@@ -73,6 +77,11 @@ pub(crate) struct Sim {
     /// Objects that were ever made, for their uids.
     made: u64,
     saved: Option<Box<Saved>>,
+    pub(crate) policies: BTreeMap<&'static str, Restriction>,
+    /// The namespaces that have the label of a team.
+    teams: BTreeSet<&'static str>,
+    /// Whether policies cannot be listed.
+    pub(crate) blind: bool,
     /// Kinds of jobs, by number, whose objects nobody hears of.
     frozen: BTreeSet<usize>,
     /// Whether the API server ever lost what it had acknowledged.
@@ -105,6 +114,9 @@ impl Sim {
             versions: BTreeMap::new(),
             made: 0,
             saved: None,
+            policies: BTreeMap::new(),
+            teams: BTreeSet::new(),
+            blind: false,
             frozen: BTreeSet::new(),
             rolled_back: false,
             listening: at(0),
@@ -113,6 +125,9 @@ impl Sim {
             answers: 0,
             tells_nodes: false,
         };
+        for n in 0..NAMESPACES.len() {
+            sim.happen(&Happening::Label { namespace: n, team: false });
+        }
         for n in 0..NODES.len() {
             sim.happen(&Happening::Node { node: n, ready: true, main: true });
             sim.happen(&Happening::Agent { node: n });
@@ -230,6 +245,29 @@ impl Sim {
                     None => self.secrets.remove(name),
                 };
             }
+            Happening::Policy { policy, rule } => {
+                let name = POLICIES[policy % POLICIES.len()];
+                match rule {
+                    Some(rule) => self.policies.insert(name, rule.restriction(name)),
+                    None => self.policies.remove(name),
+                };
+                if !self.blind {
+                    self.tell(self.all_policies());
+                }
+            }
+            Happening::Label { namespace, team } => {
+                let name = NAMESPACES[namespace % NAMESPACES.len()];
+                match team {
+                    true => self.teams.insert(name),
+                    false => self.teams.remove(name),
+                };
+                self.tell(self.labels(name));
+            }
+            Happening::Blind => {
+                self.blind = true;
+                self.tell(Event::PoliciesUnseen("PreheatPolicy"));
+            }
+            Happening::Sight => self.sight(),
             Happening::Read => self.read(),
             Happening::Features { node, sealed } => {
                 let name = NODES[node % NODES.len()];
@@ -339,6 +377,11 @@ impl Sim {
         self.frozen.iter().any(|n| kind(*n).has(id))
     }
 
+    /// Whether nothing is decided about this job.
+    pub(crate) fn stands_still(&self, id: &JobId) -> bool {
+        self.blind || self.is_frozen(id)
+    }
+
     /// The objects of a kind are listed, and watched again.
     fn thaw(&mut self, n: usize) {
         if !self.frozen.remove(&n) {
@@ -357,7 +400,30 @@ impl Sim {
         self.tell(Event::Thaw(kind(n)));
     }
 
+    fn all_policies(&self) -> Event {
+        Event::Policies(self.policies.values().cloned().collect())
+    }
+
+    fn labels(&self, namespace: &'static str) -> Event {
+        Event::Namespace(namespace.into(), self.labels_of(namespace))
+    }
+
+    /// The labels of a namespace.
+    pub(crate) fn labels_of(&self, namespace: &str) -> Option<BTreeMap<String, String>> {
+        let labels = self.teams.contains(namespace).then(|| ("pool".to_string(), "team".to_string()));
+        NAMESPACES.contains(&namespace).then(|| labels.into_iter().collect())
+    }
+
+    /// Policies are listed again.
+    fn sight(&mut self) {
+        if std::mem::take(&mut self.blind) {
+            self.tell(self.all_policies());
+        }
+    }
+
+    /// Everything can be listed again.
     pub(crate) fn thaw_all(&mut self) {
+        self.sight();
         (0..KINDS.len()).for_each(|kind| self.thaw(kind));
     }
 
@@ -600,6 +666,8 @@ impl Sim {
 
     /// The API objects as events, as far as they can be listed.
     pub(crate) fn objects(&self) -> Vec<Event> {
+        let policies = if self.blind { Event::PoliciesUnseen("PreheatPolicy") } else { self.all_policies() };
+        let policies = NAMESPACES.into_iter().map(|name| self.labels(name)).chain([policies]);
         let frozen = self.frozen.iter().map(|n| Event::Freeze(kind(*n)));
         let jobs = self.jobs.values().filter(|job| !self.is_frozen(&job.id));
         let jobs = jobs.cloned().map(|job| Event::Job(Box::new(job)));
@@ -612,7 +680,7 @@ impl Sim {
                 Event::Peer((*name).into(), agent.peer.clone()),
             ]
         });
-        frozen.chain(jobs).chain(nodes).chain(agents).collect()
+        policies.chain(frozen).chain(jobs).chain(nodes).chain(agents).collect()
     }
 
     /// Every agent finishes every order that it has; one fails and one is refused.

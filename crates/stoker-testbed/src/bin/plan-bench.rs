@@ -195,6 +195,7 @@ fn job(number: usize, began: Timestamp) -> Job {
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,
         unreachable: Unreachable::Wait,
+        bounds: Default::default(),
         empty: Empty::Waits,
         unreadable: None,
         started: Some(began),

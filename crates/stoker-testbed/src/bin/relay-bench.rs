@@ -169,6 +169,7 @@ fn job(parallelism: u32) -> Job {
         completion: Completion::Once { deadline: None, ttl: None },
         suspend: false,
         unreachable: Unreachable::Wait,
+        bounds: Default::default(),
         empty: Empty::Waits,
         unreadable: None,
         started: Some(time(0.0)),

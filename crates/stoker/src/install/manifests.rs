@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use serde_json::{Value, json};
 use stoker_api::{DIALECTS, native};
 
-use super::{ServedDialect, access, policy, workloads};
+use super::{ServedDialect, access, policy, preheat_policy, workloads};
 use crate::cli::InstallArgs;
 
 /// By this label what is ours is found again.
@@ -81,6 +81,7 @@ pub(super) fn all(namespace: &str, args: &InstallArgs) -> anyhow::Result<Vec<Ins
     }
     documents.extend(access::all(namespace, args, &definitions));
     documents.extend(policy::all(namespace));
+    documents.extend(preheat_policy::all(namespace, &args.dialects));
     documents.extend(workloads::all(namespace, args));
     Ok(documents)
 }

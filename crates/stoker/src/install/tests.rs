@@ -134,10 +134,11 @@ fn crds_of_a_dialect_come_with_it_alone() {
         let all = objects(args).into_iter().filter(|object| kind(object) == "CustomResourceDefinition");
         all.map(|object| object["metadata"]["name"].as_str().unwrap().to_string()).collect()
     };
-    assert_eq!(names(&[]), ["preheats.stoker.dev", "nodepreheats.stoker.dev"]);
+    let own = ["preheats.stoker.dev", "nodepreheats.stoker.dev", "preheatpolicies.stoker.dev"];
+    assert_eq!(names(&[]), own);
     let with = names(&["--dialects", "kruise"]);
     let kruise = ["imagepulljobs.apps.kruise.io", "imagelistpulljobs.apps.kruise.io", "nodeimages.apps.kruise.io"];
-    assert_eq!(with, ["preheats.stoker.dev", "nodepreheats.stoker.dev", kruise[0], kruise[1], kruise[2]]);
+    assert_eq!(with, own.into_iter().chain(kruise).collect::<Vec<_>>());
     let groups = |args: &[&str]| rules(args).into_iter().flat_map(|(_, rule)| rule.api_groups.unwrap_or_default());
     assert!(!groups(&[]).any(|group| group == "apps.kruise.io"), "without it the controller may not see them");
     assert!(groups(&["--dialects", "kruise"]).any(|group| group == "apps.kruise.io"));
@@ -247,7 +248,10 @@ fn nobody_may_more_than_they_do() {
         assert!(!said.iter().any(|word| ["bind", "escalate", "impersonate"].contains(&word.as_str())), "{name}");
         assert!(rule.non_resource_urls.is_none(), "{name}");
     }
-    let cases: [(&str, &str, &[&str]); 26] = [
+    let cases: [(&str, &str, &[&str]); 29] = [
+        ("ClusterRole stoker-controller", "preheatpolicies", &["list", "watch"]),
+        ("ClusterRole stoker-controller", "namespaces", &["list", "watch"]),
+        ("ClusterRole stoker-edit", "preheatpolicies", &[]),
         ("ClusterRole stoker-agent", "secrets", &[]),
         ("Role stoker-agent", "secrets", &[]),
         ("Role stoker-agent", "configmaps", &["get"]),

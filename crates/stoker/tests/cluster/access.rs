@@ -244,6 +244,8 @@ async fn every_right_that_stoker_has_is_listed_here() {
         "statefulsets.apps.kruise.io [] [] [list watch]",
         "nodes [] [] [list watch]",
         "pods [] [] [list watch]",
+        "namespaces [] [] [list watch]",
+        "preheatpolicies.stoker.dev [] [] [list watch]",
         "secrets [] [] [get]",
         "nodepreheats.stoker.dev [] [] [list patch watch]",
         "preheats.stoker.dev/status [] [] [patch]",

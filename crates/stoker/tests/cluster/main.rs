@@ -22,6 +22,7 @@ mod leaders;
 mod metrics;
 mod nodes;
 mod people;
+mod policies;
 mod preheated;
 mod relayed;
 mod rotated;

@@ -85,7 +85,13 @@ fn message(outcome: &Outcome) -> String {
             let progress = 100.0 * f64::from(done) / f64::from(outcome.desired);
             let running = format!("job is running, progress {progress:.1}%");
             // Upstream has no word for it.
-            [running].into_iter().chain(native::from_core::refused(outcome)).collect::<Vec<_>>().join("; ")
+            let not_allowed = native::from_core::not_allowed(outcome);
+            [running]
+                .into_iter()
+                .chain(not_allowed)
+                .chain(native::from_core::refused(outcome))
+                .collect::<Vec<_>>()
+                .join("; ")
         }
     }
 }

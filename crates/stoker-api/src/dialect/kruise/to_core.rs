@@ -109,6 +109,7 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
         suspend: false,
         words: &WORDS,
         unreachable: Unreachable::GiveUp,
+        bounds: Default::default(),
         empty: Empty::Completes,
         started: status.start_time,
         // Once ended, edits change nothing.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::dialect::kruise;
+use crate::native::PREHEAT_POLICIES;
 use crate::view::{Root, View};
 use jiff::Timestamp;
 use kube_core::dynamic::DynamicObject;
@@ -72,6 +73,7 @@ impl Seen {
         for kind in crate::served_kinds() {
             view.hear(&Query::all(&kind.kind), Heard::Listed);
         }
+        view.hear(&Query::all(&PREHEAT_POLICIES), Heard::Listed);
         view.see(&Query::all(&kruise::IMAGE_PULL_JOBS.kind), job());
         Self { view, world, now: Duration::ZERO }
     }
@@ -229,6 +231,7 @@ fn signs_are_looked_at_only_where_there_are_objects_to_leave_alone() {
     for kind in crate::served_kinds() {
         view.hear(&Query::all(&kind.kind), if kind.is_foreign() { Heard::Refused } else { Heard::Listed });
     }
+    view.hear(&Query::all(&PREHEAT_POLICIES), Heard::Refused);
     view.look(Duration::ZERO);
     assert!(signs().iter().all(|sign| !view.wanted().contains(sign)));
     assert!(view.is_known(), "a cluster without OpenKruise's kinds waits for nothing");

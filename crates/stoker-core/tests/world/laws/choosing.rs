@@ -20,6 +20,7 @@ fn may_stay(job: &Job, node: &Node) -> bool {
     among.is_none_or(|among| among.contains_key(&node.name))
         && (node.ready && !node.foreign)
         && job.selector.matches(&node.labels)
+        && job.bounds.allow(node)
 }
 
 proptest! {
@@ -30,7 +31,7 @@ proptest! {
         each_plan(&history, |before, after, _| {
             for job in after.world.jobs().filter_map(|id| after.world.job(id)) {
                 let Some(pick) = &job.pick else { continue };
-                let still = after.is_frozen(&job.id) || job.ended.is_some() || job.unseen.is_some();
+                let still = after.stands_still(&job.id) || job.ended.is_some() || job.unseen.is_some();
                 if still {
                     continue;
                 }

@@ -22,7 +22,7 @@ proptest! {
             // Two writes of one status may cross an edit: the World knows that the job has ended, and not yet that it has begun again.
             let has_ended = |job: &Job| after.world.job(&job.id).is_some_and(|known| known.ended.is_some());
             // Nothing is decided about a job whose nodes cannot be seen: it shows its last plan, also when those that asked then are silent.
-            let moves = |job: &Job| !after.is_frozen(&job.id) && after.world.waits_for_sight(&job.id).is_none();
+            let moves = |job: &Job| !after.stands_still(&job.id) && after.world.waits_for_sight(&job.id).is_none();
             let open = |job: &&Job| job.ended.is_none() && !has_ended(job) && moves(job);
             for job in after.jobs.values().filter(open) {
                 let views = after.world.nodes(&job.id, after.now);
@@ -46,7 +46,7 @@ proptest! {
     #[test]
     fn an_image_that_is_there_is_enough(history in history()) {
         each_plan(&history, |_, after, _| {
-            let content = |job: &&Job| job.pull.policy == Policy::IfNotPresent && !after.is_frozen(&job.id);
+            let content = |job: &&Job| job.pull.policy == Policy::IfNotPresent && !after.stands_still(&job.id);
             for job in after.world.jobs().filter_map(|id| after.world.job(id)).filter(content) {
                 // A job may name a node that is not there. It waits for that node, whatever the object of the node's agent says.
                 let views = after.world.nodes(&job.id, after.now).into_iter();
@@ -88,6 +88,9 @@ proptest! {
         let mut sim = each_plan(&history, |_, _, _| {});
         sim.thaw_all();
         sim.now -= secs(back);
+        for policy in 0..2 {
+            sim.happen(&Happening::Policy { policy, rule: None });
+        }
         for node in 0..NODES.len() {
             sim.happen(&Happening::Node { node, ready: true, main: true });
             sim.happen(&Happening::Agent { node });

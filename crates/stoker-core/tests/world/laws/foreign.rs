@@ -29,14 +29,14 @@ proptest! {
     #[test]
     fn only_jobs_that_want_foreign_nodes_are_ordered_there(history in history()) {
         each_plan(&history, |_, after, plan| {
-            let wants = |id: &JobId| after.is_frozen(id) || after.world.job(id).is_some_and(|job| job.foreign_nodes);
+            let wants = |id: &JobId| after.stands_still(id) || after.world.job(id).is_some_and(|job| job.foreign_nodes);
             for (_, changes) in changes(&after.world, plan).iter().filter(|(node, _)| &**node == FOREIGN) {
                 for order in changes.values().flatten() {
                     assert!(order.jobs.iter().any(wants), "{order:?}");
                 }
             }
             // A job that stands still shows its last plan.
-            let moves = after.world.jobs().filter(|id| after.world.waits_for_sight(id).is_none() && !after.is_frozen(id));
+            let moves = after.world.jobs().filter(|id| after.world.waits_for_sight(id).is_none() && !after.stands_still(id));
             for job in moves.filter_map(|id| after.world.job(id)).filter(|job| !job.foreign_nodes) {
                 let views = after.world.nodes(&job.id, after.now);
                 let there = views.iter().any(|view| &*view.node == FOREIGN && after.nodes.contains_key(FOREIGN));

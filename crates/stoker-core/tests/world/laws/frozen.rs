@@ -19,7 +19,7 @@ proptest! {
     fn what_is_frozen_stands_still(history in history()) {
         each_plan(&history, |before, after, plan| {
             let frozen = |order: &Order| -> BTreeSet<JobId> {
-                order.jobs.iter().filter(|id| before.is_frozen(id)).cloned().collect()
+                order.jobs.iter().filter(|id| before.stands_still(id)).cloned().collect()
             };
             let is: BTreeMap<(&str, Key), Order> =
                 orders(after).into_iter().map(|ordered| ((ordered.node, ordered.key), ordered.order)).collect();
@@ -30,8 +30,8 @@ proptest! {
                 // A new ask of another job takes the place of an answer, which is kept beside it.
                 let replaced = old.answered && new.asked > old.order.asked;
                 assert!(replaced || frozen(&old.order).is_subset(&frozen(new)), "{:?} became {new:?}", old.order);
-                let alone = old.order.jobs.iter().all(|id| before.is_frozen(id));
-                let joined = new.jobs.iter().any(|id| !before.is_frozen(id));
+                let alone = old.order.jobs.iter().all(|id| before.stands_still(id));
+                let joined = new.jobs.iter().any(|id| !before.stands_still(id));
                 assert!(!alone || joined || *new == old.order, "{:?} became {new:?}", old.order);
             }
             for (place, new) in &is {
@@ -39,7 +39,7 @@ proptest! {
                 assert!(frozen(new).is_subset(&had), "{place:?} is handed out: {new:?}");
             }
             let mut said = plan.outcomes.iter().map(|outcome| &outcome.job).chain(&plan.expired);
-            assert_eq!(said.find(|id| before.is_frozen(id)), None);
+            assert_eq!(said.find(|id| before.stands_still(id)), None);
         });
     }
 
@@ -48,7 +48,7 @@ proptest! {
     fn others_are_planned_as_ever(history in history(), n in 0..KINDS.len()) {
         each_plan(&history, |before, after, plan| {
             let mut world = before.world.clone();
-            let still = |id: &JobId| kind(n).has(id) || before.is_frozen(id);
+            let still = |id: &JobId| kind(n).has(id) || before.stands_still(id);
             let concerned = |node: &str, key: &Key, order: &Option<Order>| {
                 let old = before.world.orders(node).unwrap_or_default().remove(key);
                 old.iter().chain(order).any(|order| order.jobs.iter().any(still))
@@ -86,6 +86,7 @@ proptest! {
         let quiet = |happening: &&Happening| !matches!(
             happening,
             Happening::Plan | Happening::Restart | Happening::RollBack | Happening::Freeze { .. } | Happening::Thaw { .. }
+                | Happening::Blind | Happening::Sight
         );
         for happening in during.iter().filter(quiet) {
             frozen.happen(happening);

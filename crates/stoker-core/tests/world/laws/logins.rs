@@ -22,7 +22,8 @@ proptest! {
             let mut sim = after.clone();
             sim.read();
             sim.plan();
-            for job in sim.jobs.values().filter(|job| job.runs() && !sim.is_frozen(&job.id)) {
+            let runs = |job: &&Job| sim.world.job(&job.id).is_some_and(Job::runs) && !sim.stands_still(&job.id);
+            for job in sim.jobs.values().filter(|job| job.runs()).filter(runs) {
                 assert_eq!(untried(&sim, job), None, "{}", job.id);
             }
         });
@@ -37,13 +38,13 @@ proptest! {
             sim.plan();
             let open = orders(&sim).into_iter().filter(|ordered| !ordered.answered && !ordered.silent && !ordered.order.hold);
             // What jobs that stand still were given stays as it was.
-            let still = |id: &JobId| sim.is_frozen(id) || sim.world.waits_for_sight(id).is_some();
+            let still = |id: &JobId| sim.stands_still(id) || sim.world.waits_for_sight(id).is_some();
             let open = open.filter(|ordered| !ordered.order.jobs.iter().any(still));
             for Ordered { node, key, order, .. } in open {
                 let image = if order.ask.is_question() { key.question() } else { key };
                 // As the World knows them: that one has ended may be on its way.
                 let jobs = sim.world.jobs().filter_map(|id| sim.world.job(id)).filter(|job| job.runs());
-                let wanting = jobs.filter(|job| sim.nodes.get(node).is_some_and(|node| selects(job, node)));
+                let wanting = jobs.filter(|job| sim.nodes.get(node).is_some_and(|node| selects(job, node) && job.bounds.allow(node)));
                 let lent: BTreeSet<LoginId> = wanting.flat_map(|job| logins_of(&sim, job, image)).collect();
                 let logins: BTreeSet<LoginId> = order.terms.logins.iter().cloned().collect();
                 let forbidden = sim.secrets.values().any(|content| found(Some(*content)) == Found::Forbidden);

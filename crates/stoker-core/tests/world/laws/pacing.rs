@@ -60,7 +60,7 @@ proptest! {
     #[test]
     fn parallelism_is_never_exceeded(history in history()) {
         each_plan(&history, |before, after, _| {
-            for job in after.jobs.values().filter(|job| !after.is_frozen(&job.id)) {
+            for job in after.jobs.values().filter(|job| !after.stands_still(&job.id)) {
                 let (was, mut is) = (busy(before, job), busy(after, job));
                 // What goes on for others alone holds no place.
                 let over = |node: &NodeView<'_>| matches!(node.state, NodeState::Failed(..) | NodeState::Succeeded);
@@ -79,7 +79,7 @@ proptest! {
     #[test]
     fn past_its_tolerance_a_job_begins_nothing(history in history()) {
         each_plan(&history, |before, after, _| {
-            for job in after.jobs.values().filter(|job| job.tolerance.is_some() && !after.is_frozen(&job.id)) {
+            for job in after.jobs.values().filter(|job| job.tolerance.is_some() && !after.stands_still(&job.id)) {
                 let failed = |sim: &Sim| -> BTreeSet<String> {
                     let tried = |view: &NodeView<'_>| {
                         matches!(view.state, NodeState::Failed(reason, _) if reason != Reason::FailureTolerance)
@@ -108,7 +108,7 @@ proptest! {
             if sim.rolled_back {
                 break;
             }
-            for job in sim.jobs.values().filter(|job| !sim.is_frozen(&job.id)) {
+            for job in sim.jobs.values().filter(|job| !sim.stands_still(&job.id)) {
                 // Lowered while orders are on their way, a limit holds for the next ones.
                 let limit = limits.entry(job.id.clone()).or_default();
                 *limit = (*limit).max(usize::try_from(job.parallelism).unwrap());
@@ -125,7 +125,7 @@ proptest! {
             let jobs: BTreeSet<&JobId> = after.jobs.values().map(|job| &job.id).collect();
             for (node, changes) in changes(&after.world, plan) {
                 for order in changes.values().flatten() {
-                    let known = |id: &JobId| jobs.contains(id) || after.is_frozen(id);
+                    let known = |id: &JobId| jobs.contains(id) || after.stands_still(id);
                     assert!(order.jobs.iter().all(known), "{node}: {order:?}");
                 }
             }

@@ -146,6 +146,8 @@ fn shuffle(events: &[Event], seed: u64) -> Vec<Event> {
             | Event::AgentGone(name) => format!("agent {name}"),
             Event::Secret(id, ..) => format!("secret {id}"),
             Event::Freeze(kind) | Event::Thaw(kind) => format!("kind {kind}"),
+            Event::Policies(_) | Event::PoliciesUnseen(_) => "policies".into(),
+            Event::Namespace(name, _) => format!("namespace {name}"),
         };
         queues.entry(object).or_default().push(event.clone());
     }

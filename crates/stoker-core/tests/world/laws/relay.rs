@@ -58,7 +58,7 @@ impl Fetching {
 
     fn assert_told_where_its_sources_are(&self, sim: &Sim) {
         let known = |id: &JobId| sim.world.job(id).is_some_and(|job| job.runs() && job.unseen.is_none());
-        if !self.order.jobs.iter().any(|id| known(id) && !sim.is_frozen(id)) {
+        if !self.order.jobs.iter().any(|id| known(id) && !sim.stands_still(id)) {
             return;
         }
         for peer in &self.order.peers {
@@ -259,7 +259,7 @@ proptest! {
         each_plan(&history, |_, after, _| {
             let is = fetching(after);
             let moves = |one: &&Fetching| {
-                one.order.jobs.iter().any(|id| !after.is_frozen(id) && after.world.waits_for_sight(id).is_none())
+                one.order.jobs.iter().any(|id| !after.stands_still(id) && after.world.waits_for_sight(id).is_none())
             };
             for one in is.iter().filter(|one| one.complains() && serves(after, one.node)).filter(moves) {
                 assert!(one.order.terms.pull.copies().1 || one.order.past.seed, "{} is left alone: {:?}", one.node, one.order);

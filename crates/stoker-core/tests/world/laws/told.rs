@@ -31,7 +31,7 @@ fn shown(sim: &Sim, node: &str) -> Shown {
     };
     // What is shown of jobs that have ended, or that nothing is decided about, are reports.
     let planned = |id: &&JobId| {
-        let moves = !sim.is_frozen(id) && sim.world.waits_for_sight(id).is_none();
+        let moves = !sim.stands_still(id) && sim.world.waits_for_sight(id).is_none();
         moves && sim.world.job(id).is_some_and(|job| job.ended.is_none())
     };
     let jobs = sim.world.jobs().filter(planned).filter(|_| sim.world.has_node(node));

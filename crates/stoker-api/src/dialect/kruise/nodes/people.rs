@@ -115,6 +115,7 @@ fn job(group: &str, wish: &TagSpec, names: BTreeMap<NodeName, Timestamp>) -> Job
         suspend: false,
         words: &WORDS,
         unreachable: Unreachable::GiveUp,
+        bounds: Default::default(),
         empty: Empty::Completes,
         started: None,
         ended: None,
