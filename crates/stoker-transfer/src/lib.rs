@@ -40,6 +40,7 @@ pub mod reference;
 pub mod registry;
 pub mod serve;
 mod sip;
+mod socket;
 pub mod spool;
 
 pub use credentials::{Keyring, LoginEntry, Logins, NodeKey, Permission, Providers, PublicKey, SecretKind};

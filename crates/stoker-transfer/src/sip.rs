@@ -1,8 +1,8 @@
 //! A stream that is read in large pieces.
 //!
 //! On a slow link every packet wakes its reader, and a wake-up costs more than the bytes that it brings. So whoever has read
-//! all there was waits a little before it looks again: as long as a good piece takes at the rate of late, and never long. A
-//! fast link is not held up, because its pieces are large by themselves.
+//! all there was waits a little before it looks again: as long as a good piece takes at the rate of late, and never long. What
+//! comes meanwhile wakes nobody. A fast link is not held up, because its pieces are large by themselves.
 
 use std::io;
 use std::pin::Pin;
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
+
+use crate::socket::Unwatch;
 
 /// A good piece.
 const PIECE: u64 = 256 * 1024;
@@ -29,7 +31,7 @@ pub(crate) struct Sip<T> {
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T> Sip<T> {
+impl<T: Unwatch> Sip<T> {
     /// A pause is no longer than this.
     pub(crate) fn new(io: T, longest: Duration) -> Self {
         Self { io, since: Instant::now(), read: 0, longest, pause: None }
@@ -44,7 +46,10 @@ impl<T> Sip<T> {
         let now = Instant::now();
         let pause = pause_after(self.read, now.saturating_duration_since(self.since), self.longest);
         (self.since, self.read) = (now, 0);
-        self.pause = pause.map(|pause| Box::pin(sleep(pause)));
+        if let Some(pause) = pause {
+            self.io.unwatch();
+            self.pause = Some(Box::pin(sleep(pause)));
+        }
     }
 }
 
@@ -55,7 +60,7 @@ fn pause_after(bytes: u64, passed: Duration, longest: Duration) -> Option<Durati
     (pause >= SHORTEST).then_some(pause)
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Sip<T> {
+impl<T: AsyncRead + Unwatch + Unpin> AsyncRead for Sip<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let sip = self.get_mut();
         if let Some(pause) = &mut sip.pause {
@@ -102,9 +107,13 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Sip<T> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::*;
+
+    impl Unwatch for DuplexStream {
+        fn unwatch(&mut self) {}
+    }
 
     const LONGEST: Duration = Duration::from_millis(8);
 

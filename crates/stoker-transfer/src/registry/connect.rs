@@ -18,24 +18,35 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
-use tower::Service;
+use tower::util::MapResult;
+use tower::{Service, ServiceExt as _};
 
 use super::http::{chain, name};
 use crate::proxy::{Proxy, Way};
 use crate::sip::Sip;
+use crate::socket::{Socket, Unwatch};
 
 /// A read waits no longer than this for more.
 const PAUSE: Duration = Duration::from_millis(20);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// Connects to an address.
+type Sockets =
+    MapResult<HttpConnector, fn(Result<TokioIo<TcpStream>, ConnectError>) -> Result<TokioIo<Socket>, BoxError>>;
+type ConnectError = <HttpConnector as Service<Uri>>::Error;
+
+fn socket(connected: Result<TokioIo<TcpStream>, ConnectError>) -> Result<TokioIo<Socket>, BoxError> {
+    Ok(TokioIo::new(Socket::new(connected?.into_inner())?))
+}
+
 /// Connects as the proxy's rules say.
 #[derive(Debug, Clone)]
 pub(super) struct Connect {
     proxy: Proxy,
-    tcp: HttpConnector,
+    tcp: Sockets,
     /// A proxy may itself be spoken to with TLS.
-    to_proxy: HttpsConnector<HttpConnector>,
+    to_proxy: HttpsConnector<Sockets>,
     /// What is read from a socket at once for those who ask for less: TLS reads 4 KiB at a time.
     ahead: usize,
 }
@@ -47,6 +58,7 @@ impl Connect {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(timeout));
+        let tcp: Sockets = tcp.map_result(socket);
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         Self { proxy, to_proxy: builder.wrap_connector(tcp.clone()), tcp, ahead }
     }
@@ -102,7 +114,16 @@ impl Service<Uri> for Connect {
 }
 
 /// A connection, with TLS where a proxy wants it.
-type Plain = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
+type Plain = TokioIo<MaybeHttpsStream<TokioIo<Socket>>>;
+
+impl Unwatch for Plain {
+    fn unwatch(&mut self) {
+        match self.inner_mut() {
+            MaybeHttpsStream::Http(socket) => socket.inner_mut().unwatch(),
+            MaybeHttpsStream::Https(tls) => tls.inner_mut().get_mut().0.inner_mut().inner_mut().unwatch(),
+        }
+    }
+}
 
 /// A stream to a host, or to a proxy that stands in its place.
 #[derive(Debug)]
