@@ -181,7 +181,7 @@ async fn what_is_installed_is_removed_and_nothing_stays() {
         .says("1 other ServiceAccount in namespace stoker-system (robot)")
         .says("1 other Deployment in namespace stoker-system (shop)")
         .says("--yes");
-    assert_eq!(bare.names::<CustomResourceDefinition>().await.len(), 5, "nothing was deleted");
+    assert_eq!(bare.names::<CustomResourceDefinition>().await.len(), 6, "nothing was deleted");
 
     let removed = bare.run(&["uninstall", "--yes"]).await;
     removed.exits(0).says("Deployment stoker-controller deleted").says("Namespace stoker-system deleted");
