@@ -10,6 +10,9 @@ use stoker_core::Event;
 use stoker_core::model::{NodeName, PeerFacts, PeerKey};
 use stoker_transfer::peer::PeerId;
 
+/// The fastest rate that is believed, in bytes a second: a terabit. No link is faster.
+const FASTEST: u64 = 1 << 37;
+
 /// What is known of all nodes.
 #[derive(Default)]
 pub(crate) struct PeerBook {
@@ -75,7 +78,7 @@ pub(crate) fn said(object: &NodeObject) -> Option<SaidPeer> {
 
 /// The power of two below a rate: what differs by little is no news, and whoever says another number every second changes no plan.
 fn coarse(rate: u64) -> Option<u64> {
-    Some(1 << rate.checked_ilog2()?)
+    Some(1 << rate.min(FASTEST).checked_ilog2()?)
 }
 
 #[cfg(test)]
@@ -146,6 +149,7 @@ mod tests {
         assert_eq!(rates(json!(null), json!(1000), json!(0)), (Some(512), None));
         assert_eq!(rates(json!("3Mi"), json!(1024), json!(null)), (Some(1024), Some(2 << 20)));
         assert_eq!(rates(json!("1Mi"), json!(null), json!(64 << 20)), (None, Some(1 << 20)));
+        assert_eq!(rates(json!(null), json!(u64::MAX), json!(1_u64 << 62)), (Some(FASTEST), Some(FASTEST)));
         assert_eq!(rates(json!("much"), json!(null), json!(4096)), (None, Some(4096)));
     }
 }

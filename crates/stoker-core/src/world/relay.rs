@@ -9,6 +9,7 @@ mod handing;
 mod repair;
 mod revise;
 mod sequence;
+mod usual;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ pub(super) use repair::{Complaint, complaint};
 use revise::bad_nodes;
 pub(super) use revise::give_registry_back;
 pub(super) use sequence::sources_first;
+use usual::UsualRate;
 
 use super::demand::answered;
 use super::held::HeldOrder;
@@ -171,7 +173,7 @@ impl World {
         struct Found {
             chain: Chain,
             members: Vec<Member>,
-            rates: Vec<u64>,
+            rates: Vec<(usize, u64)>,
             accused: BTreeMap<usize, usize>,
         }
         let mut groups: BTreeMap<String, Found> = BTreeMap::new();
@@ -181,7 +183,7 @@ impl World {
                 groups.insert(group.to_string(), Found::default());
             }
             let Some(found) = groups.get_mut(&*group) else { continue };
-            found.rates.extend(self.peer(at).and_then(|peer| peer.rate));
+            found.rates.extend(self.peer(at).and_then(|peer| Some((at, peer.rate?))));
             let zone = found.chain.zone(slot.zone());
             found.members.extend(self.member(at, slot, (key, digest), zone, now));
             let accuses = |report: &&Report| report.reason == Some(Reason::PeerLied);
@@ -192,8 +194,7 @@ impl World {
             }
         }
         let chains = groups.into_iter().map(|(group, mut found)| {
-            found.rates.sort_unstable();
-            found.chain.expect = found.rates.get(found.rates.len() / 2).copied();
+            found.chain.rates = UsualRate::of(found.rates);
             let liars = found.accused.iter().filter(|(_, accusers)| **accusers >= ACCUSERS).map(|(at, _)| *at);
             found.chain.distrust(liars.collect());
             found.chain.fill(found.members);
@@ -357,7 +358,9 @@ impl World {
         });
         order.peers = refs.collect();
         order.upstream = false;
-        let usual = self.chain(at, key, order.pin().map(|pin| pin.digest.as_str())).and_then(|chain| chain.expect);
+        // What the sources of this node say of themselves is not what it measures them by.
+        let chain = self.chain(at, key, order.pin().map(|pin| pin.digest.as_str()));
+        let usual = chain.and_then(|chain| chain.rates.besides(list));
         order.expect = usual.map(|usual| order.terms.pull.bandwidth.map_or(usual, |limit| limit.min(usual)));
     }
 
