@@ -198,8 +198,8 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
     }
     let terms = Terms { pull, logins, progress: wire.progress.0 };
     let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);
-    let WirePast { lists, seed, out, moved } = wire.past.unwrap_or_default();
-    let past = PeerPast { lists, seed, out, moved };
+    let WirePast { lists, seed, out, moved, mended } = wire.past.unwrap_or_default();
+    let past = PeerPast { lists, seed, out, moved, mended };
     Ok(Order { hold: wire.hold, needs, upstream, peers, expect: wire.expect, past, ..order })
 }
 

@@ -9,6 +9,7 @@ mod handing;
 mod repair;
 mod revise;
 mod sequence;
+mod settling;
 mod usual;
 
 use std::borrow::Cow;

@@ -13,6 +13,7 @@ mod edits;
 mod moves;
 mod promises;
 mod queues;
+mod stalls;
 
 const WEB: &str = "web@sha256:w";
 

@@ -593,7 +593,10 @@ impl Sim {
         };
         match (work, &order.ask) {
             (Work::Lie, _) if name != LIAR => return,
-            (Work::Starve | Work::Lag | Work::Accuse | Work::Move | Work::Rest, Ask::Look | Ask::Resolve) => return,
+            (
+                Work::Starve | Work::Lag | Work::Accuse | Work::Move | Work::Rest | Work::TimeOut,
+                Ask::Look | Ask::Resolve,
+            ) => return,
             (Work::Begin, _) => report.bytes.done = 50,
             (Work::Succeed, Ask::Resolve | Ask::Look) if content => report.phase = Phase::Succeeded,
             (_, Ask::Look) => fail(&mut report, Reason::Unresolved),
@@ -614,9 +617,12 @@ impl Sim {
                 report.bytes.done = 100;
                 report.finished = Some(self.now);
             }
-            (Work::Starve | Work::Lag | Work::Accuse, _) if order.upstream => return,
-            (Work::Starve, _) => {
-                report.reason = Some(Reason::NoSource);
+            (Work::Starve | Work::Lag | Work::Accuse | Work::TimeOut, _) if order.upstream => return,
+            (Work::Starve | Work::TimeOut, _) => {
+                let starves = work == Work::Starve;
+                report.reason = Some(if starves { Reason::NoSource } else { Reason::Timeout });
+                let from = order.peers.first().map(|peer| Origin::Peer(peer.node.clone()));
+                report.from = if starves { report.from } else { from };
                 report.bad = order.peers.iter().map(|peer| peer.node.clone()).collect();
             }
             (Work::Lag, _) => report.reason = Some(Reason::Lagging),
