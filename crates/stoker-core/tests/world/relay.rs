@@ -406,6 +406,29 @@ fn who_sends_wrong_bytes_to_two_nodes_serves_no_more() {
     assert_eq!(scene.ways(&["n4"], WEB), ["n4 < n3 n2"]);
 }
 
+/// Whether n6 reads from n1, the seed of six nodes, when it is done and these nodes have accused these others.
+fn is_read_after(accusations: &[(&str, &[&str])]) -> bool {
+    let nodes = ["n1", "n2", "n3", "n4", "n5", "n6"];
+    let mut scene = Scene::of_peers(&nodes);
+    scene.job(Job { parallelism: 5, ..web() });
+    scene.plan();
+    assert_eq!(scene.ways(&["n2", "n3", "n5"], WEB), ["n2 < n1", "n3 < n2 n1", "n5 < n4 n3 n2"]);
+    for (node, bad) in accusations {
+        let bad = bad.iter().map(|bad| (*bad).into()).collect();
+        scene.report(node, WEB, |report| (report.reason, report.bad) = (Some(Reason::PeerLied), bad));
+    }
+    scene.brings("n1", WEB);
+    scene.plan();
+    scene.order("n6", WEB).unwrap().peers.iter().any(|peer| &*peer.node == "n1")
+}
+
+#[test]
+fn a_node_that_is_taken_over_accuses_nobody_by_itself() {
+    assert!(is_read_after(&[("n2", &["n1", "n1", "n1", "n1"])]), "one node that names it several times");
+    assert!(is_read_after(&[("n3", &["n1"]), ("n5", &["n1"])]), "n5 was never told to read from it");
+    assert!(!is_read_after(&[("n3", &["n1"]), ("n4", &["n1"])]));
+}
+
 #[test]
 fn a_node_that_joins_a_pull_reads_on() {
     let mut scene = broken(None);

@@ -628,7 +628,10 @@ impl Sim {
             (Work::Lag, _) => report.reason = Some(Reason::Lagging),
             (Work::Accuse, _) => {
                 report.reason = Some(Reason::PeerLied);
-                report.bad = order.peers.iter().take(1).map(|peer| peer.node.clone()).collect();
+                let listed = order.peers.iter().take(1).map(|peer| peer.node.clone());
+                // One accuses everybody, and each of them twice.
+                let all = NODES.into_iter().chain(NODES).map(NodeName::from).filter(|_| name == LIAR);
+                report.bad = listed.chain(all).collect();
             }
             (Work::Move, _) => {
                 let source: Option<NodeName> = order.peers.last().map(|peer| peer.node.clone());

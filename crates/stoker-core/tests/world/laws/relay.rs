@@ -72,6 +72,12 @@ impl Fetching {
         named.or_else(|| listed.next())
     }
 
+    /// Whether it accuses this node of wrong bytes, and may have read from it.
+    fn accuses(&self, node: &str) -> bool {
+        let may_read = self.order.past.mended.is_some() || self.order.peers.iter().any(|peer| &*peer.node == node);
+        self.reason() == Some(Reason::PeerLied) && self.names_bad(node) && self.node != node && may_read
+    }
+
     fn assert_told_where_its_sources_are(&self, sim: &Sim) {
         let known = |id: &JobId| sim.world.job(id).is_some_and(|job| job.runs() && job.unseen.is_none());
         if !self.order.jobs.iter().any(|id| known(id) && !sim.stands_still(id)) {
@@ -314,8 +320,7 @@ proptest! {
                 };
                 let readers = |node: &str| chain.iter().filter(|other| other.reads() == Some(node)).count();
                 let accused = |node: &str| {
-                    let accuses = |other: &&Fetching| other.reason() == Some(Reason::PeerLied) && other.names_bad(node);
-                    is.iter().filter(|other| other.key == one.key).filter(accuses).count() > 1
+                    is.iter().filter(|other| other.key == one.key && other.accuses(node)).count() > 1
                 };
                 let growing = |node: &str| chain.iter().any(|other| {
                     let gets_on = other.works(after) || !other.order.upstream && !other.complains();
