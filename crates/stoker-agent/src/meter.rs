@@ -210,6 +210,12 @@ impl Meter {
         troubles.filter(|_| !moves).max_by_key(|trouble| trouble.lasts)
     }
 
+    /// Whether some blob waits for bytes of a host, and for no limit, disk or turn of this node.
+    pub(crate) fn waits_for_bytes(&self) -> bool {
+        let state = self.state();
+        state.blobs.iter().map(|blob| &blob.progress).any(|blob| blob.have() < blob.size() && blob.waits())
+    }
+
     /// The byte counts of this attempt.
     pub(crate) fn bytes(&self) -> Bytes {
         let state = self.state();

@@ -117,9 +117,11 @@ fn urgent(said: Option<&Report>, report: &Report) -> bool {
     // The controller finds another source, as soon as it knows which ones are none.
     let complains = matches!(report.reason, Some(Reason::NoSource | Reason::PeerLied))
         && said.is_none_or(|said| said.bad != report.bad);
+    // It need not find one, where bytes come again.
+    let relents = report.reason.is_none() && said.is_some_and(|said| said.reason == Some(Reason::NoSource));
     let told = |report: &Report| (report.phase, report.asked, report.present);
     let ended = report.ended() && said.is_none_or(|said| told(said) != told(report));
-    answered || failed || complains || ended
+    answered || failed || complains || relents || ended
 }
 
 /// How long the loop may sleep.
@@ -171,7 +173,8 @@ mod tests {
             ("nobody helps", Some(Reason::NoSource), vec!["a"], true),
             ("still nobody", Some(Reason::NoSource), vec!["a"], false),
             ("those of the next list do not, either", Some(Reason::NoSource), vec!["a", "b"], true),
-            ("one of them does", None, vec!["b"], false),
+            ("one of them does", None, vec!["b"], true),
+            ("it still does", None, vec!["b"], false),
             ("one lied", Some(Reason::PeerLied), vec!["c"], true),
             ("this node lags", Some(Reason::Lagging), vec![], true),
         ] {

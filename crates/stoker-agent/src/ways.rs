@@ -4,7 +4,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use stoker_core::model::{Bytes, MOST_PEERS, NodeName, Order, Origin, Report};
+use stoker_core::model::{Bytes, MOST_PEERS, NodeName, Order, Origin, Pull, Report};
+use stoker_core::step::longest;
 use stoker_core::{Reason, text};
 use stoker_transfer::peer::{OwnState, Peer, PeerList, PeerReader, PeerWays, ticket_subject};
 use stoker_transfer::{Digest, PlatformImage};
@@ -38,10 +39,17 @@ impl PeerSide {
         let own = || {
             let Bytes { total, done, .. } = meter.bytes();
             let readers = root.as_ref().map_or(0, |root| (self.readers)(root));
-            OwnState { have: done, growing: done < total, readers, usual: order.expect }
+            let (usual, least, waits) = (order.expect, least(&order.terms.pull, total), meter.waits_for_bytes());
+            OwnState { have: done, growing: done < total, readers, usual, least, waits }
         };
         ways.mind(own).await
     }
+}
+
+/// The bytes a second without which an image of this size is not here before the attempts of its order are over. Where the job limits them to less, half of that.
+fn least(pull: &Pull, total: u64) -> u64 {
+    let least = total / longest(pull.timeout, pull.retries).as_secs().max(1);
+    pull.bandwidth.map_or(least, |limit| least.min(limit / 2))
 }
 
 /// Whom an order may ask, with what this node shows to them. A node whose key cannot be read is left out.

@@ -111,7 +111,7 @@ fn reader(order: Order) -> Order {
         upstream: false,
         peers: (0..MOST_PEERS).map(peer).collect(),
         expect: Some(i64::MAX.unsigned_abs()),
-        past: PeerPast { lists: u8::MAX, seed: false, out: false, moved: Some(late()) },
+        past: PeerPast { lists: u8::MAX, seed: false, out: false, moved: Some(late()), mended: Some(late()) },
         ..order
     };
     (order.terms.pull.source, order.terms.pull.upstream_copies) = (PullSource::PeersOnly, Some(u32::MAX));

@@ -94,7 +94,7 @@ impl Hearing {
     pub(crate) fn node(&mut self, fact: Fact<HeardNode>) {
         match fact {
             Fact::There(HeardNode { node, address }, _) => {
-                let peer = self.peers.node(&node.name, address);
+                let peer = self.peers.node(&node.name, address, Instant::now());
                 // Of a heartbeat nothing follows.
                 let known = self.world.node(&node.name);
                 let name = (known != Some(&node)).then(|| node.name.clone());
@@ -107,7 +107,7 @@ impl Hearing {
                 name.iter().for_each(|name| self.touch_node(name));
             }
             Fact::Gone((_, name)) => {
-                self.world.apply(self.peers.node(&name, None));
+                self.world.apply(self.peers.node(&name, None, Instant::now()));
                 self.world.apply(Event::NodeGone(name.as_str().into()));
                 self.touch_node(&name);
             }
@@ -180,7 +180,7 @@ impl Hearing {
         object.reports.retain(|key, _| object.orders.contains_key(key));
         // The order says whose it is; thousands of reports need not say it once more.
         object.reports.values_mut().for_each(|report| report.jobs.clear());
-        let peer = self.peers.agent(&name, peers::said(&object));
+        let peer = self.peers.agent(&name, peers::said(&object), Instant::now());
         let (orders, said) = facts::node(object);
         // Where an agent of ours is, nobody else plays it.
         if self.world.node(&name).is_some_and(|node| node.foreign) {
@@ -209,7 +209,7 @@ impl Hearing {
     /// The NodePreheat is gone.
     pub(crate) fn forget_node(&mut self, name: &str) {
         self.node_sights.forget(name);
-        self.peers.agent(name, None);
+        self.peers.agent(name, None, Instant::now());
         self.world.apply(Event::AgentGone(name.into()));
         // Somebody else may play the agent there.
         self.touch_node(name);
@@ -258,7 +258,9 @@ impl Hearing {
     pub(crate) fn wake(&self) -> Option<Timestamp> {
         let left = |at: std::time::Duration| at.saturating_sub(self.begun.elapsed());
         let look = self.view.next_look().map(|at| model::after((self.clock)(), left(at)));
-        self.view.wake().into_iter().chain(look).min()
+        let moves = self.peers.wake().map(|at| at.saturating_duration_since(Instant::now()));
+        let moves = moves.map(|left| model::after((self.clock)(), left));
+        self.view.wake().into_iter().chain(look).chain(moves).min()
     }
 
     /// What is known of this query is void.
@@ -272,6 +274,9 @@ impl Hearing {
 
     /// Makes jobs of what has changed, and none of what is left to somebody else.
     pub(crate) fn settle(&mut self) {
+        for event in self.peers.due(Instant::now()) {
+            self.world.apply(event);
+        }
         for name in self.view.look(self.begun.elapsed()) {
             let seen = self.view.left_alone().get(name);
             self.metrics.leaves_alone(name, seen.is_some());

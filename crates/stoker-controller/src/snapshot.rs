@@ -12,6 +12,7 @@ use stoker_api::native::{NAMESPACES, NodeObject, PREHEAT_POLICIES};
 use stoker_api::view::{Heard, Query};
 use stoker_api::{AnyObject, Dialect, JobKind, PlainNode, View, job_kinds, served_kinds};
 use stoker_core::{Event, Found, Job, JobId, Key, Reason, SecretId, World};
+use tokio::time::Instant;
 
 use crate::peers::{self, PeerBook};
 use crate::{facts, home, lease};
@@ -58,15 +59,15 @@ pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Er
     let lease = leader_lease(client).await;
     let left_alone: BTreeMap<_, _> = lease.iter().flat_map(said_left_alone).collect();
     world.relay(lease.is_some_and(|lease| lease.annotations().get(lease::PEERS).is_some_and(|said| said == lease::ON)));
-    let mut peers = PeerBook::default();
+    let (mut peers, now) = (PeerBook::default(), Instant::now());
     left_alone.iter().for_each(|(dialect, seen)| view.leave_alone(dialect, Some(seen.clone())));
     for node in Api::<PlainNode>::all(client.clone()).list(&all).await? {
-        let peer = peers.node(&node.name_any(), node.address);
+        let peer = peers.node(&node.name_any(), node.address, now);
         world.apply(Event::Node(node.into_core()));
         world.apply(peer);
     }
     for object in Api::<NodeObject>::all(client.clone()).list(&all).await? {
-        let peer = peers.agent(&object.name_any(), peers::said(&object));
+        let peer = peers.agent(&object.name_any(), peers::said(&object), now);
         let (orders, said) = facts::node(object);
         world.apply(orders);
         said.into_iter().chain([peer]).for_each(|event| world.apply(event));

@@ -48,6 +48,9 @@ pub const LINGER: Duration = Duration::from_secs(5 * 60);
 /// old address.
 pub const NEW_ADDRESS: Duration = Duration::from_secs(30);
 
+/// A node whose source was just told other sources is not taken for one without a source for this long: bytes come down the chain again.
+pub const SETTLES: Duration = Duration::from_secs(30);
+
 /// A start that is further ahead than this is not that of a controller whose clock went before: somebody else wrote it, and it does not count.
 pub const FAR_AHEAD: Duration = Duration::from_secs(24 * 3600);
 

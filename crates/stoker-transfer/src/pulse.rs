@@ -74,6 +74,12 @@ impl Pulse {
         }
     }
 
+    /// Whether the transfer waits for a host, or has got nothing since the last one failed.
+    pub(crate) fn waits(&self) -> bool {
+        let state = self.state();
+        state.awaited.is_some() || state.failed.is_some()
+    }
+
     /// The transfer starts to wait for this host.
     pub(crate) fn awaits(&self, host: &str) {
         self.state().awaited = Some((host.to_owned(), Instant::now()));

@@ -334,7 +334,7 @@ pub fn node_preheat(
 
 fn wire_order(order: &Order, ticket: Option<&String>) -> Value {
     let Order { image, jobs, asked, ask, hold, terms, needs: _, upstream, peers, expect, past } = order;
-    let PeerPast { lists, seed, out, moved } = *past;
+    let PeerPast { lists, seed, out, moved, mended } = *past;
     let Terms { pull, logins, progress } = terms;
     json!(WireOrder {
         image: image.clone(),
@@ -364,7 +364,7 @@ fn wire_order(order: &Order, ticket: Option<&String>) -> Value {
         peers: peers.iter().map(wire_peer).collect(),
         ticket: ticket.cloned(),
         expect: expect.map(|bytes| bytes.min(i64::MAX.unsigned_abs())),
-        past: (*past != PeerPast::default()).then_some(WirePast { lists, seed, out, moved }),
+        past: (*past != PeerPast::default()).then_some(WirePast { lists, seed, out, moved, mended }),
         source: match pull.source {
             model::PullSource::Any => None,
             model::PullSource::PeersOnly => Some(WireSource::PeersOnly),
@@ -511,7 +511,8 @@ mod tests {
         for past in [
             PeerPast::default(),
             PeerPast { moved: Some(time(1_800_000_000_123)), ..PeerPast::default() },
-            PeerPast { lists: 2, seed: true, out: true, moved: None },
+            PeerPast { mended: Some(time(1_800_000_000_456)), ..PeerPast::default() },
+            PeerPast { lists: 2, seed: true, out: true, moved: None, mended: None },
         ] {
             let order = Order { past, ..order.clone() };
             let wire = serde_json::from_value(wire_order(&order, None)).unwrap();

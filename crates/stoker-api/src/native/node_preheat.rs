@@ -207,10 +207,14 @@ pub struct WirePast {
     /// It is much slower than its source: nobody reads from it.
     #[serde(default)]
     pub out: bool,
-    /// When it was told a new address or key of a node that it reads from.
+    /// When it was first told a new address or key of a node that it reads from.
     #[serde(default)]
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub moved: Option<Timestamp>,
+    /// When it was last told other sources, because it or another node complained of those that it had.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    pub mended: Option<Timestamp>,
 }
 
 /// What an order asks of a node.

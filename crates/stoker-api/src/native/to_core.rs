@@ -198,8 +198,8 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
     }
     let terms = Terms { pull, logins, progress: wire.progress.0 };
     let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);
-    let WirePast { lists, seed, out, moved } = wire.past.unwrap_or_default();
-    let past = PeerPast { lists, seed, out, moved };
+    let WirePast { lists, seed, out, moved, mended } = wire.past.unwrap_or_default();
+    let past = PeerPast { lists, seed, out, moved, mended };
     Ok(Order { hold: wire.hold, needs, upstream, peers, expect: wire.expect, past, ..order })
 }
 
@@ -272,7 +272,7 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
         present: wire.present == Some(true),
         bytes: bytes(wire.bytes),
         from: wire.from.map(|node| model::Origin::Peer(node.into())),
-        bad: wire.bad.into_iter().take(model::MOST_PEERS).map(Into::into).collect(),
+        bad: named_once(wire.bad),
         attempt: wire.attempt,
         // A newer agent may have reasons that this version does not know.
         reason: wire.reason.map(|reason| reason.parse().unwrap_or(Reason::Unknown)),
@@ -283,6 +283,17 @@ pub(super) fn report(wire: WireReport) -> Result<Report, String> {
         finished: wire.finished,
         updated: wire.updated,
     })
+}
+
+/// The nodes that an agent names, each once: nobody counts for more because it is named more often.
+fn named_once(nodes: Vec<String>) -> Vec<model::NodeName> {
+    let mut named: Vec<model::NodeName> = Vec::new();
+    for node in nodes.into_iter().take(model::MOST_PEERS) {
+        if named.iter().all(|other| **other != *node) {
+            named.push(node.into());
+        }
+    }
+    named
 }
 
 fn pin(wire: WirePin) -> model::Pin {
@@ -297,6 +308,16 @@ fn bytes(WireBytes { total, done, upstream, peers, mirrors }: WireBytes) -> mode
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_node_that_an_agent_names_twice_is_named_once() {
+        let wire = json!({
+            "asked": "2026-01-01T00:00:00Z", "jobs": [], "phase": "Pulling", "attempt": 1, "bytes": {},
+            "bad": ["n1", "n1", "n2", "n1"], "started": "2026-01-01T00:00:00Z", "updated": "2026-01-01T00:00:00Z",
+        });
+        let report = report(serde_json::from_value(wire).unwrap()).unwrap();
+        assert_eq!(report.bad, ["n1".into(), "n2".into()]);
+    }
 
     #[test]
     fn a_message_of_a_node_is_escaped_and_bounded_before_anything_copies_it() {

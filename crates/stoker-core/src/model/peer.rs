@@ -140,8 +140,11 @@ pub struct PeerPast {
     pub seed: bool,
     /// It is much slower than its source: nobody reads from it.
     pub out: bool,
-    /// When it was told a new address or key of a node that it reads from. Complaints soon after that do not count: [`crate::pace::NEW_ADDRESS`].
+    /// When it was first told a new address or key of a node that it reads from. Complaints soon after that do not count: [`crate::pace::NEW_ADDRESS`].
     pub moved: Option<Timestamp>,
+    /// When it was last told other sources, because it or a node that it read from complained. Nodes that read from it are waited for since then:
+    /// [`crate::pace::SETTLES`].
+    pub mended: Option<Timestamp>,
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ mod handing;
 mod repair;
 mod revise;
 mod sequence;
+mod settling;
+mod usual;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -22,6 +24,7 @@ pub(super) use repair::{Complaint, complaint};
 use revise::bad_nodes;
 pub(super) use revise::give_registry_back;
 pub(super) use sequence::sources_first;
+use usual::UsualRate;
 
 use super::demand::answered;
 use super::held::HeldOrder;
@@ -29,7 +32,8 @@ use super::seat::{SeatStanding, Wait};
 use super::seats::JobSeats;
 use super::{NodeSlot, World};
 use crate::model::{
-    Ask, Job, JobId, Key, Node, Order, Origin, PEERS, PeerFacts, PeerPast, PeerRef, Phase, Pull, Report, after,
+    Ask, Job, JobId, Key, Node, NodeName, Order, Origin, PEERS, PeerFacts, PeerPast, PeerRef, Phase, Pull, Report,
+    after,
 };
 use crate::pace::LINGER;
 use crate::reason::{Readable, Reason};
@@ -112,6 +116,19 @@ fn digest_under_way<'a>(order: &'a HeldOrder, report: Option<&'a Report>) -> Opt
     ordered.or_else(|| said()?.pin.as_ref().map(|pin| pin.digest.as_str())).or_else(|| said()?.digest.as_deref())
 }
 
+/// The nodes that the agent of this node accuses of wrong bytes for an image. Only nodes count that its order names, or may have named: an order whose
+/// sources were replaced does not say any more which ones it had.
+fn accused(slot: &NodeSlot, key: Key) -> impl Iterator<Item = &NodeName> {
+    let order = slot.orders.get(&key);
+    let accuses = |report: &&Report| report.reason == Some(Reason::PeerLied);
+    let report = slot.report(key).filter(accuses).zip(order).filter(|(report, order)| report.asked == order.asked);
+    report.into_iter().flat_map(|(report, order)| {
+        let may_name =
+            move |name: &&NodeName| order.past.mended.is_some() || order.peers().any(|peer| peer.node == **name);
+        report.bad.iter().filter(may_name)
+    })
+}
+
 impl World {
     /// Whether nodes are told to read from each other. If not, an image whose upstream copies are limited reaches that many nodes and no more.
     pub fn relay(&mut self, relay: bool) {
@@ -171,8 +188,8 @@ impl World {
         struct Found {
             chain: Chain,
             members: Vec<Member>,
-            rates: Vec<u64>,
-            accused: BTreeMap<usize, usize>,
+            rates: Vec<(usize, u64)>,
+            accused: BTreeMap<usize, BTreeSet<usize>>,
         }
         let mut groups: BTreeMap<String, Found> = BTreeMap::new();
         for (at, slot) in self.slots.iter().enumerate() {
@@ -181,20 +198,16 @@ impl World {
                 groups.insert(group.to_string(), Found::default());
             }
             let Some(found) = groups.get_mut(&*group) else { continue };
-            found.rates.extend(self.peer(at).and_then(|peer| peer.rate));
+            found.rates.extend(self.peer(at).and_then(|peer| Some((at, peer.rate?))));
             let zone = found.chain.zone(slot.zone());
             found.members.extend(self.member(at, slot, (key, digest), zone, now));
-            let accuses = |report: &&Report| report.reason == Some(Reason::PeerLied);
-            for name in slot.report(key).filter(accuses).into_iter().flat_map(|report| &report.bad) {
-                if let Some(liar) = self.by_name.get(name) {
-                    *found.accused.entry(*liar).or_default() += 1;
-                }
+            for liar in accused(slot, key).filter_map(|name| self.by_name.get(name)).filter(|liar| **liar != at) {
+                found.accused.entry(*liar).or_default().insert(at);
             }
         }
         let chains = groups.into_iter().map(|(group, mut found)| {
-            found.rates.sort_unstable();
-            found.chain.expect = found.rates.get(found.rates.len() / 2).copied();
-            let liars = found.accused.iter().filter(|(_, accusers)| **accusers >= ACCUSERS).map(|(at, _)| *at);
+            found.chain.rates = UsualRate::of(found.rates);
+            let liars = found.accused.iter().filter(|(_, accusers)| accusers.len() >= ACCUSERS).map(|(at, _)| *at);
             found.chain.distrust(liars.collect());
             found.chain.fill(found.members);
             (group, found.chain)
@@ -357,7 +370,9 @@ impl World {
         });
         order.peers = refs.collect();
         order.upstream = false;
-        let usual = self.chain(at, key, order.pin().map(|pin| pin.digest.as_str())).and_then(|chain| chain.expect);
+        // What the sources of this node say of themselves is not what it measures them by.
+        let chain = self.chain(at, key, order.pin().map(|pin| pin.digest.as_str()));
+        let usual = chain.and_then(|chain| chain.rates.besides(list));
         order.expect = usual.map(|usual| order.terms.pull.bandwidth.map_or(usual, |limit| limit.min(usual)));
     }
 

@@ -62,7 +62,7 @@ const LOGIN: usize = 43;
 const PEER: usize = 160;
 
 /// What an order with peers takes besides them: the ticket, and what else is said of its sources.
-const TICKET: usize = 480;
+const TICKET: usize = 540;
 
 /// Who has no room left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -240,6 +240,8 @@ pub(crate) enum Work {
     Move,
     /// An attempt failed, and another one follows.
     Rest,
+    /// An attempt ended in time, because its peers gave next to nothing.
+    TimeOut,
 }
 
 fn facts() -> impl Strategy<Value = PeerFacts> {
@@ -301,6 +303,7 @@ pub(crate) fn happening() -> impl Strategy<Value = Happening> {
         1 => Just(Work::Accuse),
         1 => Just(Work::Move),
         1 => Just(Work::Rest),
+        1 => Just(Work::TimeOut),
     ];
     let content = prop_oneof![1 => Just(None), 6 => (0..8u8).prop_map(Some)];
     let seconds = prop_oneof![4 => 0..5i64, 1 => Just(120), 1 => Just(301), 1 => Just(601), 1 => Just(3_700)];

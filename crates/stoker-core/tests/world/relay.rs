@@ -13,6 +13,7 @@ mod edits;
 mod moves;
 mod promises;
 mod queues;
+mod stalls;
 
 const WEB: &str = "web@sha256:w";
 
@@ -159,10 +160,17 @@ fn fast_nodes_come_first_and_slow_ones_are_leaves() {
     for (name, rate) in [("n1", Some(1 << 20)), ("n2", None), ("n3", Some(1 << 24)), ("n4", Some(1 << 24))] {
         scene.serves(name, facts(rate, true));
     }
-    scene.job(Job { parallelism: 3, ..web() });
+    // Others that the job does not want.
+    for name in ["m1", "m2"] {
+        scene.node(node(name));
+        scene.agent(name);
+        scene.serves(name, facts(Some(1 << 23), true));
+    }
+    scene.job(Job { parallelism: 3, names: names(&nodes), ..web() });
     scene.plan();
     assert_eq!(scene.ways(&nodes, WEB), ["n1 < n4 n3", "n3 < registry", "n4 < n3"]);
-    assert_eq!(scene.order("n4", WEB).unwrap().expect, Some(1 << 24));
+    // The median of n1, m1, m2 and n4. What its source claims does not count.
+    assert_eq!(scene.order("n4", WEB).unwrap().expect, Some(1 << 23));
     // Those whose speed nobody knows come last, and read from nobody who is known to be slow.
     scene.brings("n3", WEB);
     scene.plan();
@@ -396,6 +404,29 @@ fn who_sends_wrong_bytes_to_two_nodes_serves_no_more() {
     scene.brings("n1", WEB);
     scene.plan();
     assert_eq!(scene.ways(&["n4"], WEB), ["n4 < n3 n2"]);
+}
+
+/// Whether n6 reads from n1, the seed of six nodes, when it is done and these nodes have accused these others.
+fn is_read_after(accusations: &[(&str, &[&str])]) -> bool {
+    let nodes = ["n1", "n2", "n3", "n4", "n5", "n6"];
+    let mut scene = Scene::of_peers(&nodes);
+    scene.job(Job { parallelism: 5, ..web() });
+    scene.plan();
+    assert_eq!(scene.ways(&["n2", "n3", "n5"], WEB), ["n2 < n1", "n3 < n2 n1", "n5 < n4 n3 n2"]);
+    for (node, bad) in accusations {
+        let bad = bad.iter().map(|bad| (*bad).into()).collect();
+        scene.report(node, WEB, |report| (report.reason, report.bad) = (Some(Reason::PeerLied), bad));
+    }
+    scene.brings("n1", WEB);
+    scene.plan();
+    scene.order("n6", WEB).unwrap().peers.iter().any(|peer| &*peer.node == "n1")
+}
+
+#[test]
+fn a_node_that_is_taken_over_accuses_nobody_by_itself() {
+    assert!(is_read_after(&[("n2", &["n1", "n1", "n1", "n1"])]), "one node that names it several times");
+    assert!(is_read_after(&[("n3", &["n1"]), ("n5", &["n1"])]), "n5 was never told to read from it");
+    assert!(!is_read_after(&[("n3", &["n1"]), ("n4", &["n1"])]));
 }
 
 #[test]

@@ -593,7 +593,10 @@ impl Sim {
         };
         match (work, &order.ask) {
             (Work::Lie, _) if name != LIAR => return,
-            (Work::Starve | Work::Lag | Work::Accuse | Work::Move | Work::Rest, Ask::Look | Ask::Resolve) => return,
+            (
+                Work::Starve | Work::Lag | Work::Accuse | Work::Move | Work::Rest | Work::TimeOut,
+                Ask::Look | Ask::Resolve,
+            ) => return,
             (Work::Begin, _) => report.bytes.done = 50,
             (Work::Succeed, Ask::Resolve | Ask::Look) if content => report.phase = Phase::Succeeded,
             (_, Ask::Look) => fail(&mut report, Reason::Unresolved),
@@ -614,15 +617,21 @@ impl Sim {
                 report.bytes.done = 100;
                 report.finished = Some(self.now);
             }
-            (Work::Starve | Work::Lag | Work::Accuse, _) if order.upstream => return,
-            (Work::Starve, _) => {
-                report.reason = Some(Reason::NoSource);
+            (Work::Starve | Work::Lag | Work::Accuse | Work::TimeOut, _) if order.upstream => return,
+            (Work::Starve | Work::TimeOut, _) => {
+                let starves = work == Work::Starve;
+                report.reason = Some(if starves { Reason::NoSource } else { Reason::Timeout });
+                let from = order.peers.first().map(|peer| Origin::Peer(peer.node.clone()));
+                report.from = if starves { report.from } else { from };
                 report.bad = order.peers.iter().map(|peer| peer.node.clone()).collect();
             }
             (Work::Lag, _) => report.reason = Some(Reason::Lagging),
             (Work::Accuse, _) => {
                 report.reason = Some(Reason::PeerLied);
-                report.bad = order.peers.iter().take(1).map(|peer| peer.node.clone()).collect();
+                let listed = order.peers.iter().take(1).map(|peer| peer.node.clone());
+                // One accuses everybody, and each of them twice.
+                let all = NODES.into_iter().chain(NODES).map(NodeName::from).filter(|_| name == LIAR);
+                report.bad = listed.chain(all).collect();
             }
             (Work::Move, _) => {
                 let source: Option<NodeName> = order.peers.last().map(|peer| peer.node.clone());

@@ -29,6 +29,8 @@ pub(crate) const COMES_WITHIN: Duration = Duration::from_secs(30);
 /// A silent node that says that it waits itself is waited for. After so long the controller is to know: it knows whether the node's own source is away, and a node
 /// can say so for ever that gives nothing to anybody.
 const WAITS_WITHIN: Duration = Duration::from_secs(120);
+/// So many bytes count as something that came: 1 KiB a second. A single byte now and then is nothing.
+const SOMETHING: u64 = 1024 * WAITS_WITHIN.as_secs();
 /// A node that was just named may take so long until it has the first byte, or until it has heard of the image at all; then others are
 /// asked.
 pub(crate) const BEGINS_WITHIN: Duration = Duration::from_secs(5);
@@ -91,7 +93,7 @@ impl Fetch<'_> {
         let mut blame = Blame::default();
         // When these nodes were named, and when something came last or they were named.
         let mut told = Instant::now();
-        let mut came = told;
+        let mut came = Came { last: told, length: writer.length() };
         loop {
             self.core.pulse.rests();
             if writer.length() == self.core.descriptor.size() {
@@ -106,7 +108,7 @@ impl Fetch<'_> {
             if std::mem::replace(&mut list, now) != list {
                 gone.clear();
                 told = Instant::now();
-                came = told;
+                came = Came { last: told, length: writer.length() };
             }
             if list.upstream {
                 return Ok(PeersEnd::Upstream(writer));
@@ -122,7 +124,7 @@ impl Fetch<'_> {
                     Err(problem) => {
                         // It is told of the image at about the same time, perhaps a moment later, and begins then.
                         let begins = problem.may_be_early() && told.elapsed() < BEGINS_WITHIN;
-                        soon |= begins || problem.is_passing(came.elapsed());
+                        soon |= begins || problem.is_passing(came.last.elapsed());
                         // Whoever goes to the next node at once takes a part of the uplink that others depend on.
                         if begins && turn == 0 {
                             break;
@@ -143,7 +145,7 @@ impl Fetch<'_> {
                     pump::pump(self.core, &source.image, writer, body, SILENCE, ways.leave(&peer)).await?;
                 if back.length() > length {
                     blame.gave(&peer);
-                    came = Instant::now();
+                    came.has(back.length());
                 }
                 writer = back;
                 let error = match end {
@@ -154,7 +156,7 @@ impl Fetch<'_> {
                         break;
                     }
                 };
-                if error.is_stall() && may_wait(came) && self.is_waiting_too(ways, &list, &peer).await {
+                if error.is_stall() && may_wait(came.last) && self.is_waiting_too(ways, &list, &peer).await {
                     soon = true;
                     break;
                 }
@@ -200,6 +202,25 @@ impl Fetch<'_> {
     }
 }
 
+/// When something came.
+#[derive(Clone, Copy, Debug)]
+struct Came {
+    last: Instant,
+    /// What was here then.
+    length: u64,
+}
+
+impl Came {
+    /// So much is here now.
+    fn has(&mut self, length: u64) {
+        // A blob that was corrupt begins anew.
+        self.length = self.length.min(length);
+        if length >= self.length + SOMETHING {
+            *self = Self { last: Instant::now(), length };
+        }
+    }
+}
+
 /// Whether nodes that say that they wait themselves are believed, when something came last or they were named at this time.
 fn may_wait(came: Instant) -> bool {
     came.elapsed() < WAITS_WITHIN
@@ -219,6 +240,23 @@ mod tests {
         assert!(may_wait(came));
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(!may_wait(came));
+    }
+
+    /// A node could give a byte every two minutes, and be waited for until the image has failed.
+    #[tokio::test(start_paused = true)]
+    async fn a_few_bytes_are_nothing_that_came() {
+        let mut came = Came { last: Instant::now(), length: 0 };
+        for second in 1..=119 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            came.has(second);
+        }
+        assert!(may_wait(came.last));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!may_wait(came.last));
+        came.has(SOMETHING);
+        assert!(may_wait(came.last), "64 kbit/s are enough");
+        came.has(10);
+        assert_eq!(came.length, 10, "it begins anew");
     }
 
     #[test]

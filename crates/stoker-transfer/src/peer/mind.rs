@@ -9,7 +9,8 @@ use futures::future::{BoxFuture, join_all};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::read::{Peer, PeerLine};
-use super::rules::{Circumstances, EVERY, Look, LookHistory, Move, decide};
+use super::rules::drought::Flow;
+use super::rules::{Circumstances, EVERY, Look, LookHistory, Move, claims_more, decide};
 use super::serve::PeerState;
 use super::ways::{PeerList, PeerWays};
 
@@ -27,11 +28,15 @@ pub struct OwnState {
     pub readers: u32,
     /// The bytes a second that this node can expect, where that is known.
     pub usual: Option<u64>,
+    /// With fewer bytes a second the image will not be here before its attempts are over.
+    pub least: u64,
+    /// Whether a blob waits for bytes of another node, and for no limit, disk or turn of this one.
+    pub waits: bool,
 }
 
 impl PeerWays {
     /// Looks at the listed nodes for as long as it is polled, moves all blobs to another one where that is better, and notes where this node
-    /// is too slow for those that read from it.
+    /// is too slow for those that read from it, and where the list gives too little.
     pub async fn mind(&self, own: impl Fn() -> OwnState) -> Infallible {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,7 +79,10 @@ impl PeerWays {
             tracing::trace!(from, have = own().have, readers = state.readers, usual = ?state.usual, ?peers, "looked");
             history.add(Look { have: own().have, readers: state.readers, peers }, from);
             let far = list.peers.iter().map(|peer| peer.far).collect();
-            let decided = decide(&history, &Circumstances { far, usual: state.usual });
+            let circumstances = Circumstances { far, usual: state.usual, least: state.least };
+            let flow = Flow { have: own().have, waits: state.waits, claims: claims_more(&history) };
+            self.flows(flow, &circumstances);
+            let decided = decide(&history, &circumstances);
             match decided {
                 Move::Stay => {}
                 Move::Try(to) | Move::Back(to) => {

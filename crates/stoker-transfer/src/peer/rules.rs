@@ -3,6 +3,8 @@
 //! Looks at the listed nodes come in, one every [`EVERY`]; a move goes out. Pure: it asks nobody, and time is the number of looks. All blobs of the image move
 //! together, and never out of the list: who is in it is decided by the controller, which knows the other readers.
 
+pub(crate) mod drought;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -72,6 +74,8 @@ pub(crate) struct Circumstances {
     pub(crate) far: Vec<bool>,
     /// The bytes a second that this node can expect: what it got before, or what others get, within its limit. None where nobody knows.
     pub(crate) usual: Option<u64>,
+    /// With fewer bytes a second the image is not here before its attempts are over.
+    pub(crate) least: u64,
 }
 
 /// What to do.
@@ -261,6 +265,15 @@ fn leaves(history: &LookHistory, list: &Circumstances) -> Option<usize> {
     let mut others: Vec<usize> = (0..list.far.len()).filter(|to| *to != from && may_go(history, list, *to)).collect();
     others.sort_by_key(|to| to.abs_diff(from));
     others.into_iter().find(|to| history.held(LEAVE * to.abs_diff(from).pow(2), |ago| ahead(*to, ago)))
+}
+
+/// Whether the node that is read from says that it has more than this one.
+pub(crate) fn claims_more(history: &LookHistory) -> bool {
+    let claims = || {
+        let source = history.peer(history.from, 0)?;
+        Some(source.whole || source.have >= history.have(0)?.saturating_add(GAP))
+    };
+    claims().unwrap_or(false)
 }
 
 #[cfg(test)]

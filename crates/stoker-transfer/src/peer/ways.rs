@@ -14,6 +14,8 @@ use tokio::time::{Instant, sleep};
 
 use super::key::PeerId;
 use super::read::{Peer, PeerProblem, PeerReader};
+use super::rules::Circumstances;
+use super::rules::drought::{Drought, Flow};
 use crate::Error;
 use crate::fetch::{BEGINS_WITHIN, ROUND, SOON};
 use crate::hash::hex;
@@ -71,6 +73,8 @@ struct Tried {
     missing: BTreeSet<String>,
     /// Others read from this node, and it receives much less than its source.
     lagging: bool,
+    /// Whether the list gives too little.
+    drought: Drought,
 }
 
 impl PeerWays {
@@ -113,6 +117,7 @@ impl PeerWays {
             tried.failed.clear();
             tried.missing.clear();
             tried.lagging = false;
+            tried.drought.begin();
             // Blobs that come from the first one already go on.
             tried.from = tried.from.filter(|from| !others || Some(*from) == to);
             *now = WaysNow { list, to };
@@ -189,14 +194,25 @@ impl PeerWays {
         std::mem::take(&mut self.tried().uncounted)
     }
 
-    /// Why no node of the list gives anything, where that is so: each node with what it did.
+    /// Why no node of the list gives anything, or next to nothing, where that is so: each node with what it did.
     pub fn exhausted(&self) -> Option<String> {
+        let from = self.from();
         let tried = self.tried();
-        let told: Vec<String> = tried.failed.values().map(|(node, problem)| format!("{node} {problem}")).collect();
+        let told = tried.failed.values().map(|(node, problem)| format!("{node} {problem}"));
         let lied = tried.liars.values().map(|node| format!("{node} gave wrong bytes"));
-        let told: Vec<String> = told.into_iter().chain(lied).collect();
-        (!tried.missing.is_empty())
+        let dry = from.filter(|_| tried.drought.is_dry()).map(|node| format!("{node} gives next to nothing"));
+        let told: Vec<String> = told.chain(lied).chain(dry).collect();
+        (!tried.missing.is_empty() || tried.drought.is_dry())
             .then(|| if told.is_empty() { "it was told of no node to read from".into() } else { told.join("; ") })
+    }
+
+    /// What has come, and what would be enough. Where the list gives too little that is told, and so is the end of that; what comes is taken meanwhile.
+    pub(crate) fn flows(&self, flow: Flow, list: &Circumstances) {
+        let news = self.tried().drought.add(flow, list);
+        if let Some(news) = news {
+            tracing::debug!(?news, "the listed nodes give next to nothing");
+            self.ring();
+        }
     }
 
     /// Whether others read from this node while it receives much less than its source.

@@ -337,6 +337,11 @@ impl Progress {
         self.core.pulse.trouble()
     }
 
+    /// Whether the fetch waits for a host, and for no limit, disk or turn of this node.
+    pub fn waits(&self) -> bool {
+        self.core.pulse.waits()
+    }
+
     /// Bytes of the whole blob.
     pub fn size(&self) -> u64 {
         self.core.descriptor.size()

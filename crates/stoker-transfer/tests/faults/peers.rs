@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt as _, StreamExt as _};
 use oci_spec::image::Digest;
 use stoker_testbed::registry::{Fault, On, noise};
 use stoker_transfer::peer::{
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Bench, SIZE, open, settings};
 
+mod droughts;
 mod strangers;
 
 const HOUR: u32 = 3600;
@@ -41,6 +43,27 @@ enum Given {
     Growing(Growing),
     Bytes(Bytes),
     Expected,
+    /// It says that it has all, and gives a byte a second.
+    Drips,
+    /// It says that it has nothing, and gives nothing.
+    Waits,
+}
+
+/// A byte each second, of a blob of the test's size.
+fn drips(from: u64) -> BoxStream<'static, std::io::Result<Bytes>> {
+    let drip = |at: u64| async move {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        (at < SIZE as u64).then(|| (Ok(Bytes::from_static(b"x")), at + 1))
+    };
+    futures::stream::unfold(from, drip).boxed()
+}
+
+/// What a node says of itself that reads one blob.
+fn own_state(read: &Growing, usual: Option<u64>) -> OwnState {
+    let progress = read.progress();
+    // The image is to be here within ten minutes.
+    let least = SIZE as u64 / 600;
+    OwnState { have: progress.have(), growing: true, readers: 0, usual, least, waits: progress.waits() }
 }
 
 impl Shelf for TestShelf {
@@ -52,6 +75,8 @@ impl Shelf for TestShelf {
                 Some(Given::Growing(growing)) => ServedPart::Growing(growing),
                 Some(Given::Bytes(bytes)) => ServedPart::Bytes(bytes),
                 Some(Given::Expected) => ServedPart::Expected,
+                Some(Given::Drips) => ServedPart::Stream(Box::new(drips), SIZE as u64),
+                Some(Given::Waits) => ServedPart::Stream(Box::new(|_| futures::stream::pending().boxed()), SIZE as u64),
                 None => ServedPart::Nothing,
             }
         }
@@ -65,9 +90,10 @@ impl Shelf for TestShelf {
         let have = blobs.values().map(|given| match given {
             Given::Growing(growing) => growing.progress().have(),
             Given::Bytes(bytes) => bytes.len() as u64,
-            Given::Expected => 0,
+            Given::Expected | Given::Waits => 0,
+            Given::Drips => SIZE as u64,
         });
-        let whole = blobs.values().all(|given| matches!(given, Given::Bytes(_)));
+        let whole = blobs.values().all(|given| matches!(given, Given::Bytes(_) | Given::Drips));
         let state = here.then(|| PeerState { have: have.sum(), whole, readers: 0 });
         tokio::time::sleep(*self.late.lock().unwrap()).map(move |()| state).boxed()
     }
@@ -324,7 +350,7 @@ async fn an_image_moves_on(answers: Duration) {
     let trickles = fleet.reads(&slow, None);
     let ways = fleet.ways(&reader, &[&slow, &whole]);
     let read = fleet.reads(&reader, Some(&ways));
-    let own = || OwnState { have: read.progress().have(), growing: true, readers: 0, usual: Some(100 << 20) };
+    let own = || own_state(&read, Some(100 << 20));
     tokio::select! {
         () = fleet.has_it(&read) => {}
         never = ways.mind(own) => match never {},
@@ -356,7 +382,7 @@ async fn a_listed_node_that_has_all_of_the_image_is_asked_once_how_far_it_is() {
     let ways = fleet.ways(&reader, &[&slow, &whole]);
     let read = fleet.reads(&reader, Some(&ways));
     // Nobody has said what is usual: it stays where it is.
-    let own = || OwnState { have: read.progress().have(), growing: true, readers: 0, usual: None };
+    let own = || own_state(&read, None);
     let mut looks = slow.shelf.looks.subscribe();
     let looked = async { looks.wait_for(|looks| *looks >= 6).await.map(|looks| *looks) };
     tokio::select! {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::usual::UsualRate;
 use crate::model::NodeName;
 
 /// An agent serves at most this many readers of one image at one time.
@@ -171,7 +172,7 @@ pub(in crate::world) struct Chain {
     /// How many members read from a node that is none.
     orphans: usize,
     /// The bytes a second that nodes of the group usually get.
-    pub(in crate::world) expect: Option<u64>,
+    pub(in crate::world) rates: UsualRate,
 }
 
 /// The part of its uplink that a reader takes of a node.
@@ -434,7 +435,7 @@ impl Chain {
     /// The best node to read from: one of the same zone where there is any, so that the image comes into a zone once; and one that is not slower, where
     /// there is any.
     fn source(&self, wanting: &Wanting<'_>) -> Option<usize> {
-        let wants = wanting.class.or(self.expect);
+        let wants = wanting.class.or(self.rates.besides(&[]));
         let is_slower = |rank: &&Rank| wants.is_some_and(|wants| rank.class.0 < wants && rank.class.0 > 0);
         let has_readers = self.has_readers(wanting.at);
         let fits = |rank: &&Rank| {

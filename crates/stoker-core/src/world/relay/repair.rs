@@ -9,7 +9,8 @@ use jiff::Timestamp;
 use super::Route;
 use super::chain::{Chain, CopyLimit, Wanting, Way};
 use super::revise::{bad_nodes, lacks_list, tries_until};
-use crate::model::{Ask, Key, NodeName, Order, PeerPast, Report};
+use super::settling::Settling;
+use crate::model::{Ask, Key, NodeName, Order, Origin, PeerPast, Report};
 use crate::reason::Reason;
 use crate::world::World;
 use crate::world::demand::answered;
@@ -41,7 +42,10 @@ pub(in crate::world) fn complaint(order: &HeldOrder, report: Option<&Report>) ->
     }
     let report = report?;
     match report.reason? {
-        Reason::NoSource | Reason::PeerLied if !order.upstream => {
+        // It is about the sources that the order had before.
+        Reason::Timeout if order.upstream && accuses_sources(report) => None,
+        Reason::Timeout if !order.upstream && !accuses_sources(report) => None,
+        Reason::NoSource | Reason::PeerLied | Reason::Timeout if !order.upstream => {
             let tried = order.peers().all(|peer| report.bad.contains(&peer.node));
             tried.then_some(Complaint::NoSource)
         }
@@ -49,6 +53,11 @@ pub(in crate::world) fn complaint(order: &HeldOrder, report: Option<&Report>) ->
         Reason::NoSource | Reason::PeerLied | Reason::Lagging | Reason::Removed => None,
         _ => order.upstream.then_some(Complaint::SeedFails),
     }
+}
+
+/// Whether an attempt that was not done in time had sources that gave next to nothing: then its agent names them.
+fn accuses_sources(report: &Report) -> bool {
+    matches!(report.from, Some(Origin::Peer(_))) && !report.bad.is_empty()
 }
 
 /// The same, as far as it counts yet.
@@ -63,6 +72,8 @@ pub(super) fn complaint_now(order: &HeldOrder, report: Option<&Report>, now: Tim
 struct Complaining {
     /// Who has nothing to read from comes first.
     complaint: Complaint,
+    /// Whether the node that it reads from complains as well. Where that one is helped, this one is.
+    waits: bool,
     /// Of those, who has most of the image: it would fetch the least upstream.
     done: Reverse<u64>,
     name: NodeName,
@@ -76,8 +87,15 @@ impl World {
         let keys: BTreeSet<Key> = self.complaining.iter().chain(failing).copied().collect();
         let mut repaired = false;
         for key in keys {
+            let mut settling = Settling::default();
             for Complaining { complaint, at, .. } in self.complaints(key, now) {
-                repaired |= self.answer(complaint, at, key, now, changes);
+                if complaint == Complaint::NoSource && settling.until(self, at, key, now).is_some() {
+                    continue;
+                }
+                if self.answer(complaint, at, key, now, changes) {
+                    repaired = true;
+                    settling = Settling::default();
+                }
             }
         }
         repaired
@@ -89,7 +107,28 @@ impl World {
         let chains = keys.filter_map(|key| self.chains.by_key.get(key)).flatten();
         let lapses = chains.flat_map(|chains| chains.groups.values()).filter_map(Chain::lapse);
         let tries = self.complaining.iter().filter_map(|key| self.tries_until(*key, now));
-        lapses.filter(|lapse| *lapse > now).chain(tries).min()
+        let settle = self.complaining.iter().filter_map(|key| self.settles_until(*key, now));
+        lapses.filter(|lapse| *lapse > now).chain(tries).chain(settle).min()
+    }
+
+    /// When the first node that waits because its source was just told other sources waits no longer.
+    fn settles_until(&self, key: Key, now: Timestamp) -> Option<Timestamp> {
+        let mut settling = Settling::default();
+        let complaints = self.complaints(key, now).into_iter();
+        let sourceless = complaints.filter(|complaining| complaining.complaint == Complaint::NoSource);
+        sourceless.filter_map(|complaining| settling.until(self, complaining.at, key, now)).min()
+    }
+
+    /// The slot that a node has its bytes from, also where it complains: the one that its agent names, if it is a listed one; else the first of its list.
+    pub(super) fn source_of(&self, at: usize, key: Key) -> Option<usize> {
+        let order = self.order_of(at, key)?;
+        let report = self.slots.get(at)?.report(key).filter(|report| report.asked == order.asked);
+        let named = match report.and_then(|report| report.from.as_ref()) {
+            Some(Origin::Peer(name)) => order.peers().map(|peer| &peer.node).find(|node| *node == name),
+            _ => None,
+        };
+        let name = named.or_else(|| order.peers().next().map(|peer| &peer.node))?;
+        self.by_name.get(name).copied()
     }
 
     /// When the first complaint about this image begins to count that does not count yet.
@@ -106,8 +145,10 @@ impl World {
             let (complaint, order, report) = self.complaint_of(at, key, now)?;
             let works = complaint != Complaint::SeedFails || self.relay;
             let done = Reverse(report.map(|report| report.bytes.done).unwrap_or_default());
+            let source = || self.complaint_of(self.source_of(at, key)?, key, now);
             let complaining = || Complaining {
                 complaint,
+                waits: source().is_some_and(|(of_source, ..)| of_source == Complaint::NoSource),
                 done,
                 name: self.slots.get(at).map(|slot| slot.name.clone()).unwrap_or_default(),
                 at,
@@ -118,7 +159,12 @@ impl World {
     }
 
     /// What the node in this slot complains of, with its order and what it says of that.
-    fn complaint_of(&self, at: usize, key: Key, now: Timestamp) -> Option<(Complaint, &HeldOrder, Option<&Report>)> {
+    pub(super) fn complaint_of(
+        &self,
+        at: usize,
+        key: Key,
+        now: Timestamp,
+    ) -> Option<(Complaint, &HeldOrder, Option<&Report>)> {
         let slot = self.slots.get(at)?;
         let order = slot.orders.get(&key)?;
         let report = slot.report_to(Some(order), key).filter(|report| report.asked == order.asked);
@@ -239,7 +285,7 @@ impl World {
         true
     }
 
-    fn order_of(&self, at: usize, key: Key) -> Option<&HeldOrder> {
+    pub(super) fn order_of(&self, at: usize, key: Key) -> Option<&HeldOrder> {
         let slot = self.slots.get(at)?;
         slot.orders.get(&key).filter(|order| !answered(order, slot.report(key)))
     }
@@ -295,7 +341,10 @@ impl World {
 
     /// A reader goes upstream from now on.
     fn promote(&mut self, at: usize, repair: &mut Repair<'_>) {
-        self.change(at, repair, |order| (order.upstream, order.peers) = (true, Vec::new()));
+        let now = repair.now;
+        self.change(at, repair, |order| {
+            (order.upstream, order.peers, order.past.mended) = (true, Vec::new(), Some(now));
+        });
     }
 
     /// A seed reads from others from now on.
@@ -320,6 +369,7 @@ impl World {
         let Some(mut order) = self.order_of(at, repair.key).map(HeldOrder::order) else { return };
         self.tell_peers(&mut order, (at, repair.key), list);
         order.past.lists = order.past.lists.saturating_add(1);
+        order.past.mended = Some(repair.now);
         self.write(at, repair, order);
     }
 

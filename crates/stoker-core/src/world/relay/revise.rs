@@ -61,7 +61,8 @@ impl World {
         give_registry_back(&mut order);
         if moved {
             self.tell_addresses(&mut order);
-            order.past.moved = Some(now);
+            // Only the first time: a node could move for ever, and nobody who reads from it could complain.
+            order.past.moved.get_or_insert(now);
         }
         Some(order)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use stoker_core::model::{Node, Order, Report, after};
-use stoker_core::pace::{LINGER, NEW_ADDRESS};
+use stoker_core::pace::{LINGER, NEW_ADDRESS, SETTLES};
 use stoker_core::{Ask, JobId, Key, Origin, PeerFacts, Phase, Reason};
 
 use super::{config, each_plan};
@@ -52,8 +52,30 @@ impl Fetching {
     }
 
     fn complains(&self) -> bool {
-        let reason = matches!(self.reason(), Some(Reason::NoSource | Reason::PeerLied));
+        let reason = matches!(self.reason(), Some(Reason::NoSource | Reason::PeerLied)) || self.starved_in_time();
         reason && !self.tries && !self.order.upstream && self.order.peers.iter().all(|peer| self.is_bad(&peer.node))
+    }
+
+    /// Whether an attempt was not done in time because of the sources that its agent names.
+    fn starved_in_time(&self) -> bool {
+        let named = |report: &Report| matches!(report.from, Some(Origin::Peer(_))) && !report.bad.is_empty();
+        self.reason() == Some(Reason::Timeout) && self.report.as_ref().is_some_and(named)
+    }
+
+    /// The node that its bytes come from, or came from.
+    fn source(&self) -> Option<&str> {
+        let mut listed = self.order.peers.iter().map(|peer| &*peer.node);
+        let named = match self.report.as_ref().and_then(|report| report.from.as_ref()) {
+            Some(Origin::Peer(name)) => listed.clone().find(|node| *node == &**name),
+            _ => None,
+        };
+        named.or_else(|| listed.next())
+    }
+
+    /// Whether it accuses this node of wrong bytes, and may have read from it.
+    fn accuses(&self, node: &str) -> bool {
+        let may_read = self.order.past.mended.is_some() || self.order.peers.iter().any(|peer| &*peer.node == node);
+        self.reason() == Some(Reason::PeerLied) && self.names_bad(node) && self.node != node && may_read
     }
 
     fn assert_told_where_its_sources_are(&self, sim: &Sim) {
@@ -71,7 +93,8 @@ impl Fetching {
     /// A seed that is there and gets on.
     fn works(&self, sim: &Sim) -> bool {
         let trouble = self.reason().filter(|reason| {
-            !matches!(reason, Reason::NoSource | Reason::PeerLied | Reason::Lagging | Reason::Removed)
+            let of_peers = matches!(reason, Reason::NoSource | Reason::PeerLied | Reason::Lagging | Reason::Removed);
+            !of_peers && !self.starved_in_time()
         });
         self.order.upstream && is_ready(sim, self.node) && trouble.is_none()
     }
@@ -109,6 +132,25 @@ fn fetching(sim: &Sim) -> Vec<Fetching> {
         }
     }
     all
+}
+
+/// Whether somebody above this node was just given another source: its bytes are waited for.
+fn settles(sim: &Sim, all: &[Fetching], one: &Fetching) -> bool {
+    let mut at = one;
+    for _ in 0..NODES.len() {
+        let source = at.source().and_then(|name| all.iter().find(|other| (other.node, other.key) == (name, one.key)));
+        let Some(source) = source else { return false };
+        let mended =
+            source.order.past.mended.is_some_and(|mended| mended <= sim.now && sim.now < after(mended, SETTLES));
+        if mended && is_ready(sim, source.node) && sim.agents.contains_key(source.node) {
+            return true;
+        }
+        if !source.complains() {
+            return false;
+        }
+        at = source;
+    }
+    false
 }
 
 /// The nodes that fetch the same in the same peer group.
@@ -261,7 +303,8 @@ proptest! {
             let moves = |one: &&Fetching| {
                 one.order.jobs.iter().any(|id| !after.stands_still(id) && after.world.waits_for_sight(id).is_none())
             };
-            for one in is.iter().filter(|one| one.complains() && serves(after, one.node)).filter(moves) {
+            let left = |one: &&Fetching| !settles(after, &is, one);
+            for one in is.iter().filter(|one| one.complains() && serves(after, one.node)).filter(moves).filter(left) {
                 assert!(one.order.terms.pull.copies().1 || one.order.past.seed, "{} is left alone: {:?}", one.node, one.order);
                 let chain = chain_of(after, &is, one);
                 let below = |node: &str| {
@@ -277,8 +320,7 @@ proptest! {
                 };
                 let readers = |node: &str| chain.iter().filter(|other| other.reads() == Some(node)).count();
                 let accused = |node: &str| {
-                    let accuses = |other: &&Fetching| other.reason() == Some(Reason::PeerLied) && other.names_bad(node);
-                    is.iter().filter(|other| other.key == one.key).filter(accuses).count() > 1
+                    is.iter().filter(|other| other.key == one.key && other.accuses(node)).count() > 1
                 };
                 let growing = |node: &str| chain.iter().any(|other| {
                     let gets_on = other.works(after) || !other.order.upstream && !other.complains();

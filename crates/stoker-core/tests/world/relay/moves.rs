@@ -125,3 +125,17 @@ fn a_world_made_anew_tells_the_new_address_whatever_it_hears_first() {
         assert_eq!(nodes, ["n2", "n3"], "{orders_first}");
     }
 }
+
+/// Or nobody who reads from it could ever complain.
+#[test]
+fn a_node_that_moves_again_and_again_mutes_nobody() {
+    let mut scene = broken(None);
+    for port in 7001..7004 {
+        scene.serves("n1", at_port(port));
+        scene.plan();
+        scene.pass(20);
+        scene.starves("n2", WEB, 0);
+        scene.plan();
+    }
+    assert!(scene.order("n2", WEB).unwrap().upstream);
+}

@@ -129,14 +129,14 @@ fn moves_follow_from_what_was_seen() {
             Some((10, Move::Try(1))),
         ),
     ] {
-        let list = Circumstances { far: far.clone(), usual: *usual };
+        let list = Circumstances { far: far.clone(), usual: *usual, least: 0 };
         assert_eq!(first(mine, &peers, &list), expected, "{what}");
     }
 }
 
 /// A node that gets so many MiB a look from each source, and is outrun by all of them.
 fn moves(rates: [f64; 2], looks: usize) -> Vec<(usize, Move)> {
-    let list = Circumstances { far: vec![false; 2], usual: None };
+    let list = Circumstances { far: vec![false; 2], usual: None, least: 0 };
     let (mut history, mut from, mut have, mut told) = (LookHistory::default(), 0, 0.0, Vec::new());
     for look in 1..=looks {
         have += rates[from] * MIB;
@@ -166,7 +166,7 @@ fn a_node_that_is_better_is_stayed_with() {
 
 #[test]
 fn a_move_of_somebody_else_ends_a_trial() {
-    let list = Circumstances { far: vec![false; 3], usual: None };
+    let list = Circumstances { far: vec![false; 3], usual: None, least: 0 };
     let mut history = LookHistory::default();
     let look = |have: u64| Look { have, readers: 1, peers: vec![Some(PeerState::default()); 3] };
     history.add(look(1), 0);
@@ -180,7 +180,7 @@ fn a_move_of_somebody_else_ends_a_trial() {
 /// What is said of a source may be up to a second old: here it is that of the eighth look in the next three.
 #[test]
 fn a_source_that_gives_enough_and_answers_late_is_stayed_with() {
-    let list = Circumstances { far: vec![false; 2], usual: None };
+    let list = Circumstances { far: vec![false; 2], usual: None, least: 0 };
     let mut history = LookHistory::default();
     for look in 1..20 {
         let said = if (9..=11).contains(&look) { 8 } else { look };
@@ -194,7 +194,7 @@ fn a_source_that_gives_enough_and_answers_late_is_stayed_with() {
 /// Its link is so full that it answers no question in time, and all that there is to go to is a node that has the image.
 #[test]
 fn a_slow_source_that_does_not_answer_is_left_for_a_node_that_has_all() {
-    let list = Circumstances { far: vec![false; 2], usual: Some(12 << 20) };
+    let list = Circumstances { far: vec![false; 2], usual: Some(12 << 20), least: 0 };
     let mut history = LookHistory::default();
     let mut moved = None;
     for look in 1..20 {
@@ -209,7 +209,7 @@ fn a_slow_source_that_does_not_answer_is_left_for_a_node_that_has_all() {
 /// It has the image, and as many readers as it serves: it would be asked for all blobs again every second.
 #[test]
 fn a_node_that_refused_to_be_read_from_is_not_tried_again() {
-    let list = Circumstances { far: vec![false; 2], usual: None };
+    let list = Circumstances { far: vec![false; 2], usual: None, least: 0 };
     let (slow, fast) = (Even(10.0, 0.25, false, 1), Even(20.0, 3.0, false, 4));
     let (mut history, mut tries) = (LookHistory::default(), Vec::new());
     for look in 1..30 {
