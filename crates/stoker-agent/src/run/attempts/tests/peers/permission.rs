@@ -20,6 +20,11 @@ impl Scene {
         self.logins = logins.iter().map(|(user, _)| LoginId::new(user)).collect();
     }
 
+    /// Requests to the registry since the image was ordered, of whatever kind.
+    fn asked(&self) -> usize {
+        self.registry.seen().len() - self.before
+    }
+
     /// Waits until the first attempt has failed, and gives the reason, and whether there will be another attempt.
     async fn fails(&mut self) -> (Reason, bool) {
         let until = self.node.until(|task| !matches!(task.state, TaskState::Running { .. }));
@@ -128,10 +133,30 @@ async fn a_node_that_may_ask_mirrors_only_asks_the_registry_nothing() {
     scene.allowed = PullSource::MirrorsOnly;
     scene.tell(false, &[&a]);
     let report = scene.succeeds().await;
-    assert_eq!((report.from, scene.requests()), (Some(Origin::Peer("a".into())), Vec::new()));
+    assert_eq!((report.from, scene.asked()), (Some(Origin::Peer("a".into())), 0));
 
     let mut scene = Scene::new().await;
     scene.allowed = PullSource::MirrorsOnly;
     scene.tell(true, &[]);
     assert_eq!(scene.fails().await, (Reason::NotFound, false));
+    assert_eq!(scene.asked(), 0);
+}
+
+/// What two namespaces allow together: the one needs the registry's answer, the other one needs none.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_for_a_job_that_needs_no_permission_asks_for_none() {
+    for allowed in [PullSource::AnyOrMirrors, PullSource::PeersOrMirrors] {
+        let mut scene = Scene::new().await;
+        let a = scene.whole("a").await;
+        scene.registry.protect(Auth::Basic { login: "ada:lovelace".into() });
+        scene.allowed = allowed;
+        scene.tell(false, &[&a]);
+        scene.succeeds().await;
+        assert_eq!(scene.asked(), 0, "{allowed:?}");
+    }
+    let mut scene = Scene::new().await;
+    scene.allowed = PullSource::PeersOrMirrors;
+    scene.tell(true, &[]);
+    assert_eq!(scene.fails().await, (Reason::NotFound, false));
+    assert_eq!(scene.asked(), 0, "only mirrors may give the image");
 }
