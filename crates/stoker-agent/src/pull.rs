@@ -203,12 +203,15 @@ impl PullTools {
             return Err(documents::not_enforceable(&order.image));
         }
         let (mut keyring, mut troubles) = self.logins.keyring(&order.terms.logins, meter).await;
-        let (provided, silent) = self.providers.logins(reference).await;
-        keyring.provide(provided);
-        troubles.extend(silent.into_iter().map(|sentence| {
-            tracing::warn!(image = order.image, "{sentence}");
-            LoginTrouble { sentence, passing: true }
-        }));
+        // Plugins ask registries for their logins, so none is run where the registry is to hear nothing.
+        if allowed.may_ask() {
+            let (provided, silent) = self.providers.logins(reference).await;
+            keyring.provide(provided);
+            troubles.extend(silent.into_iter().map(|sentence| {
+                tracing::warn!(image = order.image, "{sentence}");
+                LoginTrouble { sentence, passing: true }
+            }));
+        }
         let from =
             Origin { logins: keyring.logins(reference), reference: reference.clone(), supply: supply.clone(), allowed };
         if order.ask == Ask::Resolve {

@@ -142,6 +142,30 @@ async fn a_node_that_may_ask_mirrors_only_asks_the_registry_nothing() {
     assert_eq!(scene.asked(), 0);
 }
 
+/// A plugin may ask the registry for its login.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_may_ask_mirrors_only_runs_no_credential_provider() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, ran) = (dir.path().join("config.yaml"), dir.path().join("ran"));
+    std::os::unix::fs::symlink("/bin/sh", dir.path().join("plugin")).unwrap();
+    for (allowed, runs) in [(PullSource::MirrorsOnly, false), (PullSource::Any, true)] {
+        let mut scene = Scene::new().await;
+        let plugin = json!({
+            "name": "plugin", "matchImages": [scene.registry.host()], "defaultCacheDuration": "1h",
+            "apiVersion": "credentialprovider.kubelet.k8s.io/v1", "args": ["-c", format!("touch {ran:?}")],
+        });
+        let providers = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [plugin],
+        });
+        std::fs::write(&config, providers.to_string()).unwrap();
+        scene.node.attempts.tools.providers = Providers::load(&config, dir.path()).unwrap();
+        scene.allowed = allowed;
+        scene.tell(true, &[]);
+        scene.until(Report::ended).await;
+        assert_eq!(ran.exists(), runs, "{allowed:?}");
+    }
+}
+
 /// What two namespaces allow together: the one needs the registry's answer, the other one needs none.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_for_a_job_that_needs_no_permission_asks_for_none() {
