@@ -184,3 +184,32 @@ async fn an_order_for_a_job_that_needs_no_permission_asks_for_none() {
     assert_eq!(scene.fails().await, (Reason::NotFound, false));
     assert_eq!(scene.asked(), 0, "only mirrors may give the image");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_an_order_may_no_longer_ask_hears_no_more_of_it() {
+    let mut scene = Scene::new().await;
+    let path = scene.layer_digest().to_string();
+    scene.registry.fault(On::Path(path), 1, Fault::StallAfter(HALF));
+    scene.tell(true, &[]);
+    scene.has(HALF).await;
+    scene.before = scene.registry.seen().len();
+    scene.allowed = PullSource::MirrorsOnly;
+    scene.tell(true, &[]);
+    assert_eq!(scene.fails().await, (Reason::NotFound, false));
+    assert_eq!((scene.asked(), scene.node.task().report.attempt), (0, 1));
+}
+
+/// Another job lets the order ask the registry, and must not fail for want of mirrors.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_may_ask_the_registry_from_now_on_does_so() {
+    let mut scene = Scene::new().await;
+    let a = scene.whole("a").await;
+    a.shelf.0.lock().unwrap().clear();
+    scene.allowed = PullSource::MirrorsOnly;
+    scene.tell(false, &[&a]);
+    scene.until(|report| report.reason == Some(Reason::NoSource)).await;
+    assert_eq!(scene.asked(), 0);
+    scene.allowed = PullSource::AnyOrMirrors;
+    scene.tell(true, &[]);
+    scene.succeeds().await;
+}
