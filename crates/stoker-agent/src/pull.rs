@@ -117,18 +117,28 @@ struct Origin {
     reference: Reference,
     logins: Logins,
     supply: Supply,
-    /// Whether the registry itself is asked nothing.
-    mirrors_only: bool,
+    /// From where the order lets it come.
+    allowed: PullSource,
 }
 
 impl Origin {
     fn source(&self) -> BlobSource {
         let source = BlobSource::new(self.reference.clone(), self.logins.current().cloned());
-        let source = source.paced(self.supply.pace.clone()).from_mirrors(self.mirrors_only);
+        let source = source.paced(self.supply.pace.clone()).from_mirrors(self.allowed.is_from_mirrors_alone());
         match &self.supply.ways {
             Some(ways) => source.by(ways.clone()),
             None => source,
         }
+    }
+
+    /// The client that asks what a tag means, and whether this node may have the image.
+    fn asking(&self, registry: &Registry) -> Registry {
+        registry.mirrors_only(!self.allowed.may_ask())
+    }
+
+    /// The client that fetches.
+    fn fetching(&self, registry: &Registry) -> Registry {
+        registry.mirrors_only(self.allowed.is_from_mirrors_alone())
     }
 }
 
@@ -142,8 +152,7 @@ impl PullTools {
             retryable: false,
             pause: None,
         })?;
-        let registry = self.registry.watched(&meter.pulse()).mirrors_only(mirrors_only(order));
-        let tools = Self { registry, ..self.clone() };
+        let tools = Self { registry: self.registry.watched(&meter.pulse()), ..self.clone() };
         loop {
             match tools.try_once(order, &reference, meter, supply).await {
                 Err(failure) if failure.reason == Reason::RuntimeUnavailable => {
@@ -188,23 +197,23 @@ impl PullTools {
             let message = format!("{} is not on this node; it comes when the controller orders it", order.image);
             return Err(Failure { reason: Reason::Unresolved, message, retryable: false, pause: None });
         }
-        let by_itself = self.pulls_by_itself();
-        if mirrors_only(order) && by_itself || !supply.is_upstream(order) && (by_itself || self.peers.is_none()) {
+        let allowed = order.terms.pull.source;
+        let without_peers = !supply.is_upstream(order) && self.peers.is_none();
+        if without_peers || self.pulls_by_itself() && !may_pull_by_itself(order, supply) {
             return Err(documents::not_enforceable(&order.image));
         }
         let (mut keyring, mut troubles) = self.logins.keyring(&order.terms.logins, meter).await;
-        let (provided, silent) = self.providers.logins(reference).await;
-        keyring.provide(provided);
-        troubles.extend(silent.into_iter().map(|sentence| {
-            tracing::warn!(image = order.image, "{sentence}");
-            LoginTrouble { sentence, passing: true }
-        }));
-        let from = Origin {
-            logins: keyring.logins(reference),
-            reference: reference.clone(),
-            supply: supply.clone(),
-            mirrors_only: mirrors_only(order),
-        };
+        // Plugins ask registries for their logins, so none is run where the registry is to hear nothing.
+        if allowed.may_ask() {
+            let (provided, silent) = self.providers.logins(reference).await;
+            keyring.provide(provided);
+            troubles.extend(silent.into_iter().map(|sentence| {
+                tracing::warn!(image = order.image, "{sentence}");
+                LoginTrouble { sentence, passing: true }
+            }));
+        }
+        let from =
+            Origin { logins: keyring.logins(reference), reference: reference.clone(), supply: supply.clone(), allowed };
         if order.ask == Ask::Resolve {
             let answer = self.resolve(order, &from).await.map(Success::from);
             return answer.map_err(|failure| logins::explain(failure, &troubles));
@@ -284,7 +293,8 @@ impl PullTools {
             return Ok(digest);
         }
         self.may_ask(order, from)?;
-        let root = self.registry.resolve_with(&from.reference, &from.logins).await.map_err(transfer_failure)?;
+        let root =
+            from.asking(&self.registry).resolve_with(&from.reference, &from.logins).await.map_err(transfer_failure)?;
         meter.resolved(Pin::new(order.asked, root.digest().to_string()));
         Ok(root.digest().clone())
     }
@@ -293,7 +303,7 @@ impl PullTools {
     /// cannot, by mirrors of its own: then the question is refused, and the controller has the runtime pull.
     async fn resolve(&self, order: &Order, from: &Origin) -> Result<Pin, Failure> {
         self.may_ask(order, from)?;
-        let root = self.registry.resolve_with(&from.reference, &from.logins).await;
+        let root = from.asking(&self.registry).resolve_with(&from.reference, &from.logins).await;
         let root = root.map_err(transfer_failure).map_err(|failure| match self.pulls_by_itself() {
             true => Failure { reason: Reason::Unsupported, retryable: false, ..failure },
             false => failure,
@@ -311,9 +321,11 @@ impl PullTools {
     }
 }
 
-/// Whether this order may ask mirrors of the registry, and not the registry itself.
-fn mirrors_only(order: &Order) -> bool {
-    order.terms.pull.source == PullSource::MirrorsOnly
+/// Whether a runtime may pull for this order: it goes to the registry and to whichever mirrors it knows. To answer a question it is not needed.
+fn may_pull_by_itself(order: &Order, supply: &Supply) -> bool {
+    let source = order.terms.pull.source;
+    supply.is_upstream(order)
+        && if order.ask.is_question() { source.may_ask() } else { !source.is_from_mirrors_alone() }
 }
 
 /// The name under which image stores know a reference: where it has a digest, a tag says nothing.

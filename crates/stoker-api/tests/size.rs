@@ -114,7 +114,7 @@ fn reader(order: Order) -> Order {
         past: PeerPast { lists: u8::MAX, seed: false, out: false, moved: Some(late()), mended: Some(late()) },
         ..order
     };
-    (order.terms.pull.source, order.terms.pull.upstream_copies) = (PullSource::PeersOnly, Some(u32::MAX));
+    (order.terms.pull.source, order.terms.pull.upstream_copies) = (PullSource::PeersOrMirrors, Some(u32::MAX));
     order
 }
 

@@ -6,6 +6,7 @@ mod id;
 mod peer;
 mod pull;
 mod secret;
+mod source;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -22,8 +23,9 @@ use crate::reference::Reference;
 use crate::select::Selector;
 pub use id::{JobId, Key, KindName, NotAJobId, NotAnOrderKey};
 pub use peer::{GROUP_LABEL, MOST_PEERS, NO_GROUP, Origin, PEERS, PeerFacts, PeerKey, PeerPast, PeerRef};
-pub use pull::{Policy, Pull, PullSource, Sandbox};
+pub use pull::{Policy, Pull, Sandbox};
 pub use secret::{Found, LoginId, Offer, SecretId};
+pub use source::PullSource;
 
 /// The name of a node.
 pub type NodeName = Arc<str>;
@@ -476,7 +478,7 @@ impl Order {
     pub fn features(&self) -> impl Iterator<Item = &str> {
         let sealed = (!self.terms.logins.is_empty()).then_some(SEALED);
         let peers = (!self.upstream || !self.peers.is_empty()).then_some(PEERS);
-        let mirrors = (self.terms.pull.source == PullSource::MirrorsOnly).then_some(MIRRORS);
+        let mirrors = self.terms.pull.source.feature();
         self.ask
             .feature()
             .into_iter()

@@ -14,7 +14,7 @@ use crate::Error;
 use crate::hosts::HostNeed;
 use crate::reference::Reference;
 use crate::registry::{self, Party, RequestProblem, Walk};
-use crate::spool::{self, BlobSource, Core, SpoolInner, SpoolWriter, on_disk};
+use crate::spool::{self, Core, CurrentSource, SpoolInner, SpoolWriter, on_disk};
 
 mod peers;
 mod pump;
@@ -71,15 +71,18 @@ impl Fetch<'_> {
         let _turn = self.spool.turns.take_for(self.core).await.ok_or(spool::Error::Stopped)?;
         let mut writer = self.open(lock).await?;
         let mut chances = Chances { inherited: writer.length() > 0, again: false };
+        let mut last = None;
         loop {
-            let source = self.core.source().ok_or(spool::Error::Stopped)?;
-            if let Some(ways) = &source.ways {
+            let Some(source) = self.core.source() else {
+                return Err(last.map_or_else(|| spool::Error::Stopped.into(), Error::from));
+            };
+            if let Some(ways) = &source.source.ways {
                 match self.read_peers(&source, ways, writer, &mut chances).await? {
                     PeersEnd::Whole => return Ok(()),
                     PeersEnd::Upstream(back) => writer = back,
                     PeersEnd::Nobody(back) => {
                         writer = back;
-                        self.core.next_source();
+                        self.core.next_source(source.id);
                         continue;
                     }
                 }
@@ -89,10 +92,8 @@ impl Fetch<'_> {
                 UpstreamEnd::Left(back) => writer = back,
                 UpstreamEnd::Failed(back, error) => {
                     writer = back;
-                    self.core.source_failed();
-                    if self.core.source().is_none() {
-                        return Err(error.into());
-                    }
+                    self.core.source_failed(source.id);
+                    last = Some(error);
                 }
             }
         }
@@ -101,10 +102,11 @@ impl Fetch<'_> {
     /// Fetches from the registry of one source, from whichever of its hosts gives something, for as long as the source may ask it.
     async fn follow(
         &self,
-        source: &BlobSource,
+        current: &CurrentSource,
         mut writer: SpoolWriter,
         chances: &mut Chances,
     ) -> Result<UpstreamEnd, Error> {
+        let source = &current.source;
         let registry = self.spool.registry.watched(&self.core.pulse).mirrors_only(source.mirrors_only);
         let mut walk = match registry.walk(&source.image, HostNeed::Pull).await {
             Ok(walk) => walk,
@@ -129,7 +131,7 @@ impl Fetch<'_> {
                 tracing::warn!(blob = %self.core.descriptor.digest(), actual, "corrupt, fetching it again");
             }
             let before = writer.length();
-            let (back, end) = self.attempt(source, &walk, writer, &mut packing).await?;
+            let (back, end) = self.attempt(current, &walk, writer, &mut packing).await?;
             writer = back;
             let error = match end {
                 BodyEnd::Whole(who) => {
@@ -154,7 +156,7 @@ impl Fetch<'_> {
                 after = walk.after(error) => if let Err(error) = after {
                     return Ok(UpstreamEnd::Failed(writer, error));
                 },
-                () = source.leaves_upstream() => return Ok(UpstreamEnd::Left(writer)),
+                () = current.leaves_upstream() => return Ok(UpstreamEnd::Left(writer)),
             }
         }
     }
@@ -164,24 +166,24 @@ impl Fetch<'_> {
     /// all of it, and the bytes that the file has already are skipped.
     async fn attempt(
         &self,
-        source: &BlobSource,
+        current: &CurrentSource,
         walk: &Walk<'_>,
         writer: SpoolWriter,
         packing: &mut Option<String>,
     ) -> Result<(SpoolWriter, BodyEnd), Error> {
-        let registry = &self.spool.registry;
+        let (registry, source) = (&self.spool.registry, &current.source);
         let limited = self.core.paces().next().is_some();
         let blob = &self.core.descriptor;
         let host = walk.asked();
         let from = if packing.as_ref() == Some(&host.authority) { 0 } else { writer.length() };
         let opened = tokio::select! {
             opened = registry.open_blob(host, source, blob, from, limited) => opened,
-            () = source.leaves_upstream() => return Ok((writer, BodyEnd::Left)),
+            () = current.leaves_upstream() => return Ok((writer, BodyEnd::Left)),
         };
         match opened {
             Ok(body) => {
                 *packing = body.packed.then(|| host.authority.clone());
-                let (silence, leave) = (registry.settings().stall_timeout, source.leaves_upstream());
+                let (silence, leave) = (registry.settings().stall_timeout, current.leaves_upstream());
                 pump::pump(self.core, &source.image, writer, body, silence, leave).await
             }
             Err(error) => Ok((writer, BodyEnd::Failed(error))),
@@ -272,7 +274,7 @@ enum UpstreamEnd {
     Whole,
     /// The registry gives no more, for this reason.
     Failed(SpoolWriter, registry::Error),
-    /// The registry may not be asked any more.
+    /// The registry may not be asked any more, or not for this source.
     Left(SpoolWriter),
 }
 

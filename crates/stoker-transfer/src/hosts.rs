@@ -16,10 +16,12 @@ use crate::registry::encode;
 use crate::spool::on_disk;
 
 pub(crate) mod file;
+mod names;
 mod read;
 mod trust;
 
 use self::file::{HostEntry, HostsFile};
+pub(crate) use self::names::RegistryNames;
 pub(crate) use self::trust::{Pem, Trust};
 
 /// What is wrong with the settings of one registry.
@@ -84,6 +86,8 @@ pub(crate) struct Host {
     pub(crate) mirror_of: Option<String>,
     /// Whether it is the registry itself, or what hosts.toml gives for that, whatever its name.
     is_upstream: bool,
+    /// The registry, where it must hear nothing of what this host is asked: this host may lead to any other host.
+    pub(crate) apart_from: Option<Arc<RegistryNames>>,
     can: Can,
 }
 
@@ -118,6 +122,7 @@ impl Host {
             headers,
             mirror_of: None,
             is_upstream: true,
+            apart_from: None,
             can: Can::ALL,
         }
     }
@@ -150,27 +155,33 @@ impl Hosts {
 
     /// Whom to ask for this, the first one first; at least one.
     pub(crate) async fn of(&self, image: &Reference, need: HostNeed) -> Result<Vec<Host>, Error> {
-        let usual = || vec![Host::upstream(image, Trust::default(), HeaderMap::new())];
+        Ok(self.named(image, need).await?.hosts)
+    }
+
+    /// The same without the registry itself; at least one.
+    pub(crate) async fn mirrors_of(&self, image: &Reference, need: HostNeed) -> Result<Vec<Host>, Error> {
+        let RegistryHosts { mut hosts, names } = self.named(image, need).await?;
+        hosts.retain(|host| !host.is_upstream);
+        let names = Arc::new(names);
+        hosts.iter_mut().for_each(|host| host.apart_from = Some(names.clone()));
+        let none = || Error::NoMirror { registry: image.registry().to_owned(), need: need.words() };
+        (!hosts.is_empty()).then_some(hosts).ok_or_else(none)
+    }
+
+    async fn named(&self, image: &Reference, need: HostNeed) -> Result<RegistryHosts, Error> {
+        let usual = || RegistryHosts::alone(Host::upstream(image, Trust::default(), HeaderMap::new()), image);
         let Some(first) = self.dirs.first() else { return Ok(usual()) };
         let (roots, reference) = (self.dirs.clone(), image.clone());
         let broken = Error::Unreadable { file: first.clone(), cause: "the process is going down".to_owned() };
         let look = move || roots.iter().find_map(|root| look(root, &reference).transpose()).transpose();
         let found = on_disk(look).await.map_err(|_| broken)??;
-        let Some((file, hosts)) = found else { return Ok(usual()) };
-        let able: Vec<Host> = hosts.into_iter().filter(|host| host.can.meets(need)).collect();
-        able.iter().filter(|host| host.trust.skip_verify).for_each(|host| self.warn(host));
-        if able.is_empty() {
+        let Some((file, mut found)) = found else { return Ok(usual()) };
+        found.hosts.retain(|host| host.can.meets(need));
+        found.hosts.iter().filter(|host| host.trust.skip_verify).for_each(|host| self.warn(host));
+        if found.hosts.is_empty() {
             return Err(Error::Nobody { file, registry: image.registry().to_owned(), need: need.words() });
         }
-        Ok(able)
-    }
-
-    /// The same without the registry itself; at least one.
-    pub(crate) async fn mirrors_of(&self, image: &Reference, need: HostNeed) -> Result<Vec<Host>, Error> {
-        let mut hosts = self.of(image, need).await?;
-        hosts.retain(|host| !host.is_upstream);
-        let none = || Error::NoMirror { registry: image.registry().to_owned(), need: need.words() };
-        (!hosts.is_empty()).then_some(hosts).ok_or_else(none)
+        Ok(found)
     }
 
     fn warn(&self, host: &Host) {
@@ -181,8 +192,23 @@ impl Hosts {
     }
 }
 
+/// The hosts of a registry, and which names are the registry itself.
+#[derive(Debug)]
+struct RegistryHosts {
+    hosts: Vec<Host>,
+    names: RegistryNames,
+}
+
+impl RegistryHosts {
+    /// The registry and nobody else.
+    fn alone(host: Host, image: &Reference) -> Self {
+        let names = RegistryNames::of(image, &host.authority);
+        Self { hosts: vec![host], names }
+    }
+}
+
 /// Finds and reads the directory of a registry; `None` where nobody made one.
-fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, Error> {
+fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, RegistryHosts)>, Error> {
     let Some(dir) = directory(root, image.registry())? else { return Ok(None) };
     let path = dir.join("hosts.toml");
     let text = match read::text(&path) {
@@ -191,7 +217,8 @@ fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, 
     };
     if text.is_empty() {
         let trust = trust::of_directory(&dir)?;
-        return Ok(Some((dir, vec![Host::upstream(image, trust, HeaderMap::new())])));
+        let upstream = Host::upstream(image, trust, HeaderMap::new());
+        return Ok(Some((dir, RegistryHosts::alone(upstream, image))));
     }
     let HostsFile { hosts, server } = file::parse(&path, &text)?;
     let mut all = Vec::new();
@@ -199,13 +226,15 @@ fn look(root: &Path, image: &Reference) -> Result<Option<(PathBuf, Vec<Host>)>, 
         all.push(host(&dir, &path, image, entry)?);
     }
     let (named, mut last) = (server.url.is_some(), host(&dir, &path, image, server)?);
+    let names = RegistryNames::of(image, &last.authority);
     last.is_upstream = true;
+    all.iter_mut().for_each(|host| host.is_upstream |= names.has(&host.authority));
     // Where the file says that this very port speaks plain HTTP, to try TLS there as well only hides what it answered.
     let plain = |host: &Host| host.scheme == "http" && host.authority == last.authority && last.authority.contains(':');
     if named || last.scheme == "http" || !all.iter().any(plain) {
         all.push(last);
     }
-    Ok(Some((path, all)))
+    Ok(Some((path, RegistryHosts { hosts: all, names })))
 }
 
 fn host(dir: &Path, file: &Path, image: &Reference, entry: HostEntry) -> Result<Host, Error> {
@@ -220,6 +249,7 @@ fn host(dir: &Path, file: &Path, image: &Reference, entry: HostEntry) -> Result<
         headers: entry.headers,
         mirror_of: (!own).then(|| image.registry().to_owned()),
         is_upstream: own,
+        apart_from: None,
         can: entry.can,
     })
 }

@@ -130,7 +130,8 @@ impl Registry {
         Self { pulse: pulse.clone(), ..self.clone() }
     }
 
-    /// The same client. If so, it asks nobody but the mirrors that the node's hosts.toml names: not the registry itself, under whatever name.
+    /// The same client. If so, it asks nobody but the mirrors that the node's hosts.toml names, and hosts to which they redirect: not the registry
+    /// itself, under whatever name. A mirror must be its own token server.
     pub fn mirrors_only(&self, only: bool) -> Self {
         Self { mirrors_only: only, ..self.clone() }
     }
@@ -157,6 +158,7 @@ impl Registry {
             authorization: slot.current().await,
             headers: host.headers.clone(),
             small: question.small,
+            apart_from: host.apart_from.clone(),
             ..HttpRequest::new(question.method.clone(), uri.clone(), host.trust.clone())
         };
         let http = &self.inner.http;
@@ -178,7 +180,8 @@ impl Registry {
                     renewed += 1;
                     let challenges = challenge::challenges(&answer.headers);
                     http.discard(&mut answer).await;
-                    let asker = Asker { http, registry: &uri, trust: &host.trust, repository, login: question.login };
+                    let (trust, apart_from, login) = (&host.trust, host.apart_from.as_ref(), question.login);
+                    let asker = Asker { http, registry: &uri, trust, apart_from, repository, login };
                     let header = slot
                         .renew(ask.authorization.as_ref(), &challenges, &asker)
                         .await

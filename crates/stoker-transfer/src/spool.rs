@@ -33,6 +33,7 @@ mod follow;
 mod growing;
 mod part;
 mod private;
+mod sources;
 mod turns;
 mod writer;
 
@@ -41,6 +42,7 @@ pub(crate) use self::growing::{Core, Handle};
 pub use self::growing::{Growing, Progress};
 use self::part::SpoolTally;
 pub use self::part::SpooledPart;
+pub(crate) use self::sources::CurrentSource;
 use self::turns::SpoolTurns;
 pub(crate) use self::writer::SpoolWriter;
 
@@ -197,7 +199,7 @@ impl Spool {
     /// Joins the fetch of this blob, or starts it. Must be called inside a tokio runtime.
     ///
     /// All handles of one digest from one registry share one fetch. It goes on while there is a handle (or a follower) and stops with the
-    /// last one; the part that is there stays. Where the first caller's source fails, those of later callers are tried.
+    /// last one; the part that is there stays. Where the first caller's source fails, or its handles are gone, those of later callers are tried.
     pub fn blob(&self, source: BlobSource, descriptor: Descriptor) -> Growing {
         let mut blobs = self.inner.blobs.lock().unwrap_or_else(PoisonError::into_inner);
         // Locks that nobody holds and nobody waits for would pile up otherwise.
@@ -212,16 +214,17 @@ impl Spool {
         let path = self.inner.dir.join(key.file());
         let entry = blobs.entry(key).or_default();
         if let Some(handle) = entry.handle.upgrade()
-            && handle.core.join(&source)
+            && let Some(hold) = handle.core.join(&source)
         {
-            return Growing::new(handle);
+            return Growing::new(handle, Some(hold));
         }
-        let core = Arc::new(Core::new(path, descriptor, source, &self.inner));
+        let core = Arc::new(Core::new(path, descriptor, source.image.clone(), &self.inner));
+        let hold = core.join(&source);
         let lock = entry.lock.clone();
         let task = tokio::spawn(fetch::drive(core.clone(), self.inner.clone(), lock));
         let handle = Arc::new(Handle { core, _task: AbortOnDropHandle::new(task) });
         entry.handle = Arc::downgrade(&handle);
-        Growing::new(handle)
+        Growing::new(handle, hold)
     }
 
     /// Removes a blob's file, whole or not, because nobody needs it here any more. One that is being fetched stays.

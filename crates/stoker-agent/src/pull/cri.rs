@@ -11,8 +11,9 @@ use stoker_runtime::room::{DiskAmount, Unwritten};
 use stoker_runtime::{Cri, ImageIdentity, There};
 use stoker_transfer::{Digest, Login};
 
+use super::documents::not_enforceable;
 use super::failure::{runtime_failure, transfer_failure};
-use super::{Origin, PullTools, Success, enough, name_in_store};
+use super::{Origin, PullTools, Success, enough, may_pull_by_itself, name_in_store};
 use crate::guard::{DiskNeed, unpacked};
 use crate::meter::Meter;
 
@@ -28,6 +29,10 @@ impl PullTools {
         there: Option<There>,
         meter: &Meter,
     ) -> Result<Success, Failure> {
+        // Whether the runtime pulls by itself may have changed while logins were awaited.
+        if !may_pull_by_itself(order, &from.supply) {
+            return Err(not_enforceable(&order.image));
+        }
         // A registry that only the runtime can reach (by a mirror of its own) is no reason not to try.
         let wanted = match self.digest(order, from, meter).await {
             Ok(digest) => Some(digest),
@@ -48,7 +53,11 @@ impl PullTools {
         }
         let image = match &wanted {
             Some(wanted) => {
-                match self.registry.image_with(&from.reference, wanted, &self.platform, &from.logins).await {
+                match from
+                    .fetching(&self.registry)
+                    .image_with(&from.reference, wanted, &self.platform, &from.logins)
+                    .await
+                {
                     // The runtime would believe the sizes.
                     Err(problem) if problem.kind() == stoker_transfer::TransferErrorKind::TooLarge => {
                         return Err(transfer_failure(problem));

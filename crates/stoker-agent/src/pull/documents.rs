@@ -24,8 +24,7 @@ impl PullTools {
         digest: &Digest,
     ) -> Result<(PlatformImage, GivenBy), Failure> {
         if let Some(ways) = from.supply.ways.as_ref().filter(|_| !from.supply.is_upstream(order)) {
-            // Whoever may not ask the registry at all need not: see `PullSource::MirrorsOnly`.
-            if !from.mirrors_only {
+            if from.allowed.needs_permission() {
                 self.may_have(from, digest).await?;
             }
             let image = ways.image(&from.reference, digest, &self.platform).await.map_err(transfer_failure)?;
@@ -33,7 +32,8 @@ impl PullTools {
                 return Ok((image, GivenBy::Nodes));
             }
         }
-        let image = self.registry.image_with(&from.reference, digest, &self.platform, &from.logins).await;
+        let registry = from.fetching(&self.registry);
+        let image = registry.image_with(&from.reference, digest, &self.platform, &from.logins).await;
         Ok((image.map_err(transfer_failure)?, GivenBy::Registry))
     }
 
@@ -43,7 +43,7 @@ impl PullTools {
     async fn may_have(&self, from: &Origin, digest: &Digest) -> Result<(), Failure> {
         let pinned = by_digest(&from.reference, digest.as_ref()).parse::<Reference>();
         let pinned = pinned.map_err(|problem| transfer_failure(problem.into()))?;
-        match self.registry.permission(&pinned, &from.logins).await {
+        match from.asking(&self.registry).permission(&pinned, &from.logins).await {
             Permission::Granted => Ok(()),
             Permission::Refused(why) => Err(transfer_failure(why)),
             Permission::Undecided(why) => {

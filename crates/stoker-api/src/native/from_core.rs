@@ -369,6 +369,8 @@ fn wire_order(order: &Order, ticket: Option<&String>) -> Value {
             model::PullSource::Any => None,
             model::PullSource::PeersOnly => Some(WireSource::PeersOnly),
             model::PullSource::MirrorsOnly => Some(WireSource::MirrorsOnly),
+            model::PullSource::PeersOrMirrors => Some(WireSource::PeersOrMirrors),
+            model::PullSource::AnyOrMirrors => Some(WireSource::AnyOrMirrors),
         },
         upstream_copies: pull.upstream_copies,
     })

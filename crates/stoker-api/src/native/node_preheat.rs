@@ -170,6 +170,10 @@ pub enum WireSource {
     PeersOnly,
     /// From mirrors of the registry and other nodes: the registry itself is asked nothing.
     MirrorsOnly,
+    /// What jobs of both allow together: as PeersOnly, and from mirrors of the registry, too.
+    PeersOrMirrors,
+    /// From anywhere, and other nodes are read from without the registry's permission.
+    AnyOrMirrors,
 }
 
 impl WireOrder {

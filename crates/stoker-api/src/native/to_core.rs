@@ -171,6 +171,8 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
             None => model::PullSource::Any,
             Some(WireSource::PeersOnly) => model::PullSource::PeersOnly,
             Some(WireSource::MirrorsOnly) => model::PullSource::MirrorsOnly,
+            Some(WireSource::PeersOrMirrors) => model::PullSource::PeersOrMirrors,
+            Some(WireSource::AnyOrMirrors) => model::PullSource::AnyOrMirrors,
         },
         upstream_copies: wire.upstream_copies,
     };
@@ -193,8 +195,8 @@ pub(super) fn order(wire: WireOrder) -> Result<Order, String> {
     if !upstream || !peers.is_empty() {
         needs.remove(model::PEERS);
     }
-    if pull.source == model::PullSource::MirrorsOnly {
-        needs.remove(model::MIRRORS);
+    if let Some(feature) = pull.source.feature() {
+        needs.remove(feature);
     }
     let terms = Terms { pull, logins, progress: wire.progress.0 };
     let order = Order::new(&wire.image, job_ids(&wire.jobs)?, wire.asked, ask, terms);

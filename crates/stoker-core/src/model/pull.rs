@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::source::PullSource;
+
 /// Whether an image that is there already is good enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Policy {
@@ -11,19 +13,6 @@ pub enum Policy {
     IfNotPresent,
     /// The registry is asked; a digest that is there is not fetched again.
     Always,
-}
-
-/// Where the bytes of an image may come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum PullSource {
-    /// The registry, its mirrors and other nodes.
-    #[default]
-    Any,
-    /// Other nodes alone: the registry is asked what a tag means, and nothing is fetched from it.
-    PeersOnly,
-    /// Mirrors that the node's settings name, and other nodes: the registry itself is asked nothing, not even whether the node may have the image. Only
-    /// jobs of objects without a namespace may want this, because other nodes give an image to whoever was ordered to have it.
-    MirrorsOnly,
 }
 
 /// How a node pulls.
@@ -53,10 +42,8 @@ impl Pull {
     pub fn copies(&self) -> (usize, bool) {
         match (self.source, self.upstream_copies) {
             (PullSource::PeersOnly, _) => (0, true),
-            (PullSource::Any | PullSource::MirrorsOnly, Some(copies)) => {
-                (usize::try_from(copies).unwrap_or(usize::MAX), true)
-            }
-            (PullSource::Any | PullSource::MirrorsOnly, None) => (1, false),
+            (_, Some(copies)) => (usize::try_from(copies).unwrap_or(usize::MAX), true),
+            (_, None) => (1, false),
         }
     }
 
@@ -72,12 +59,16 @@ impl Pull {
 
     /// One pull for two jobs of the same namespace: the strictest of both.
     pub fn strictest(&self, other: &Self) -> Self {
+        let source = self.source.strictest(other.source);
+        let copies = [self.upstream_copies, other.upstream_copies].into_iter().flatten().min();
+        // Where one lets mirrors give the image and the other one nobody, nobody gives it.
+        let nobody = source != PullSource::PeersOnly && (self.is_from_peers_alone() || other.is_from_peers_alone());
         Self {
             timeout: self.timeout.min(other.timeout),
             retries: self.retries.min(other.retries),
             bandwidth: [self.bandwidth, other.bandwidth].into_iter().flatten().min(),
-            source: self.source.max(other.source),
-            upstream_copies: [self.upstream_copies, other.upstream_copies].into_iter().flatten().min(),
+            source,
+            upstream_copies: if nobody { Some(0) } else { copies },
             ..self.with(other, Sandbox::MOST_OF_A_NAMESPACE)
         }
     }
@@ -94,7 +85,7 @@ impl Pull {
             timeout: self.timeout.max(other.timeout),
             retries: self.retries.max(other.retries),
             bandwidth: self.bandwidth.zip(other.bandwidth).map(|(one, other)| one.max(other)),
-            source: self.source.min(other.source),
+            source: self.source.or(other.source),
             upstream_copies: self.upstream_copies.zip(other.upstream_copies).map(|(one, other)| one.max(other)),
             ..self.clone()
         }
@@ -109,7 +100,7 @@ impl Pull {
             timeout: present.timeout.min(most.timeout).max(self.timeout),
             retries: present.retries.min(most.retries).max(self.retries),
             bandwidth: Some(bandwidth).filter(|limit| *limit < u64::MAX),
-            source: present.source.max(most.source).min(self.source),
+            source: self.source.up_to(present.source, most.source),
             upstream_copies: Some(copies).filter(|copies| *copies < u32::MAX),
             ..self.clone()
         }
@@ -118,7 +109,7 @@ impl Pull {
     /// Whether a pull on these terms that failed would have failed on the others, too, as far as the terms decide that.
     pub fn is_as_generous_as(&self, other: &Self) -> bool {
         let limit = |pull: &Self| pull.bandwidth.unwrap_or(u64::MAX);
-        let sources = self.source <= other.source && self.most_copies() >= other.most_copies();
+        let sources = self.source.includes(other.source) && self.most_copies() >= other.most_copies();
         self.timeout >= other.timeout && self.retries >= other.retries && limit(self) >= limit(other) && sources
     }
 
@@ -163,5 +154,51 @@ impl Sandbox {
             joined
         };
         Self { labels: join(&self.labels, &other.labels), annotations: join(&self.annotations, &other.annotations) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pulls() -> impl Strategy<Value = Pull> {
+        let source = prop_oneof![Just(PullSource::Any), Just(PullSource::PeersOnly), Just(PullSource::MirrorsOnly)];
+        let limits = (proptest::option::of(1..4u64), proptest::option::of(0..4u32));
+        (source, 1..4u64, 0..4u32, limits).prop_map(|(source, timeout, retries, (bandwidth, upstream_copies))| Pull {
+            policy: Policy::IfNotPresent,
+            timeout: Duration::from_secs(timeout),
+            retries,
+            bandwidth,
+            priority: 0,
+            sandbox: Sandbox::default(),
+            source,
+            upstream_copies,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// A failure on the terms of two namespaces is one for both, so nothing that one of them allows may be missing.
+        #[test]
+        fn terms_of_two_namespaces_allow_what_each_of_them_allows(one in pulls(), other in pulls(), third in pulls()) {
+            let both = one.most_generous(&other);
+            prop_assert!(both.is_as_generous_as(&one) && both.is_as_generous_as(&other), "{both:?}");
+            let all = both.at_least(&third);
+            prop_assert!([&one, &other, &third].into_iter().all(|pull| all.is_as_generous_as(pull)), "{all:?}");
+            let kept = one.up_to(&all, &both);
+            prop_assert!(kept.is_as_generous_as(&one) && both.is_as_generous_as(&kept), "{kept:?}");
+        }
+
+        #[test]
+        fn terms_of_one_namespace_allow_no_more_than_each_of_its_jobs(one in pulls(), other in pulls()) {
+            let both = one.strictest(&other);
+            for pull in [&one, &other] {
+                prop_assert!(both.copies().0 <= pull.copies().0 || !pull.copies().1, "{both:?}");
+                prop_assert!(pull.source.may_ask() || !both.source.may_ask(), "{both:?}");
+            }
+        }
     }
 }

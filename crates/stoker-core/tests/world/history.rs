@@ -393,6 +393,7 @@ impl Wish {
         match self.copies {
             0 => job.pull.source = PullSource::PeersOnly,
             copies @ 1..=2 => job.pull.upstream_copies = Some(copies),
+            3 => job.pull.source = PullSource::MirrorsOnly,
             _ => {}
         }
         if let Some(number) = self.replicas.filter(|_| !job.is_standing()) {

@@ -15,7 +15,7 @@ use crate::peer::key::PeerId;
 use crate::peer::read::{Peer, PeerLine, PeerProblem};
 use crate::peer::ways::{PeerList, PeerWays};
 use crate::registry::{BlobBody, Party};
-use crate::spool::{BlobSource, SpoolWriter};
+use crate::spool::{CurrentSource, SpoolWriter};
 
 /// A node that sends nothing for so long is asked how far it is.
 const SILENCE: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ pub(super) enum PeersEnd {
     Whole,
     /// The registry is to be asked for the rest.
     Upstream(SpoolWriter),
-    /// No node of the list gives anything, and there are other sources.
+    /// No node of the list gives anything, and there are other sources; or nobody wants the blob from this list any more.
     Nobody(SpoolWriter),
 }
 
@@ -81,7 +81,7 @@ impl Blame {
 impl Fetch<'_> {
     pub(super) async fn read_peers(
         &self,
-        source: &BlobSource,
+        source: &CurrentSource,
         ways: &PeerWays,
         mut writer: SpoolWriter,
         chances: &mut Chances,
@@ -103,6 +103,9 @@ impl Fetch<'_> {
                 // A part may be from an earlier fetch: then nobody is blamed.
                 let innocent = std::mem::take(&mut chances.inherited);
                 blame.corrupt(innocent).iter().for_each(|peer| ways.lied(peer));
+            }
+            if source.is_gone() {
+                return Ok(PeersEnd::Nobody(writer));
             }
             let now = changes.borrow_and_update().list.clone();
             if std::mem::replace(&mut list, now) != list {
@@ -141,8 +144,13 @@ impl Fetch<'_> {
                 };
                 ways.gives(&peer, blob);
                 let length = writer.length();
-                let (back, end) =
-                    pump::pump(self.core, &source.image, writer, body, SILENCE, ways.leave(&peer)).await?;
+                let leave = async {
+                    tokio::select! {
+                        () = ways.leave(&peer) => {}
+                        () = source.goes() => {}
+                    }
+                };
+                let (back, end) = pump::pump(self.core, &source.source.image, writer, body, SILENCE, leave).await?;
                 if back.length() > length {
                     blame.gave(&peer);
                     came.has(back.length());
@@ -171,7 +179,7 @@ impl Fetch<'_> {
             if !soon {
                 ways.nobody_gives(blob);
             }
-            let pause = match (soon, self.core.has_other_source()) {
+            let pause = match (soon, self.core.has_other_source(source.id)) {
                 (true, _) => SOON,
                 (false, true) => ELSEWHERE,
                 (false, false) => ROUND,
@@ -179,7 +187,8 @@ impl Fetch<'_> {
             tokio::select! {
                 Ok(()) = changes.changed() => {}
                 Ok(()) = joined.changed() => {}
-                () = sleep(pause) => if !soon && self.core.has_other_source() {
+                () = source.goes() => {}
+                () = sleep(pause) => if !soon && self.core.has_other_source(source.id) {
                     return Ok(PeersEnd::Nobody(writer));
                 },
             }

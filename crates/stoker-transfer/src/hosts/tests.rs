@@ -21,7 +21,7 @@ fn certs(files: &[(&str, &str)]) -> TempDir {
 
 /// The addresses for an image, each with what it may do.
 fn asked(dir: &TempDir, text: &str) -> Result<Vec<String>, Error> {
-    let found = look(dir.path(), &image(text))?.map(|(_, hosts)| hosts).unwrap_or_default();
+    let found = look(dir.path(), &image(text))?.map(|(_, found)| found.hosts).unwrap_or_default();
     let can = |host: &Host| match (host.can.resolve, host.can.pull) {
         (true, true) => "",
         (true, false) => " resolve",
@@ -145,7 +145,7 @@ fn certificates_lie_beside_the_file_or_anywhere() {
         ("reg.io/k.pem", "k"),
         ("reg.io/both.pem", "both"),
     ]);
-    let (_, hosts) = look(dir.path(), &image("reg.io/r")).unwrap().unwrap();
+    let hosts = look(dir.path(), &image("reg.io/r")).unwrap().unwrap().1.hosts;
     let text = |pem: &Pem| String::from_utf8(pem.bytes.clone()).unwrap();
     let all = |trust: &Trust| {
         let ca: Vec<String> = trust.ca.iter().map(text).collect();
@@ -156,7 +156,7 @@ fn certificates_lie_beside_the_file_or_anywhere() {
     assert_eq!(found, ["a,own both+both false", " both+both,c+c true", "own c+k false"]);
     let far = dir.path().join("other/far.pem");
     std::fs::write(dir.path().join("reg.io/hosts.toml"), format!("ca = {far:?}")).unwrap();
-    let (_, hosts) = look(dir.path(), &image("reg.io/r")).unwrap().unwrap();
+    let hosts = look(dir.path(), &image("reg.io/r")).unwrap().unwrap().1.hosts;
     assert_eq!(all(&hosts[0].trust), "far  false");
 }
 
@@ -168,7 +168,7 @@ fn certificates_without_a_file_are_dockers_way() {
         ("127.0.0.1:5000/me.key", "key"),
         ("127.0.0.1:5000/README", "no certificate"),
     ]);
-    let (_, hosts) = look(dir.path(), &image("127.0.0.1:5000/r")).unwrap().unwrap();
+    let hosts = look(dir.path(), &image("127.0.0.1:5000/r")).unwrap().unwrap().1.hosts;
     let trust = &hosts[0].trust;
     assert_eq!((trust.ca.len(), trust.clients.len(), hosts[0].scheme), (1, 1, "https"));
     assert_eq!(trust.clients[0].1.bytes, b"key");
@@ -183,7 +183,7 @@ fn headers_are_texts_or_lists_and_never_shown() {
         "reg.io/hosts.toml",
         "[host.'https://a.io'.header]\nX-Token = 'hunter2'\nX-Two = ['hunter2', 'b']\nHost = 'x'",
     )]);
-    let (_, hosts) = look(dir.path(), &image("reg.io/r")).unwrap().unwrap();
+    let hosts = look(dir.path(), &image("reg.io/r")).unwrap().unwrap().1.hosts;
     assert_eq!(hosts[0].headers.get_all("x-two").iter().count(), 2);
     assert_eq!((hosts[0].headers.len(), hosts[1].headers.len()), (3, 0));
     assert!(!format!("{hosts:?}").contains("hunter2"));
@@ -240,9 +240,14 @@ async fn mirrors_are_all_but_the_registry_itself() {
     let dir = certs(&[
         (
             "reg.io/hosts.toml",
-            "server = 'https://other.io'\n[host.'https://one.io']\n[host.'https://reg.io']\n[host.'https://two.io']",
+            "server = 'https://other.io'\n[host.'https://one.io']\n[host.'https://reg.io']\n[host.'https://two.io']\n\
+             [host.'https://reg.io:443']\n[host.'http://reg.io.']\n[host.'https://OTHER.io/v2']",
         ),
-        ("docker.io/hosts.toml", "[host.'https://one.io']\n[host.'https://registry-1.docker.io']"),
+        (
+            "docker.io/hosts.toml",
+            "[host.'https://one.io']\n[host.'https://registry-1.docker.io']\n[host.'https://Registry-1.Docker.io']\n\
+             [host.'https://index.docker.io']\n[host.'https://docker.io']",
+        ),
         ("none.io/hosts.toml", "server = 'https://behind.io'"),
         ("pull.io/hosts.toml", "[host.'https://one.io']\ncapabilities = ['pull']"),
     ]);

@@ -91,6 +91,16 @@ impl PeerWays {
         self
     }
 
+    /// Other ways of the same image, with nobody to ask yet. They know who lied. Whatever still goes by these here gets no list of those.
+    pub fn renewed(&self) -> Self {
+        let mut old = self.tried();
+        let tried =
+            Tried { liars: old.liars.clone(), uncounted: std::mem::take(&mut old.uncounted), ..Tried::default() };
+        let (reader, news) = (self.shared.reader.clone(), self.shared.news.clone());
+        let shared = WaysShared { reader, now: watch::Sender::new(WaysNow::default()), tried: Mutex::new(tried), news };
+        Self { shared: Arc::new(shared) }
+    }
+
     fn ring(&self) {
         if let Some(news) = self.shared.news.get() {
             news.notify_one();

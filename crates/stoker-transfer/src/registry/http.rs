@@ -27,7 +27,7 @@ use super::location::resolve;
 use super::silence::within;
 use super::tls::Unusable;
 use super::{Error, Settings, said, tls};
-use crate::hosts::Trust;
+use crate::hosts::{RegistryNames, Trust};
 use crate::proxy::{Proxy, Way};
 use crate::reference::{is_loopback, is_this_machine};
 
@@ -93,12 +93,15 @@ pub(crate) struct HttpRequest {
     pub(crate) headers: HeaderMap,
     /// Whether the body is taken in small pieces.
     pub(crate) small: bool,
+    /// The registry to which no redirect may lead.
+    pub(crate) apart_from: Option<Arc<RegistryNames>>,
 }
 
 impl HttpRequest {
     /// Just this, as nobody.
     pub(crate) fn new(method: Method, uri: Uri, trust: Arc<Trust>) -> Self {
-        Self { method, uri, accept: None, from: 0, authorization: None, trust, headers: HeaderMap::new(), small: false }
+        let headers = HeaderMap::new();
+        Self { method, uri, accept: None, from: 0, authorization: None, trust, headers, small: false, apart_from: None }
     }
 }
 
@@ -181,6 +184,12 @@ impl Http {
                 return Err(refused(&format!(
                     "it redirects to {}, which is plain HTTP or this machine itself",
                     place(&next)
+                )));
+            }
+            if ask.apart_from.as_ref().is_some_and(|registry| registry.has(&name(&next))) {
+                return Err(refused(&format!(
+                    "it redirects to {}, which is the registry itself, and only mirrors may be asked: let it give images itself",
+                    name(&next)
                 )));
             }
             if !same_place(&origin, &next) {

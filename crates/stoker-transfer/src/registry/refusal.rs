@@ -19,6 +19,8 @@ pub enum LoginRefusal {
     TokenServer,
     /// The token server is one that must not get a password.
     UnsafeTokenServer,
+    /// The token server is another host than the mirror, and only mirrors may be asked.
+    ForeignTokenServer,
     /// The token server's answer has no token.
     NoToken,
 }
@@ -37,6 +39,7 @@ impl LoginRefusal {
             }
             Self::UnknownScheme => format!("look at the settings of {registry}: Stoker knows Basic and Bearer"),
             Self::TokenServer | Self::UnsafeTokenServer => format!("look at the settings of {registry}"),
+            Self::ForeignTokenServer => "let the mirror give tokens itself, or give images without a login".to_owned(),
             Self::NoToken => "look at the token server".to_owned(),
         }
     }
@@ -52,6 +55,9 @@ impl fmt::Display for LoginRefusal {
             Self::UnknownScheme => "it asks for no kind of login that we know",
             Self::TokenServer => "it names a token server that is no address",
             Self::UnsafeTokenServer => "it names a token server without TLS, or on this machine",
+            Self::ForeignTokenServer => {
+                "it names a token server on another host, which may be that of the registry, and only mirrors may be asked"
+            }
             Self::NoToken => "its answer holds no token",
         })
     }

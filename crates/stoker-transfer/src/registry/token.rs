@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::challenge::{Bearer, Challenge};
 use super::http::{Http, HttpFailure, HttpRequest, may_lead_to, name, place, same_host};
 use super::refusal::LoginRefusal;
-use crate::hosts::Trust;
+use crate::hosts::{RegistryNames, Trust};
 use crate::login::{self, Login, sensitive};
 
 /// A token's answer is a few kilobytes at most.
@@ -131,6 +131,9 @@ pub(crate) struct Asker<'a> {
     pub(crate) http: &'a Http,
     pub(crate) registry: &'a Uri,
     pub(crate) trust: &'a Arc<Trust>,
+    /// The registry, where that must hear nothing: then only the host that was asked may give tokens. Token servers have names of their own, of which
+    /// nobody can tell whose they are.
+    pub(crate) apart_from: Option<&'a Arc<RegistryNames>>,
     pub(crate) repository: &'a str,
     pub(crate) login: Option<&'a Login>,
 }
@@ -167,13 +170,17 @@ impl Asker<'_> {
         if !may_lead_to(self.registry, &uri) {
             return Err(Denied::Registry(LoginRefusal::UnsafeTokenServer));
         }
+        if self.apart_from.is_some_and(|registry| !same_host(self.registry, &uri) || registry.has(&name(&uri))) {
+            return Err(Denied::Registry(LoginRefusal::ForeignTokenServer));
+        }
         let authorization = match self.login {
             Some(login) => Some(login.basic().ok_or(Denied::Registry(LoginRefusal::Unsendable))?),
             None => None,
         };
         let trust = if same_host(self.registry, &uri) { self.trust.clone() } else { self.trust.abroad() };
         let accept = Some("application/json");
-        let ask = HttpRequest { accept, authorization, ..HttpRequest::new(Method::GET, uri, trust) };
+        let apart_from = self.apart_from.cloned();
+        let ask = HttpRequest { accept, authorization, apart_from, ..HttpRequest::new(Method::GET, uri, trust) };
         tracing::debug!(server = place(&ask.uri), repository = self.repository, "asking for a token");
         let (host, sent) = (name(&ask.uri), ask.authorization.clone());
         let mut answer = self.http.send(ask).await.map_err(|failure| Denied::Failure(host.clone(), failure))?;

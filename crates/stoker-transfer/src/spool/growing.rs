@@ -2,7 +2,6 @@
 //!
 //! What the fetch publishes comes in; waiting, counting and following go out. It never writes.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::part::SpoolTally;
+use super::sources::{BlobSources, CurrentSource, SourceHold};
 use super::{BlobSource, SpoolInner, check, follow};
 use crate::Error;
 use crate::limit::Pace;
@@ -49,35 +49,15 @@ pub(crate) struct Core {
     /// Of the spool as a whole.
     pace: Arc<Pace>,
     pub(crate) tally: Arc<SpoolTally>,
-    first: BlobSource,
-    /// Those of everyone who joined, and which source is in use.
-    sources: Mutex<SourceTurns>,
-    /// Changes with each of them.
+    /// The image that it was first wanted for.
+    first: Reference,
+    sources: Mutex<BlobSources>,
+    /// Changes with each source that joins.
     pub(crate) joined: watch::Sender<()>,
 }
 
-/// The sources of a fetch are numbered: 0 is the first one, the others follow.
-#[derive(Debug, Default)]
-struct SourceTurns {
-    others: Vec<BlobSource>,
-    /// The source in use; where that one has failed, the next that has not.
-    at: usize,
-    failed: BTreeSet<usize>,
-}
-
-impl SourceTurns {
-    fn count(&self) -> usize {
-        self.others.len() + 1
-    }
-
-    fn current(&self) -> Option<usize> {
-        let from = (0..self.count()).map(|n| (self.at + n) % self.count());
-        from.into_iter().find(|at| !self.failed.contains(at))
-    }
-}
-
 impl Core {
-    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, source: BlobSource, spool: &SpoolInner) -> Self {
+    pub(crate) fn new(path: PathBuf, descriptor: Descriptor, image: Reference, spool: &SpoolInner) -> Self {
         Self {
             path,
             descriptor,
@@ -89,7 +69,7 @@ impl Core {
             pulse: Pulse::default(),
             pace: spool.pace.clone(),
             tally: spool.tally.clone(),
-            first: source,
+            first: image,
             sources: Mutex::default(),
             joined: watch::Sender::new(()),
         }
@@ -97,74 +77,62 @@ impl Core {
 
     /// The registry that is asked.
     pub(crate) fn registry(&self) -> &str {
-        self.first.image.registry()
+        self.first.registry()
     }
 
     /// The images that want the blob.
     pub(crate) fn images(&self) -> Vec<Reference> {
-        let others = &self.sources().others;
-        std::iter::once(&self.first).chain(others).map(|source| source.image.clone()).collect()
+        self.sources().iter().map(|source| source.image.clone()).collect()
     }
 
     /// Nothing is ever half-written under this lock, so a poisoned one is as good as any.
-    fn sources(&self) -> MutexGuard<'_, SourceTurns> {
+    fn sources(&self) -> MutexGuard<'_, BlobSources> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds one more who wants the blob; `false` where this fetch is no longer good for that.
-    pub(crate) fn join(&self, source: &BlobSource) -> bool {
-        match &self.state.borrow().outcome {
+    /// Adds one more who wants the blob, for as long as what it gets is held; `None` where this fetch is no longer good for that.
+    pub(crate) fn join(&self, source: &BlobSource) -> Option<SourceHold> {
+        let good = match &self.state.borrow().outcome {
             // The runtime may have taken the file away meanwhile.
-            Some(Ok(())) => return self.path.exists(),
-            Some(Err(_)) => return false,
-            None => {}
-        }
-        let others = &mut self.sources().others;
-        if !source.is_same_way(&self.first) && !others.iter().any(|other| source.is_same_way(other)) {
-            others.push(source.clone());
+            Some(Ok(())) => self.path.exists(),
+            Some(Err(_)) => false,
+            None => true,
+        };
+        let (hold, new) = good.then(|| self.sources().join(source))?;
+        if new {
             self.joined.send_replace(());
         }
-        true
+        Some(hold)
     }
 
-    /// The way to try now; none where all have failed.
-    pub(crate) fn source(&self) -> Option<BlobSource> {
-        let sources = self.sources();
-        match sources.current()?.checked_sub(1) {
-            None => Some(self.first.clone()),
-            Some(other) => sources.others.get(other).cloned(),
-        }
+    /// The source to try now; none where all have failed.
+    pub(crate) fn source(&self) -> Option<CurrentSource> {
+        self.sources().current()
     }
 
-    /// Gives up the way that was tried.
-    pub(crate) fn source_failed(&self) {
-        let mut sources = self.sources();
-        if let Some(at) = sources.current() {
-            sources.failed.insert(at);
-        }
+    /// Gives up the source that was tried.
+    pub(crate) fn source_failed(&self, id: u64) {
+        self.sources().fails(id);
     }
 
-    /// Tries the other ways first, and this one again after them.
-    pub(crate) fn next_source(&self) {
-        let mut sources = self.sources();
-        if let Some(at) = sources.current() {
-            sources.at = (at + 1) % sources.count();
-        }
+    /// Tries the other sources first, and this one again after them.
+    pub(crate) fn next_source(&self, id: u64) {
+        self.sources().passes(id);
     }
 
-    /// Whether there is another way than the one that is tried.
-    pub(crate) fn has_other_source(&self) -> bool {
-        let sources = self.sources();
-        sources.count() > sources.failed.len() + 1
+    /// Whether there is another source to try than this one.
+    pub(crate) fn has_other_source(&self, id: u64) -> bool {
+        self.sources().has_other(id)
     }
 
     /// What holds the bytes back: the pace of all, and the most generous of those who want the blob. Who shares a fetch with others
     /// is not slowed by their limits.
     pub(crate) fn paces(&self) -> impl Iterator<Item = Arc<Pace>> {
         let sources = self.sources();
-        let all = std::iter::once(&self.first).chain(&sources.others);
-        let limits: Option<Vec<(u64, Arc<Pace>)>> =
-            all.map(|source| source.pace.as_ref().and_then(|pace| Some((pace.limit()?, pace.clone())))).collect();
+        let limits: Option<Vec<(u64, Arc<Pace>)>> = sources
+            .iter()
+            .map(|source| source.pace.as_ref().and_then(|pace| Some((pace.limit()?, pace.clone()))))
+            .collect();
         let own = limits.and_then(|limits| limits.into_iter().max_by_key(|(limit, _)| *limit)).map(|(_, pace)| pace);
         std::iter::once(self.pace.clone()).filter(|pace| pace.limit().is_some()).chain(own)
     }
@@ -181,7 +149,7 @@ impl Core {
 
     /// The blob, with the image that it was first wanted for.
     pub(crate) fn named(&self) -> String {
-        self.what(&self.first.image)
+        self.what(&self.first)
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -212,15 +180,17 @@ pub(crate) struct Handle {
     pub(crate) _task: AbortOnDropHandle<()>,
 }
 
-/// A blob that is on its way into the spool. The fetch goes on while any clone of this is held.
+/// A blob that is on its way into the spool. The fetch goes on while any clone of this is held, and asks where this one lets it.
 #[derive(Debug, Clone)]
 pub struct Growing {
     handle: Arc<Handle>,
+    /// None of whoever only looks.
+    _source: Option<SourceHold>,
 }
 
 impl Growing {
-    pub(crate) fn new(handle: Arc<Handle>) -> Self {
-        Self { handle }
+    pub(crate) fn new(handle: Arc<Handle>, source: Option<SourceHold>) -> Self {
+        Self { handle, _source: source }
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -90,7 +90,7 @@ impl Spool {
     fn running(&self, blob: &Descriptor) -> Option<Growing> {
         let blobs = self.inner.blobs.lock().unwrap_or_else(PoisonError::into_inner);
         let same = blobs.iter().filter(|(key, _)| key.digest == *blob.digest() && key.size == blob.size());
-        let handles = same.filter_map(|(_, entry)| entry.handle.upgrade()).map(Growing::new);
+        let handles = same.filter_map(|(_, entry)| entry.handle.upgrade()).map(|handle| Growing::new(handle, None));
         handles.max_by_key(|growing| growing.progress().have())
     }
 }

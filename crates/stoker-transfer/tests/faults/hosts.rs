@@ -93,6 +93,56 @@ async fn a_client_of_mirrors_asks_the_registry_nothing() {
     assert!(error.contains("only mirrors may be asked") && site.asked().1 == 0, "{error}");
 }
 
+/// As mirrors do that pass on all that the registry answers.
+#[tokio::test]
+async fn a_mirror_leads_no_client_of_mirrors_to_the_registry() {
+    let mut site = Site::new().await;
+    site.bench.client = site.bench.client.mirrors_only(true);
+    let found = site.find(None).await.unwrap();
+    let registry = format!("http://{}", site.bench.registry.host());
+    // On the way through another host, too.
+    let between = testbed::Registry::start().await.unwrap();
+    between.fault(On::Path("/v2/".into()), usize::MAX, Fault::Redirect(registry.clone()));
+    for to in
+        [registry.clone(), registry.replace("127.0.0.1", "[::ffff:127.0.0.1]"), format!("http://{}", between.host())]
+    {
+        // Each question once.
+        site.mirror.fault(On::Path("/v2/".into()), 3, Fault::Redirect(to.clone()));
+        let (client, image) = (&site.bench.client, site.image());
+        let tag = client.resolve(&image, None).await.unwrap_err();
+        let manifest = client.image(&image, found.root.digest(), &Platform::host(), None).await.unwrap_err();
+        let source = BlobSource::new(image.clone(), None).from_mirrors(true);
+        let blob = site.bench.spool.blob(source, found.config.clone()).complete().await.unwrap_err();
+        for error in [tag, manifest, blob] {
+            assert!(error.to_string().contains("only mirrors may be asked"), "{to}: {error}");
+        }
+    }
+    for realm in [registry.as_str(), "https://tokens.invalid"] {
+        for login in [None, Some(login("hunter2"))] {
+            let realm = Some(format!("{realm}/token"));
+            site.mirror.protect(Auth::Bearer { login: Some("ada:hunter2".into()), uses: 100, realm, expires_in: 300 });
+            let error = site.find(login.as_ref()).await.unwrap_err();
+            assert!(error.to_string().contains("a token server on another host"), "{error}");
+            assert_clean(&error);
+        }
+    }
+    site.mirror.protect(bearer(Some("ada:hunter2"), 100));
+    site.find(Some(&login("hunter2"))).await.unwrap();
+    assert_eq!(site.asked().1, 0, "{:?}", site.bench.registry.seen());
+}
+
+/// A mirror may keep its blobs in a storage of its own.
+#[tokio::test]
+async fn a_mirror_may_redirect_to_hosts_that_are_not_the_registry() {
+    let site = Site::new().await;
+    let storage = testbed::Registry::start().await.unwrap();
+    storage.push("team/app", "v1", std::slice::from_ref(&site.bench.layer));
+    site.mirror.fault(On::Blobs, usize::MAX, Fault::Redirect(format!("http://{}", storage.host())));
+    let source = BlobSource::new(site.image(), None).from_mirrors(true);
+    site.bench.spool.blob(source, site.bench.descriptor()).complete().await.unwrap();
+    assert_eq!((site.asked().1, storage.seen().len()), (0, 1));
+}
+
 #[tokio::test]
 async fn what_came_from_a_mirror_is_counted_as_such() {
     let site = Site::new().await;

@@ -131,6 +131,36 @@ async fn a_second_caller_brings_a_second_way() {
     drop(first);
 }
 
+/// Whoever may ask mirrors alone is told nothing of who else wanted the blob.
+#[tokio::test]
+async fn a_fetch_leaves_a_registry_that_nobody_lets_it_ask_any_more() {
+    let bench = Bench::new().await;
+    let first = half(&bench).await;
+    let mirrors = bench.spool.blob(bench.source().from_mirrors(true), bench.descriptor());
+    assert!(mirrors.is_same_fetch(&first));
+    // The same way as the first one: its end is not the end of this way.
+    let same = bench.spool.blob(bench.source(), bench.descriptor());
+    drop(first);
+    assert!(tokio::time::timeout(Duration::from_millis(100), mirrors.complete()).await.is_err());
+    drop(same);
+    let error = mirrors.complete().await.unwrap_err();
+    assert_eq!(error.kind(), TransferErrorKind::NotFound, "{error}");
+    assert_eq!((bench.registry.requests("/blobs/").len(), bench.sent()), (1, HALF));
+}
+
+#[tokio::test]
+async fn a_fetch_goes_on_from_the_next_source_when_the_first_one_is_gone() {
+    let bench = Bench::new().await;
+    bench.registry.push("mirror/app", "v1", std::slice::from_ref(&bench.layer));
+    let other = BlobSource::new(format!("{}/mirror/app:v1", bench.registry.host()).parse().unwrap(), None);
+    let first = half(&bench).await;
+    let second = bench.spool.blob(other, bench.descriptor());
+    drop(first);
+    let file = second.complete().await.unwrap();
+    assert_eq!(std::fs::read(file).unwrap(), bench.layer);
+    assert_eq!(bench.registry.body_bytes("/mirror/app/blobs/"), SIZE as u64 - HALF, "at its byte");
+}
+
 #[tokio::test]
 async fn a_registry_that_sends_nothing_does_not_hold_up_the_same_blob_of_another() {
     let bench = Bench::new().await;

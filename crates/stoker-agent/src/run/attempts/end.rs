@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use stoker_core::model::{Key, LoginId, Order};
+use stoker_core::model::{Key, Order, Terms};
 use stoker_core::step::{self, Failure, Task};
 use stoker_core::{Reason, human, text};
 use stoker_runtime::Stored;
@@ -32,13 +32,13 @@ impl Attempts {
         let running = self.running.remove(&key);
         let began_with = running.map(|running| {
             running.supply.close();
-            running.began.terms.logins
+            running.began.terms
         });
         if counts(orders.get(&key), &result) {
             self.counts.attempt(&result);
         }
         let (Some(order), Some(task)) = (orders.get(&key), self.tasks.get(&key)) else { return };
-        let task = conclude((order, task), result, began_with.as_deref(), (&self.node, self.salt), now);
+        let task = conclude((order, task), result, began_with.as_ref(), (&self.node, self.salt), now);
         if task.report.ended() && sweep::gives_way(&task.report) {
             self.upkeep.broom.call();
         }
@@ -66,11 +66,11 @@ impl Attempts {
     }
 }
 
-/// The task after its attempt. `began_with` are the logins that the order named when the attempt began.
+/// The task after its attempt. `began_with` are the terms of the order when the attempt began.
 fn conclude(
     (order, task): (&Order, &Task),
     result: Result<Success, Failure>,
-    began_with: Option<&[LoginId]>,
+    began_with: Option<&Terms>,
     (node, salt): (&str, u64),
     now: Timestamp,
 ) -> Task {
@@ -88,8 +88,14 @@ fn conclude(
             task.report.message = note.as_deref().map(text::message).unwrap_or_default();
             task
         }
-        Err(failure) if failure.reason == Reason::Unauthorized && began_with != Some(&order.terms.logins) => {
-            tracing::info!(node, image, "refused, but its logins have changed: the same attempt again");
+        Err(failure)
+            if failure.reason == Reason::Unauthorized && !began_with.is_some_and(|terms| asks_as(terms, order)) =>
+        {
+            tracing::info!(
+                node,
+                image,
+                "refused, but its logins, or whom it may ask, have changed: the same attempt again"
+            );
             step::adopt(task.report.clone(), now)
         }
         Err(failure) => {
@@ -104,6 +110,11 @@ fn conclude(
     }
 }
 
+/// Whether an attempt that began on these terms asked whom the order lets it ask now, with the same logins.
+fn asks_as(terms: &Terms, order: &Order) -> bool {
+    (&terms.logins, terms.pull.source) == (&order.terms.logins, order.terms.pull.source)
+}
+
 /// Whether an attempt counts as one to bring an image. An answer is no image; that there is none is what keeps images from
 /// coming.
 fn counts(order: Option<&Order>, result: &Result<Success, Failure>) -> bool {
@@ -116,7 +127,7 @@ fn counts(order: Option<&Order>, result: &Result<Success, Failure>) -> bool {
 mod tests {
     use super::*;
     use crate::testing::{at, order};
-    use stoker_core::model::{Ask, Phase, Pin};
+    use stoker_core::model::{Ask, LoginId, Phase, Pin, PullSource};
     use stoker_core::step::{TaskState, begin};
 
     fn failed(reason: Reason, retryable: bool) -> Result<Success, Failure> {
@@ -127,7 +138,9 @@ mod tests {
     fn an_order_ends_rests_or_goes_on_as_the_same_attempt() {
         let pin = Pin::new(at(0), "sha256:a");
         let note = Success { note: Some("loaded\nfrom a file".into()), ..Success::from("sha256:a".to_string()) };
-        let (same, other) = (vec![LoginId::new("a")], vec![LoginId::new("b")]);
+        let logins = |name: &str| Terms { logins: vec![LoginId::new(name)], ..order().terms };
+        let (same, other, mut hosts) = (logins("a"), logins("b"), logins("a"));
+        hosts.pull.source = PullSource::MirrorsOnly;
         for (what, result, began_with, phase, attempt, ended, message) in [
             ("an answer", Ok(Success::from(pin)), &same, Phase::Resolved, 2, true, ""),
             ("an image", Ok(Success::from("sha256:a".to_string())), &same, Phase::Succeeded, 2, true, ""),
@@ -136,6 +149,7 @@ mod tests {
             ("the end", failed(Reason::NotFound, false), &same, Phase::Failed, 2, true, "no\\nway"),
             ("refused", failed(Reason::Unauthorized, false), &same, Phase::Failed, 2, true, "no\\nway"),
             ("refused with old logins", failed(Reason::Unauthorized, false), &other, Phase::Pulling, 1, false, ""),
+            ("refused by other hosts", failed(Reason::Unauthorized, false), &hosts, Phase::Pulling, 1, false, ""),
             (
                 "other failures with old logins",
                 failed(Reason::NotFound, false),
@@ -146,8 +160,7 @@ mod tests {
                 "no\\nway",
             ),
         ] {
-            let mut order = order();
-            order.terms.logins = same.clone();
+            let order = Order { terms: same.clone(), ..order() };
             let task = begin(&order, 2, None, at(0));
             let task = conclude((&order, &task), result, Some(began_with), ("n", 0), at(1));
             let report = &task.report;

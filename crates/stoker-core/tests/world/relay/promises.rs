@@ -39,6 +39,43 @@ fn a_node_of_a_peers_only_job_waits_where_it_reaches_no_source() {
     assert_eq!(scene.ways(&NODES, WEB), ["n1 < n3", "n2 < n1 n3", "n3 < registry"]);
 }
 
+/// Each of the two has what it would have alone: the one reads from nodes, the other one may fetch from mirrors. The registry gives nothing.
+#[test]
+fn a_job_of_mirrors_may_use_them_where_a_peers_only_job_of_another_namespace_wants_the_image_too() {
+    let mut scene = mixed(None, peers_only);
+    let mut mirrors = of_namespace("nodes", limited("mirrors", &["n1"], None));
+    mirrors.pull.source = PullSource::MirrorsOnly;
+    scene.job(mirrors);
+    scene.plan();
+    assert_eq!(scene.ways(&NODES, WEB), ["n1 < n3", "n2 < n1 n3", "n3 < registry"]);
+    let order = scene.order("n1", WEB).unwrap();
+    assert_eq!((order.terms.pull.source, order.jobs.len()), (PullSource::PeersOrMirrors, 2));
+    assert!(order.features().any(|feature| feature == "mirrors"));
+    scene.change_node("n3", |node| node.ready = false);
+    scene.starves("n1", WEB, 0);
+    scene.plan();
+    assert!(scene.order("n1", WEB).unwrap().upstream, "{:?}", scene.ways(&NODES, WEB));
+    assert!(!scene.order("n2", WEB).unwrap().upstream);
+    // Without the other job no mirror may give it any more.
+    scene.delete("mirrors");
+    scene.plan();
+    let order = scene.order("n1", WEB).unwrap();
+    assert_eq!((order.terms.pull.source, order.upstream), (PullSource::PeersOnly, false));
+}
+
+/// A job that may ask the registry must not bring a question about permission to one that need not ask.
+#[test]
+fn a_job_of_mirrors_needs_no_permission_where_another_namespace_asks_the_registry() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(web());
+    let mut mirrors = of_namespace("nodes", job("mirrors", &[WEB]));
+    mirrors.pull.source = PullSource::MirrorsOnly;
+    scene.job(mirrors);
+    scene.plan();
+    let source = scene.order("n1", WEB).unwrap().terms.pull.source;
+    assert_eq!((source, source.needs_permission(), source.may_ask()), (PullSource::AnyOrMirrors, false, true));
+}
+
 #[test]
 fn a_seed_that_fails_is_not_replaced_by_a_node_of_a_peers_only_job() {
     let mut scene = mixed(None, peers_only);

@@ -46,6 +46,20 @@ fn a_liar_at_the_head_of_a_new_list_keeps_nobody_from_the_next_node() {
 }
 
 #[test]
+fn renewed_ways_know_who_lied_and_leave_the_old_ones_without_a_list() {
+    let [liar, honest] = [peer("liar"), peer("honest")];
+    let old = begun(&[&liar, &honest]);
+    old.lied(&liar);
+    old.close();
+    let new = old.renewed();
+    assert!(!new.is_same(&old));
+    new.begin(list(&[&liar, &honest]));
+    assert_eq!((&*first(&new, &[]), new.count_liars(), old.count_liars()), ("honest", 1, 0));
+    new.begin(PeerList { upstream: true, ..PeerList::default() });
+    assert!(new.is_upstream() && !old.is_upstream(), "an old fetch asks nobody");
+}
+
+#[test]
 fn nothing_moves_to_a_liar() {
     let [liar, honest] = [peer("liar"), peer("honest")];
     let ways = begun(&[&liar, &honest]);

@@ -20,6 +20,11 @@ impl Scene {
         self.logins = logins.iter().map(|(user, _)| LoginId::new(user)).collect();
     }
 
+    /// Requests to the registry since the image was ordered, of whatever kind.
+    fn asked(&self) -> usize {
+        self.registry.seen().len() - self.before
+    }
+
     /// Waits until the first attempt has failed, and gives the reason, and whether there will be another attempt.
     async fn fails(&mut self) -> (Reason, bool) {
         let until = self.node.until(|task| !matches!(task.state, TaskState::Running { .. }));
@@ -128,10 +133,83 @@ async fn a_node_that_may_ask_mirrors_only_asks_the_registry_nothing() {
     scene.allowed = PullSource::MirrorsOnly;
     scene.tell(false, &[&a]);
     let report = scene.succeeds().await;
-    assert_eq!((report.from, scene.requests()), (Some(Origin::Peer("a".into())), Vec::new()));
+    assert_eq!((report.from, scene.asked()), (Some(Origin::Peer("a".into())), 0));
 
     let mut scene = Scene::new().await;
     scene.allowed = PullSource::MirrorsOnly;
     scene.tell(true, &[]);
     assert_eq!(scene.fails().await, (Reason::NotFound, false));
+    assert_eq!(scene.asked(), 0);
+}
+
+/// A plugin may ask the registry for its login.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_may_ask_mirrors_only_runs_no_credential_provider() {
+    let dir = tempfile::tempdir().unwrap();
+    let (config, ran) = (dir.path().join("config.yaml"), dir.path().join("ran"));
+    std::os::unix::fs::symlink("/bin/sh", dir.path().join("plugin")).unwrap();
+    for (allowed, runs) in [(PullSource::MirrorsOnly, false), (PullSource::Any, true)] {
+        let mut scene = Scene::new().await;
+        let plugin = json!({
+            "name": "plugin", "matchImages": [scene.registry.host()], "defaultCacheDuration": "1h",
+            "apiVersion": "credentialprovider.kubelet.k8s.io/v1", "args": ["-c", format!("touch {ran:?}")],
+        });
+        let providers = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [plugin],
+        });
+        std::fs::write(&config, providers.to_string()).unwrap();
+        scene.node.attempts.tools.providers = Providers::load(&config, dir.path()).unwrap();
+        scene.allowed = allowed;
+        scene.tell(true, &[]);
+        scene.until(Report::ended).await;
+        assert_eq!(ran.exists(), runs, "{allowed:?}");
+    }
+}
+
+/// What two namespaces allow together: the one needs the registry's answer, the other one needs none.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_for_a_job_that_needs_no_permission_asks_for_none() {
+    for allowed in [PullSource::AnyOrMirrors, PullSource::PeersOrMirrors] {
+        let mut scene = Scene::new().await;
+        let a = scene.whole("a").await;
+        scene.registry.protect(Auth::Basic { login: "ada:lovelace".into() });
+        scene.allowed = allowed;
+        scene.tell(false, &[&a]);
+        scene.succeeds().await;
+        assert_eq!(scene.asked(), 0, "{allowed:?}");
+    }
+    let mut scene = Scene::new().await;
+    scene.allowed = PullSource::PeersOrMirrors;
+    scene.tell(true, &[]);
+    assert_eq!(scene.fails().await, (Reason::NotFound, false));
+    assert_eq!(scene.asked(), 0, "only mirrors may give the image");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_registry_that_an_order_may_no_longer_ask_hears_no_more_of_it() {
+    let mut scene = Scene::new().await;
+    let path = scene.layer_digest().to_string();
+    scene.registry.fault(On::Path(path), 1, Fault::StallAfter(HALF));
+    scene.tell(true, &[]);
+    scene.has(HALF).await;
+    scene.before = scene.registry.seen().len();
+    scene.allowed = PullSource::MirrorsOnly;
+    scene.tell(true, &[]);
+    assert_eq!(scene.fails().await, (Reason::NotFound, false));
+    assert_eq!((scene.asked(), scene.node.task().report.attempt), (0, 1));
+}
+
+/// Another job lets the order ask the registry, and must not fail for want of mirrors.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_that_may_ask_the_registry_from_now_on_does_so() {
+    let mut scene = Scene::new().await;
+    let a = scene.whole("a").await;
+    a.shelf.0.lock().unwrap().clear();
+    scene.allowed = PullSource::MirrorsOnly;
+    scene.tell(false, &[&a]);
+    scene.until(|report| report.reason == Some(Reason::NoSource)).await;
+    assert_eq!(scene.asked(), 0);
+    scene.allowed = PullSource::AnyOrMirrors;
+    scene.tell(true, &[]);
+    scene.succeeds().await;
 }
