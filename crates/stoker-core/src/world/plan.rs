@@ -326,7 +326,9 @@ impl World {
                     waits.map(|wait| wait.image).filter(|image| unlooked.contains(image)).collect();
                 self.look_for_own(job, (at, &images), now, changes);
                 self.look_again(job, seats, position, digests, now);
-                // Whether it looks changes nothing about what it waits for.
+                // Whether it looks changes nothing about what it waits for, unless its object is full now.
+                let node = self.open_node(job, at, &mut resolutions, digests, now);
+                let wait = self.obstacle(job, node, free).unwrap_or(wait);
                 seats.get_mut(position).into_iter().for_each(|(_, seat)| seat.standing = SeatStanding::Open(wait));
             }
         }
