@@ -83,6 +83,7 @@ impl World {
             }
             if state.wake.is_some_and(|wake| wake <= now) {
                 state.stale = Stale::All;
+                state.choice.due |= state.job.pick.is_some();
                 self.dirty_jobs.insert(id.clone());
             }
         }
@@ -93,7 +94,7 @@ impl World {
         self.forget_far_orders(now);
         self.judge();
         self.start_jobs(now);
-        self.choose_nodes();
+        self.choose_nodes(now);
         self.choose_logins();
         self.touch_readers_of_moved();
         // What is taken back first is free for others in the same plan.
@@ -233,7 +234,9 @@ impl World {
         let together = digests.lacking().map(awaits_digests_until).filter(|until| *until > now).min();
         let secrets = self.secrets_awaited(&state.job, now);
         let sources = self.sources_lapse(&state.job, &state.seats, now);
-        let times = [lapses, taken, deadline, state.job.round_ends(now), secrets, together, digests.later, sources];
+        let chooses = state.choice.later;
+        let times =
+            [lapses, taken, deadline, state.job.round_ends(now), secrets, together, digests.later, sources, chooses];
         state.wake = times.into_iter().flatten().min();
         outcome
     }

@@ -421,11 +421,14 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
         match entry {
             ImageStanding::Done => {}
             ImageStanding::There => lingers = true,
+    // Another node takes its place, or it comes back: so it does not fail.
+    let awaited = job.pick.is_some() && !slot.is_ready();
             ImageStanding::Failed(reason) => failed = failed.or(Some(SeatFailure { image, reason })),
             ImageStanding::Running => running = true,
             ImageStanding::Late => late = true,
             ImageStanding::Asking => asking = asking.or(Some(image)),
             ImageStanding::Open => open = true,
+            ImageStanding::Failed(Reason::NodeSilent) if awaited => open = true,
         }
         lapses = earliest(lapses, lapse);
         sum += report.map(|report| report.bytes).unwrap_or_default();
@@ -445,6 +448,7 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
         _ => SeatStanding::Open(match asking {
             Some(image) => Wait { reason: Reason::Unresolved, image },
             None => Wait::of_all(Reason::Pending),
+        _ if awaited => SeatStanding::Open(Wait::of_all(Reason::NodeNotReady)),
         }),
     };
     Some(Seat { standing, bytes: sum, lapse: lapses, lingers })
