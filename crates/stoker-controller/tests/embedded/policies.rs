@@ -116,7 +116,7 @@ async fn a_job_that_runs_is_held_by_a_policy_that_comes_and_goes_on_when_the_pol
 /// A policy cannot be seen, and it is there.
 #[tokio::test(start_paused = true)]
 async fn while_policies_cannot_be_listed_nothing_new_is_ordered() {
-    for (path, code) in [(POLICIES, 403), (POLICIES, 500), ("/api/v1/namespaces", 403)] {
+    for (path, code) in [(POLICIES, 403), (POLICIES, 404), (POLICIES, 500), ("/api/v1/namespaces", 403)] {
         let clock = clock();
         let client = api(&clock);
         node(&client, "n1").await;
