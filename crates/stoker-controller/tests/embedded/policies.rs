@@ -164,3 +164,27 @@ async fn where_the_kind_is_not_installed_everything_is_allowed() {
         assert!(!asked.iter().any(|path| path == "/api/v1/namespaces"), "nobody goes by labels of namespaces");
     }
 }
+
+/// Registries are compared in small letters: such a pattern would match nothing, and nobody would see why.
+#[tokio::test(start_paused = true)]
+async fn a_pattern_with_capital_letters_is_refused() {
+    let client = api(&clock());
+    let policies = Api::<PreheatPolicy>::all(client.clone());
+    for (pattern, good) in [
+        ("ghcr.io/acme/*", true),
+        ("**", true),
+        ("**/web", true),
+        ("reg.test:5000/*", true),
+        ("GHCR.io/acme/*", false),
+        ("ghcr.io/Acme/*", false),
+        ("**/Web", false),
+        ("nginx", false),
+    ] {
+        let object = json!({"metadata": {"name": "p"}, "spec": {"images": [pattern]}});
+        let made = policies.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await;
+        assert_eq!(made.is_ok(), good, "{pattern}");
+        if good {
+            policies.delete("p", &Default::default()).await.unwrap();
+        }
+    }
+}
