@@ -282,9 +282,14 @@ impl World {
         if !held.is_empty() {
             open.sort_by_key(|position| !seats.get(*position).is_some_and(|(at, _)| held.contains(at)));
         }
+        let mut left = self.nodes_left(job, seats);
         let mut waiting = Vec::new();
         for position in open {
             let Some(&(at, _)) = seats.get(position) else { continue };
+            if left.as_ref().is_some_and(|(left, begun)| *left == 0 && !begun.contains(&at)) {
+                waiting.push(position);
+                continue;
+            }
             // One that is at work, or about to drop another pull of this job, has its place.
             let placed = has_place.contains(&at);
             let room = if placed && job.parallelism > 0 { free.max(1) } else { free };
@@ -305,6 +310,11 @@ impl World {
                 self.order_image(job, image, at, now, pulling, changes);
             }
             handed_out = true;
+            if let Some((left, begun)) = &mut left
+                && begun.insert(at)
+            {
+                *left = left.saturating_sub(1);
+            }
             resolutions.0.clear();
             self.look_again(job, seats, position, digests, now);
             // A pull that it has joined may be one that holds no place any more.
@@ -313,15 +323,26 @@ impl World {
                 free -= 1;
             }
         }
-        // Only now is it known who asks the registry and whether a place is left.
+        // Only now is it known who asks the registry and whether a place is left. By name: what is said of each node must not follow from who may
+        // be the next one at this moment.
+        waiting.sort_unstable();
         for position in waiting {
             let Some((at, seat)) = seats.get_mut(position).filter(|(_, seat)| seat.may_be_handed_out()) else {
                 continue;
             };
             let at = *at;
+            let another = left.as_mut().filter(|(_, begun)| !begun.contains(&at)).map(|(left, _)| left);
+            if another.as_ref().is_some_and(|left| **left == 0) {
+                seat.standing = SeatStanding::Open(Wait::NO_NODE_LEFT);
+                continue;
+            }
             let node = self.open_node(job, at, &mut resolutions, digests, now);
             let Some(wait) = self.obstacle(job, node, free) else { continue };
             seat.standing = SeatStanding::Open(wait);
+            if let Some(left) = another.filter(|_| wait.reason == Reason::Parallelism) {
+                // It is the next one to begin; of the others only as many as are left then wait for their turn.
+                *left -= 1;
+            }
             let unlooked = if wait.reason == Reason::NoSource { self.unlooked(job, at, now) } else { Vec::new() };
             if !unlooked.is_empty() {
                 let waits = self.image_waits(job, node).flatten().filter(|wait| wait.reason == Reason::NoSource);
