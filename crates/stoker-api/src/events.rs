@@ -79,7 +79,7 @@ pub(crate) fn events(
 }
 
 /// What stands between a policy and its field where it does not allow a job: see [`stoker_core::Refusal`].
-const NOT_ALLOWED: &str = " does not allow it (";
+const NOT_ALLOWED: &str = " does not allow this job (";
 
 /// When the job began, as its object says. All kinds have this field.
 fn started(object: &DynamicObject) -> Option<&Value> {

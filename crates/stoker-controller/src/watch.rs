@@ -202,9 +202,10 @@ where
     }
 
     /// The same problem; or that there is no such kind, where that is no fault and the API server says it. Who has no right to a kind hears
-    /// that first, kind or no kind.
+    /// that first, kind or no kind. That a list is not found says less than that no such kind is served: an API server that has just started may serve the kind in
+    /// a moment.
     async fn as_absent(&self, problem: kube::Error) -> kube::Error {
-        let refused = code(&problem) == Some(403);
+        let refused = matches!(code(&problem), Some(403 | 404));
         let (Some(kind), Some(api)) = (self.may_be_absent.as_ref().filter(|_| refused), self.apis.first()) else {
             return problem;
         };
@@ -215,6 +216,7 @@ where
             Err(problem) => code(problem) != Some(404),
         };
         match is_there {
+            true if code(&problem) == Some(404) => nothing("the kind is served, and its objects are not found"),
             true => problem,
             false => kube::Error::Api(Status::failure("there is no such kind", "NotFound").with_code(404).boxed()),
         }

@@ -51,6 +51,10 @@ pub const NEW_ADDRESS: Duration = Duration::from_secs(30);
 /// A node whose source was just told other sources is not taken for one without a source for this long: bytes come down the chain again.
 pub const SETTLES: Duration = Duration::from_secs(30);
 
+/// A node that came back after a chosen node of a job was lost takes its place after it has been Ready for this long. When the control plane loses all
+/// nodes, they come back within moments of each other.
+pub const READY_AGAIN: Duration = Duration::from_secs(5 * 60);
+
 /// A start that is further ahead than this is not that of a controller whose clock went before: somebody else wrote it, and it does not count.
 pub const FAR_AHEAD: Duration = Duration::from_secs(24 * 3600);
 

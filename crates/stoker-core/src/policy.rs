@@ -2,6 +2,7 @@
 //!
 //! [`World`](crate::World) finds out which policies concern a job and what follows for it, its [`Bounds`].
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +47,11 @@ pub struct Ceilings {
 /// A pattern for images: registry and repository as a [`Reference`] has them, without tag and digest. `*` stands for any text without a
 /// slash, `**` for any text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImagePattern(Vec<Piece>);
+pub struct ImagePattern {
+    /// What is written before the first star.
+    start: String,
+    rest: Vec<Piece>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
@@ -60,23 +65,30 @@ enum Piece {
 impl ImagePattern {
     /// The pattern that is written like this.
     pub fn new(text: &str) -> Self {
-        let mut bytes = text.bytes().peekable();
+        let (start, rest) = text.split_at(text.find('*').unwrap_or(text.len()));
+        let mut bytes = rest.bytes().peekable();
         let pieces = std::iter::from_fn(|| match bytes.next()? {
             b'*' => Some(bytes.next_if_eq(&b'*').map_or(Piece::Segment, |_| Piece::Any)),
             byte => Some(Piece::Byte(byte)),
         });
-        Self(pieces.collect())
+        Self { start: start.to_owned(), rest: pieces.collect() }
     }
 
-    /// Whether it takes this image. The time is bounded by the product of both lengths, whatever the pattern is.
+    /// Whether it takes this image.
     pub fn takes(&self, image: &Reference) -> bool {
-        let name = format!("{}/{}", image.registry(), image.repository());
+        self.matches(&repository(image))
+    }
+
+    /// Whether it takes the image of this registry and repository. The time is bounded by the product of both lengths, whatever the pattern is;
+    /// most images of other registries differ in the first bytes.
+    fn matches(&self, name: &str) -> bool {
+        let Some(name) = name.strip_prefix(&self.start) else { return false };
         // For each beginning of the name whether the pieces so far take it.
         let mut taken = vec![false; name.len() + 1];
         if let Some(nothing) = taken.first_mut() {
             *nothing = true;
         }
-        for piece in &self.0 {
+        for piece in &self.rest {
             let mut before = false;
             let mut longer = taken.iter_mut();
             if let Some(nothing) = longer.next() {
@@ -98,6 +110,11 @@ impl ImagePattern {
     }
 }
 
+/// Registry and repository of an image, which patterns are compared with.
+fn repository(image: &Reference) -> String {
+    format!("{}/{}", image.registry(), image.repository())
+}
+
 /// Why a policy does not allow something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -111,7 +128,7 @@ pub struct Refusal {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PreheatPolicy {} does not allow it ({}): {}", self.policy, self.field, self.why)
+        write!(f, "PreheatPolicy {} does not allow this job ({}): {}", self.policy, self.field, self.why)
     }
 }
 
@@ -126,7 +143,8 @@ pub struct Bounds {
     bandwidth: Option<u64>,
     /// Whether that is the limit that it has.
     capped: bool,
-    /// How many nodes it may have, and the policy that says so.
+    /// How many nodes it may have, and the policy that says so. Which they are follows from where the job stands: see
+    /// [`World::plan`](crate::World::plan).
     pub(crate) most_nodes: Option<(Arc<str>, u32)>,
 }
 
@@ -149,7 +167,7 @@ impl Bounds {
         Self { refusal: Some(Arc::new(refusal)), ..Self::default() }
     }
 
-    /// What follows from these policies for a job by itself: not how many nodes it has, nor how many jobs there are.
+    /// What follows from these policies for a job by itself, whatever other jobs and nodes there are.
     pub(crate) fn of<'a>(job: &Job, restrictions: impl Iterator<Item = &'a Restriction>) -> Self {
         let mut bounds = Self::default();
         for restriction in restrictions {
@@ -163,14 +181,33 @@ impl Bounds {
             let nodes = most.nodes.filter(|_| !job.is_standing()).map(|nodes| (policy.clone(), nodes));
             bounds.most_nodes = bounds.most_nodes.into_iter().chain(nodes).min_by_key(|(_, nodes)| *nodes);
         }
+        if let (None, Some((policy, most)), Some(pick)) = (&bounds.refusal, &bounds.most_nodes, &job.pick)
+            && pick.number > *most
+        {
+            let why = format!("the job wants {}, and a job may have {most}", human::count(pick.number, "node"));
+            bounds.refusal = Some(Arc::new(Refusal { policy: policy.clone(), field: MAX_NODES, why }));
+        }
         bounds.capped = bounds.bandwidth.is_some() && job.asked_bandwidth().is_none();
         bounds
+    }
+
+    /// That the job has as many nodes as it may have, so that others wait.
+    pub(crate) fn full(&self) -> Option<Refusal> {
+        let (policy, most) = self.most_nodes.clone()?;
+        let nodes = human::count(most, "node");
+        let why = format!(
+            "a job may have {nodes}, and this job has as many; its other nodes wait until one of those is gone"
+        );
+        Some(Refusal { policy, field: MAX_NODES, why })
     }
 
     /// Which policy keeps the job off this node.
     pub fn off_limits(&self, node: &Node) -> Option<Refusal> {
         let (policy, _) = self.nodes.iter().find(|(_, nodes)| !nodes.matches(&node.labels))?;
-        let why = format!("node {} has not the labels that it wants; other nodes of the job go on", node.name);
+        let why = format!(
+            "node {} does not have the labels that the policy asks for; other nodes of the job go on",
+            node.name
+        );
         Some(Refusal { policy: policy.clone(), field: "spec.nodes", why })
     }
 
@@ -179,6 +216,8 @@ impl Bounds {
         self.nodes.iter().all(|(_, nodes)| nodes.matches(&node.labels))
     }
 }
+
+const MAX_NODES: &str = "spec.max.nodes";
 
 impl Job {
     /// The bandwidth that its object asks for.
@@ -210,42 +249,44 @@ impl Restriction {
         if let Some(problem) = &self.unreadable {
             return Some(self.refuse("spec", format!("the policy cannot be read, so it allows nothing: {problem}")));
         }
-        let allowed = |reference: &Reference| self.images.iter().any(|pattern| pattern.takes(reference));
-        let mut references = job.images.iter().filter_map(|image| image.reference.as_ref().ok());
-        if let Some(image) = references.find(|image| !self.images.is_empty() && !allowed(image)) {
-            let why = format!("no pattern takes {}/{}", image.registry(), image.repository());
-            return Some(self.refuse("spec.images", why));
+        if let Some(image) = self.strange_image(job) {
+            return Some(self.refuse("spec.images", format!("no pattern matches {image}")));
         }
         let Ceilings { images, timeout, bandwidth, .. } = &self.most;
         let has = u32::try_from(job.images.len()).unwrap_or(u32::MAX);
         if let Some(most) = images.filter(|most| has > *most) {
-            let why = format!("the job has {}, and it may have {most}", human::count(has, "image"));
+            let why = format!("the job has {}, and a job may have {most}", human::count(has, "image"));
             return Some(self.refuse("spec.max.images", why));
         }
         if let Some(most) = timeout.filter(|most| job.pull.timeout > *most) {
             let (has, most) = (job.pull.timeout.as_secs(), most.as_secs());
-            let why = format!("an attempt of the job may take {has} s, and it may be {most} s");
+            let why = format!("the job gives one attempt {has} s, and at most {most} s are allowed");
             return Some(self.refuse("spec.max.timeout", why));
         }
         let asked = job.asked_bandwidth();
         if let Some((has, most)) = asked.zip(*bandwidth).filter(|(has, most)| has > most) {
             let (has, most) = (human::bytes(has), human::bytes(most));
-            let why = format!("the job asks each node for {has} a second, and it may ask for {most}");
+            let why = format!("the job asks each node for {has} a second, and at most {most} are allowed");
             return Some(self.refuse("spec.max.bandwidth", why));
         }
         None
     }
 
-    /// That a job wants too many nodes.
-    pub(crate) fn too_many_nodes(policy: &Arc<str>, has: usize, most: u32) -> Refusal {
-        let why = format!("the job wants {has} nodes that it may use, and it may have {most}");
-        Refusal { policy: policy.clone(), field: "spec.max.nodes", why }
+    /// The first image of the job that no pattern matches. Many images of a job may be of one repository, which is compared once.
+    fn strange_image(&self, job: &Job) -> Option<String> {
+        if self.images.is_empty() {
+            return None;
+        }
+        let mut seen = BTreeSet::new();
+        let names = job.images.iter().filter_map(|image| image.reference.as_ref().ok()).map(repository);
+        let mut names = names.filter(|name| seen.insert(name.clone()));
+        names.find(|name| !self.images.iter().any(|pattern| pattern.matches(name)))
     }
 
     /// That so many older jobs of its namespace come before a job.
     pub(crate) fn too_many_jobs(&self, most: u32) -> Refusal {
         let jobs = human::count(most, "unfinished job");
-        self.refuse("spec.max.jobs", format!("the namespace may have {jobs} at one time, and older ones come first"))
+        self.refuse("spec.max.jobs", format!("the namespace may have {jobs} at one time, and older jobs come first"))
     }
 
     /// That nobody knows yet whether it concerns a namespace.
@@ -319,19 +360,22 @@ mod tests {
             (restriction(|it| it.images = vec![ImagePattern::new("other/*"), ImagePattern::new("r.test/*")]), ""),
             (
                 restriction(|it| it.images = vec![ImagePattern::new("other/*")]),
-                "(spec.images): no pattern takes r.test/i",
+                "(spec.images): no pattern matches r.test/i",
             ),
             (restriction(|it| it.most.images = Some(1)), ""),
-            (restriction(|it| it.most.images = Some(0)), "(spec.max.images): the job has 1 image, and it may have 0"),
+            (
+                restriction(|it| it.most.images = Some(0)),
+                "(spec.max.images): the job has 1 image, and a job may have 0",
+            ),
             (restriction(|it| it.most.timeout = Some(secs(600))), ""),
             (
                 restriction(|it| it.most.timeout = Some(secs(599))),
-                "(spec.max.timeout): an attempt of the job may take 600 s, and it may be 599 s",
+                "(spec.max.timeout): the job gives one attempt 600 s, and at most 599 s are allowed",
             ),
             (restriction(|it| it.most.bandwidth = Some(1 << 20)), ""),
             (
                 restriction(|it| it.most.bandwidth = Some((1 << 20) - 1024)),
-                "(spec.max.bandwidth): the job asks each node for 1.0 MiB a second, and it may ask for 1023.0 KiB",
+                "(spec.max.bandwidth): the job asks each node for 1.0 MiB a second, and at most 1023.0 KiB are allowed",
             ),
             (
                 restriction(|it| it.unreadable = Some("no".into())),
@@ -342,7 +386,7 @@ mod tests {
             job.pull.bandwidth = Some(1 << 20);
             let refusal = Bounds::of(&job, [&restriction].into_iter()).refusal;
             let refusal = refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
-            assert_eq!(refusal.trim_start_matches("PreheatPolicy p does not allow it "), said);
+            assert_eq!(refusal.trim_start_matches("PreheatPolicy p does not allow this job "), said);
         }
     }
 
@@ -377,7 +421,7 @@ mod tests {
             Node { name: "n1".into(), labels, ready: true, ready_changed: None, cordoned: false, foreign: false };
         let bounds = Bounds::of(&job("j", None), [pool("p", "a"), pool("q", "b")].iter());
         assert!(!bounds.allow(&node));
-        let said = "PreheatPolicy q does not allow it (spec.nodes): node n1 has not the labels that it wants; other nodes of the job go on";
+        let said = "PreheatPolicy q does not allow this job (spec.nodes): node n1 does not have the labels that the policy asks for; other nodes of the job go on";
         assert_eq!(bounds.off_limits(&node).unwrap().to_string(), said);
         assert!(Bounds::of(&job("j", None), [pool("p", "a")].iter()).allow(&node));
     }

@@ -325,7 +325,7 @@ impl fmt::Display for Waiting {
         match self {
             Waiting::Suspended { resume } => write!(f, "the job is suspended; {resume} to go on"),
             Waiting::NotAllowed { refusal } => {
-                write!(f, "{refusal}; it goes on when the policy allows it, or when the job is edited so that it keeps to it")
+                write!(f, "{refusal}; this node goes on by itself when that changes")
             }
             Waiting::Parallelism { limit: 0 } => {
                 f.write_str("the job is paused: its parallelism is 0; raise it to go on")

@@ -32,7 +32,7 @@ use jiff::Timestamp;
 
 use crate::model::{Found, Job, JobId, Key, KindName, Node, NodeName, Order, PeerFacts, Report, SecretId, after};
 use crate::pace;
-use crate::policy::Restriction;
+use crate::policy::{Bounds, Restriction};
 use crate::rollup::Outcome;
 use crate::select::selects;
 
@@ -158,6 +158,8 @@ struct JobState {
     job: Job,
     /// For a job that wants only some of its nodes.
     choice: Choice,
+    /// What follows from policies for the job by itself, as far as it is known.
+    verdict: Option<Bounds>,
     seats: JobSeats,
     /// The seats of the last plan, while a plan is being made that says which of them are others.
     before: Option<Standings>,
@@ -186,6 +188,7 @@ impl JobState {
         Self {
             job,
             choice: Choice::default(),
+            verdict: None,
             seats,
             before: None,
             stale,
@@ -399,6 +402,7 @@ impl World {
     pub fn touch_everything(&mut self) {
         for (id, state) in &mut self.jobs {
             state.stale = Stale::All;
+            state.verdict = None;
             state.choice.due |= state.job.pick.is_some();
             self.dirty_jobs.insert(id.clone());
         }
@@ -513,9 +517,6 @@ impl World {
         for (id, state) in &mut self.jobs {
             others_wait |= state.job.pull.copies().1;
             state.choice.due |= state.job.pick.is_some();
-            if state.job.bounds.most_nodes.is_some() {
-                self.policies.touch(id.namespace());
-            }
             if !state.is_about(&self.slots, at) {
                 continue;
             }

@@ -228,14 +228,27 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<
     }
     let open: Vec<&NodeRow> =
         asked.into_iter().filter(|row| args.node.is_some() || row.state != NodeState::Succeeded).collect();
-    if open.is_empty() {
+    let known = world.job(&job.id()).filter(|job| args.node.is_none() && job.ended.is_none());
+    let lacking = known.and_then(|job| too_few(job.lacking()));
+    if open.is_empty() && lacking.is_none() {
         nobody_waits(&job, summary);
         return Ok(ExitCode::SUCCESS);
     }
-    let lines: Vec<Vec<String>> =
-        open.iter().map(|row| vec![row.node.clone(), word(&row.state).into(), sentence(row, now)]).collect();
+    let lines = open.iter().map(|row| vec![row.node.clone(), word(&row.state).into(), sentence(row, now)]);
+    let lines: Vec<Vec<String>> = lines.chain(lacking).collect();
     out!("{}", table::render(&["NODE", "STATE", "WHY"], &lines));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The line for the nodes that a job wants and does not have: they have no names.
+fn too_few(nodes: usize) -> Option<Vec<String>> {
+    let nodes = u32::try_from(nodes).ok().filter(|nodes| *nodes > 0)?;
+    let why = format!(
+        "{}: the job wants {} more; no other node matches, is Ready and not cordoned, has an agent and is allowed by the PreheatPolicies",
+        Reason::TooFewNodes,
+        human::count(nodes, "node")
+    );
+    Some(vec!["-".into(), "Waiting".into(), why])
 }
 
 /// Prints a sentence for each tag in the NodeImage of a node that has failed, and for each that somebody wrote there and that is not done.
@@ -361,6 +374,14 @@ mod tests {
             finished: None,
             updated: Timestamp::UNIX_EPOCH,
         }
+    }
+
+    #[test]
+    fn nodes_that_a_job_lacks_are_named_by_their_number() {
+        assert_eq!(too_few(0), None);
+        let why = "TooFewNodes: the job wants 2 nodes more; no other node matches, is Ready and not cordoned, has an agent and is \
+                   allowed by the PreheatPolicies";
+        assert_eq!(too_few(2), Some(vec!["-".into(), "Waiting".into(), why.into()]));
     }
 
     #[test]

@@ -233,7 +233,8 @@ fn too_few(outcome: &Outcome) -> Option<String> {
     let lacking = outcome.lacking;
     (lacking > 0).then(|| {
         format!(
-            "spec.nodes.replicas wants {} more: no other node matches spec.nodes, is Ready and not cordoned, and has an agent",
+            "spec.nodes.replicas wants {} more: no other node matches spec.nodes, is Ready and not cordoned, has an agent and is allowed by \
+             the PreheatPolicies of the namespace",
             human::count(lacking, "node")
         )
     })

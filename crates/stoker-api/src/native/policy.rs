@@ -35,11 +35,13 @@ use crate::view::{Kind, Row};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PreheatPolicySpec {
-    /// The namespaces that it concerns, by their labels. If not given: all, and jobs of objects that are in no namespace.
+    /// The namespaces whose jobs this policy restricts, by their labels. If not given: all namespaces, and objects that are in no namespace (NodeImages).
+    /// Every policy that concerns a namespace must allow a job; another policy never allows more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<LabelSelector>,
-    /// The images that are allowed; every image if not given. Compared with registry and repository, without tag and digest, as container
-    /// runtimes fill them in: nginx is docker.io/library/nginx. `*` stands for any text without a slash, `**` for any text.
+    /// The images that are allowed, as patterns such as ghcr.io/acme/** or docker.io/library/nginx; every image if not given. A pattern is compared
+    /// with registry and repository in small letters, without tag and digest, as container runtimes fill them in: nginx is docker.io/library/nginx.
+    /// `*` stands for any text without a slash, `**` for any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 50),
@@ -47,7 +49,8 @@ pub struct PreheatPolicySpec {
         extend("x-kubernetes-list-type" = "set")
     )]
     pub images: Option<Vec<String>>,
-    /// The nodes that may be used, by their labels; all if not given. A job that wants others goes on without them: they wait.
+    /// The nodes that may be used, by their labels; all if not given. Other nodes of a job wait with the reason NotAllowed, and the job goes on without
+    /// them. Such a job does not end before its deadline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<LabelSelector>,
     /// How much is allowed.
@@ -55,25 +58,27 @@ pub struct PreheatPolicySpec {
     pub max: MaxSpec,
 }
 
-/// What an image pattern is written with, and at least one slash or `**`: a registry is part of every name.
-pub(crate) const PATTERN: &str = r"^([a-zA-Z0-9._:*-]+/[a-zA-Z0-9._:*/-]+|\*\*[a-zA-Z0-9._:*/-]*)$";
+/// What an image pattern is written with, and at least one slash or `**`: a registry is part of every name. No capital letters: registries are compared in
+/// small letters and repositories have no others, so such a pattern would match nothing.
+pub(crate) const PATTERN: &str = r"^([a-z0-9._:*-]+/[a-z0-9._:*/-]+|\*\*[a-z0-9._:*/-]*)$";
 
 /// How much a policy allows; what is not given has no ceiling.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MaxSpec {
-    /// Images of one job.
+    /// How many images a job may name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub images: Option<i32>,
-    /// Nodes of one job. Nodes that it may not use do not count.
+    /// How many nodes a job may have. When it has begun on as many, its other nodes wait with the reason NotAllowed; what has begun is not stopped. A node
+    /// counts until it leaves the cluster or the job, also after it is done or has failed. A job whose nodes.replicas is higher is held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub nodes: Option<i32>,
-    /// Unfinished jobs of one namespace at one time, of all kinds together. The oldest go, the others wait. Suspended jobs do not count.
+    /// How many unfinished jobs a namespace may have at one time, of all kinds together. The oldest go, the others wait. Suspended jobs do not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub jobs: Option<i32>,
-    /// How long one attempt to pull an image may take. A job that does not say has 10 minutes.
+    /// The longest time that a job may give one attempt to pull an image (pull.timeout). A job that does not say one has 10m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
     /// The most bytes a second that a job may ask a node for, such as 50Mi. A job that asks for no limit gets this one.
@@ -101,23 +106,41 @@ pub static NAMESPACES: Kind = Kind {
     fields: None,
 };
 
-/// What a policy restricts. One that cannot be read restricts everything.
+/// What a policy restricts. One that cannot be read allows nothing to the namespaces that it concerns, as far as these can be read.
 pub(crate) fn restriction(object: &DynamicObject) -> Restriction {
     let policy: Arc<str> = object.metadata.name.as_deref().unwrap_or_default().into();
     match spec(object) {
         Ok(spec) => Restriction { policy, ..to_core(spec) },
-        Err(problem) => Restriction { policy, unreadable: Some(problem.problem), ..Restriction::default() },
+        Err(problem) => {
+            let namespaces = namespaces(object).ok().flatten().as_ref().map(labels::to_core);
+            Restriction { policy, namespaces, unreadable: Some(problem.problem), ..Restriction::default() }
+        }
+    }
+}
+
+/// The one field that tells whom a policy concerns.
+#[derive(Default, Deserialize)]
+struct Concerning {
+    #[serde(default)]
+    namespaces: Option<LabelSelector>,
+}
+
+/// Whom a policy concerns, whatever the rest of it is.
+fn namespaces(object: &DynamicObject) -> Result<Option<LabelSelector>, NotReadable> {
+    let Concerning { namespaces } = part(object, "spec")?;
+    match namespaces.as_ref().and_then(labels::problem) {
+        Some(problem) => Err(NotReadable::new(object, "spec.namespaces", &problem)),
+        None => Ok(namespaces),
     }
 }
 
 fn spec(object: &DynamicObject) -> Result<PreheatPolicySpec, NotReadable> {
     let spec: PreheatPolicySpec = part(object, "spec")?;
-    for (field, selector) in [("spec.namespaces", &spec.namespaces), ("spec.nodes", &spec.nodes)] {
-        if let Some(problem) = selector.as_ref().and_then(labels::problem) {
-            return Err(NotReadable::new(object, field, &problem));
-        }
+    namespaces(object)?;
+    match spec.nodes.as_ref().and_then(labels::problem) {
+        Some(problem) => Err(NotReadable::new(object, "spec.nodes", &problem)),
+        None => Ok(spec),
     }
-    Ok(spec)
 }
 
 fn to_core(PreheatPolicySpec { namespaces, images, nodes, max }: PreheatPolicySpec) -> Restriction {
@@ -174,9 +197,28 @@ mod tests {
             (json!({ "images": "all" }), "spec.images"),
             (json!({ "max": { "timeout": "soon" } }), "spec.max.timeout"),
             (json!({ "nodes": { "matchLabels": { "a b": "c" } } }), "spec.nodes"),
+            (json!({ "namespaces": { "matchLabels": { "a b": "c" } } }), "spec.namespaces"),
         ] {
-            let problem = read(spec).unreadable.unwrap();
+            let read = read(spec);
+            let problem = read.unreadable.unwrap();
             assert!(problem.starts_with(field), "{problem}");
+            assert_eq!(read.namespaces, None, "it may concern anybody");
+        }
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_read_concerns_the_namespaces_that_it_names() {
+        for rest in
+            [json!({ "images": "all" }), json!({ "nodes": { "matchLabels": { "a b": "c" } } }), json!({ "max": 1 })]
+        {
+            let mut spec = rest;
+            spec["namespaces"] = json!({ "matchLabels": { "team": "a" } });
+            let read = read(spec);
+            assert!(read.unreadable.is_some());
+            let concerned = |team: &str| {
+                read.namespaces.as_ref().unwrap().matches(&[("team".to_string(), team.to_string())].into())
+            };
+            assert!(concerned("a") && !concerned("b"));
         }
     }
 }

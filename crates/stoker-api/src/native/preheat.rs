@@ -116,8 +116,9 @@ pub struct NodesSpec {
     /// Those on which pods of this namespace run that have these labels, followed as pods come and go; {} means every pod.
     #[serde(default, rename = "podSelector", skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
-    /// How many of them; all if not given. They are spread over the zones, and stay the same: a node is replaced when it is deleted, is not Ready, or
-    /// is none of these nodes any more. Cordoned nodes are not chosen. status.selectedNodes names them.
+    /// How many of these nodes get the images; all if not given. The controller chooses nodes that are Ready and not cordoned and have an agent, and
+    /// spreads them over the zones. status.selectedNodes names them. They stay the same: a node is replaced when it is deleted, does not match any more, or is not Ready
+    /// while another node is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 5000))]
     pub replicas: Option<i32>,

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use crate::problem::{LastProblem, Problem};
 
-/// A foreign kind that could be seen and is refused for this long is not ours to see any more.
+/// A foreign kind that could be seen and is refused for this long is not ours to see any more; and a kind that need not be installed, and that could be
+/// listed, is not there any more.
 const REFUSED_FOR_GOOD: Duration = Duration::from_secs(60);
 
 /// How the lists of one kind went so far.
@@ -44,14 +45,15 @@ impl Lists {
 
     /// A watch broke off. Says why, and whether that is as good as a list of nothing: only of another project's kind, which
     /// is not installed or not ours to see. Who has no right to a kind hears that first, kind or no kind; but one that could be
-    /// seen a moment ago is still there.
+    /// seen a moment ago is still there. Nor is a kind of ours gone that could be listed a moment ago, because an API server says so once: it may have just
+    /// started, and without policies everything would be allowed.
     pub(super) fn failed(&mut self, problem: &Error) -> bool {
         let (kind, code) = (self.kind, refusal(problem));
-        self.refused = (code == Some(403)).then(|| self.refused.unwrap_or_else(Instant::now));
+        let doubted = if self.may_be_absent { 404 } else { 403 };
+        self.refused = (code == Some(doubted)).then(|| self.refused.unwrap_or_else(Instant::now));
         let for_good = self.refused.is_some_and(|since| since.elapsed() >= REFUSED_FOR_GOOD);
-        let refused = code == Some(403) && (!self.worked || for_good);
-        let nothing =
-            (self.may_be_refused || self.may_be_absent) && code == Some(404) || self.may_be_refused && refused;
+        let believed = code == Some(doubted) && (!self.worked || for_good);
+        let nothing = self.may_be_absent && believed || self.may_be_refused && (code == Some(404) || believed);
         self.worked &= !nothing;
         let failed = matches!(problem, Error::InitialListFailed(_));
         self.failing = failed && !nothing;
@@ -59,6 +61,9 @@ impl Lists {
             _ if nothing => "objects of this kind are not served here, or may not be seen, and count as none".into(),
             Some(403) => {
                 "what depends on this kind waits until it may be listed; `stoker install` prints the roles that allow it".into()
+            }
+            Some(404) if self.may_be_absent => {
+                "this kind was served a moment ago; until it is served again, or has been gone for a minute, no job is planned".into()
             }
             Some(404) => {
                 "what depends on this kind waits until it is served; `stoker install` prints the definitions of our kinds".into()
@@ -140,6 +145,22 @@ mod tests {
         tokio::time::advance(REFUSED_FOR_GOOD).await;
         assert!(!lists.failed(&refused(403)), "for however long it is refused");
         assert!(!lists.failed(&refused(500)));
+    }
+
+    /// Policies restrict: that there are none any more lets all held jobs go at once.
+    #[tokio::test(start_paused = true)]
+    async fn a_kind_that_could_be_listed_is_not_gone_at_the_first_404() {
+        let mut lists = Lists::new("PreheatPolicy", false, true);
+        lists.worked();
+        assert!(!lists.failed(&refused(404)));
+        tokio::time::advance(REFUSED_FOR_GOOD - Duration::from_secs(1)).await;
+        assert!(!lists.failed(&refused(404)));
+        assert!(!lists.failed(&refused(503)), "another trouble begins the count anew");
+        tokio::time::advance(REFUSED_FOR_GOOD).await;
+        assert!(!lists.failed(&refused(404)));
+        tokio::time::advance(REFUSED_FOR_GOOD).await;
+        assert!(lists.failed(&refused(404)), "it was uninstalled");
+        assert!(lists.failed(&refused(404)));
     }
 
     #[test]

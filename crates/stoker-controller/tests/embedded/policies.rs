@@ -67,7 +67,7 @@ async fn jobs_of_every_kind_are_held_and_say_why_once() {
     let jobs: Api<DynamicObject> = Api::default_namespaced_with(client.clone(), &kind.newest());
     jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
     ordered(&client, "n1", 1).await;
-    let refusal = "PreheatPolicy team-a does not allow it (spec.images): no pattern takes registry.example/web";
+    let refusal = "PreheatPolicy team-a does not allow this job (spec.images): no pattern matches registry.example/web";
     says(&client, "web", refusal).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(images(&client).await, ["registry.example/allowed:v1"]);
@@ -78,7 +78,7 @@ async fn jobs_of_every_kind_are_held_and_say_why_once() {
     assert!(status.conditions.iter().all(|condition| condition.reason == "NotAllowed"), "{:?}", status.conditions);
     let held = jobs.get("base").await.unwrap();
     let message = held.data["status"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("PreheatPolicy team-a does not allow it (spec.images)"), "{message}");
+    assert!(message.contains("PreheatPolicy team-a does not allow this job (spec.images)"), "{message}");
     for name in ["web", "base"] {
         assert_eq!(events(&client, name).await, ["NotAllowed"], "{name}");
     }
@@ -104,7 +104,7 @@ async fn a_job_that_runs_is_held_by_a_policy_that_comes_and_goes_on_when_the_pol
     preheat(&client, "web").await;
     ordered(&client, "n1", 1).await;
     policy(&client, "nothing", json!({"max": {"jobs": 0}})).await;
-    says(&client, "web", "PreheatPolicy nothing does not allow it (spec.max.jobs)").await;
+    says(&client, "web", "PreheatPolicy nothing does not allow this job (spec.max.jobs)").await;
     assert_eq!(images(&client).await, [""; 0]);
     Api::<PreheatPolicy>::all(client.clone()).delete("nothing", &Default::default()).await.unwrap();
     ordered(&client, "n1", 1).await;
@@ -116,7 +116,7 @@ async fn a_job_that_runs_is_held_by_a_policy_that_comes_and_goes_on_when_the_pol
 /// A policy cannot be seen, and it is there.
 #[tokio::test(start_paused = true)]
 async fn while_policies_cannot_be_listed_nothing_new_is_ordered() {
-    for (path, code) in [(POLICIES, 403), (POLICIES, 500), ("/api/v1/namespaces", 403)] {
+    for (path, code) in [(POLICIES, 403), (POLICIES, 404), (POLICIES, 500), ("/api/v1/namespaces", 403)] {
         let clock = clock();
         let client = api(&clock);
         node(&client, "n1").await;
@@ -162,5 +162,29 @@ async fn where_the_kind_is_not_installed_everything_is_allowed() {
         leader.await.unwrap();
         let asked = asked.lock().unwrap();
         assert!(!asked.iter().any(|path| path == "/api/v1/namespaces"), "nobody goes by labels of namespaces");
+    }
+}
+
+/// Registries are compared in small letters: such a pattern would match nothing, and nobody would see why.
+#[tokio::test(start_paused = true)]
+async fn a_pattern_with_capital_letters_is_refused() {
+    let client = api(&clock());
+    let policies = Api::<PreheatPolicy>::all(client.clone());
+    for (pattern, good) in [
+        ("ghcr.io/acme/*", true),
+        ("**", true),
+        ("**/web", true),
+        ("reg.test:5000/*", true),
+        ("GHCR.io/acme/*", false),
+        ("ghcr.io/Acme/*", false),
+        ("**/Web", false),
+        ("nginx", false),
+    ] {
+        let object = json!({"metadata": {"name": "p"}, "spec": {"images": [pattern]}});
+        let made = policies.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await;
+        assert_eq!(made.is_ok(), good, "{pattern}");
+        if good {
+            policies.delete("p", &Default::default()).await.unwrap();
+        }
     }
 }

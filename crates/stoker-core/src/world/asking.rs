@@ -114,7 +114,10 @@ impl World {
     ) {
         let since = self.since(job, at, now);
         for image in images.iter().filter_map(|image| job.images.get(*image)) {
-            if let Ok(reference) = &image.reference {
+            // Each question takes room that was there for all of them.
+            if let Ok(reference) = &image.reference
+                && self.is_full(job, at, reference.key()).is_none()
+            {
                 self.ask(job, reference, at, (Ask::Look, since), now);
                 changes.entry(at).or_default().insert(reference.key().question());
             }

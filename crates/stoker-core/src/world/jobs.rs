@@ -52,6 +52,7 @@ impl World {
             Some(state) => {
                 state.job = job;
                 state.choice = choice;
+                state.verdict = None;
                 state.stale = Stale::All;
                 state.expired = false;
                 // Its object may say something else than what was last said: it is compared again.
@@ -68,7 +69,6 @@ impl World {
     /// of which one changes at a time.
     pub(super) fn set_names(&mut self, id: &JobId, names: NamedNodes) {
         let Some(state) = self.jobs.get_mut(id) else { return };
-        self.policies.touch(id.namespace());
         let old = state.job.names.replace(names.clone()).unwrap_or_default();
         self.secrets.touch_times(&state.job);
         state.said = None;

@@ -83,6 +83,7 @@ impl World {
             }
             if state.wake.is_some_and(|wake| wake <= now) {
                 state.stale = Stale::All;
+                state.choice.due |= state.job.pick.is_some();
                 self.dirty_jobs.insert(id.clone());
             }
         }
@@ -93,7 +94,7 @@ impl World {
         self.forget_far_orders(now);
         self.judge();
         self.start_jobs(now);
-        self.choose_nodes();
+        self.choose_nodes(now);
         self.choose_logins();
         self.touch_readers_of_moved();
         // What is taken back first is free for others in the same plan.
@@ -233,7 +234,9 @@ impl World {
         let together = digests.lacking().map(awaits_digests_until).filter(|until| *until > now).min();
         let secrets = self.secrets_awaited(&state.job, now);
         let sources = self.sources_lapse(&state.job, &state.seats, now);
-        let times = [lapses, taken, deadline, state.job.round_ends(now), secrets, together, digests.later, sources];
+        let chooses = state.choice.later;
+        let times =
+            [lapses, taken, deadline, state.job.round_ends(now), secrets, together, digests.later, sources, chooses];
         state.wake = times.into_iter().flatten().min();
         outcome
     }
@@ -279,9 +282,14 @@ impl World {
         if !held.is_empty() {
             open.sort_by_key(|position| !seats.get(*position).is_some_and(|(at, _)| held.contains(at)));
         }
+        let mut left = self.nodes_left(job, seats);
         let mut waiting = Vec::new();
         for position in open {
             let Some(&(at, _)) = seats.get(position) else { continue };
+            if left.as_ref().is_some_and(|(left, begun)| *left == 0 && !begun.contains(&at)) {
+                waiting.push(position);
+                continue;
+            }
             // One that is at work, or about to drop another pull of this job, has its place.
             let placed = has_place.contains(&at);
             let room = if placed && job.parallelism > 0 { free.max(1) } else { free };
@@ -302,6 +310,11 @@ impl World {
                 self.order_image(job, image, at, now, pulling, changes);
             }
             handed_out = true;
+            if let Some((left, begun)) = &mut left
+                && begun.insert(at)
+            {
+                *left = left.saturating_sub(1);
+            }
             resolutions.0.clear();
             self.look_again(job, seats, position, digests, now);
             // A pull that it has joined may be one that holds no place any more.
@@ -310,15 +323,26 @@ impl World {
                 free -= 1;
             }
         }
-        // Only now is it known who asks the registry and whether a place is left.
+        // Only now is it known who asks the registry and whether a place is left. By name: what is said of each node must not follow from who may
+        // be the next one at this moment.
+        waiting.sort_unstable();
         for position in waiting {
             let Some((at, seat)) = seats.get_mut(position).filter(|(_, seat)| seat.may_be_handed_out()) else {
                 continue;
             };
             let at = *at;
+            let another = left.as_mut().filter(|(_, begun)| !begun.contains(&at)).map(|(left, _)| left);
+            if another.as_ref().is_some_and(|left| **left == 0) {
+                seat.standing = SeatStanding::Open(Wait::NO_NODE_LEFT);
+                continue;
+            }
             let node = self.open_node(job, at, &mut resolutions, digests, now);
             let Some(wait) = self.obstacle(job, node, free) else { continue };
             seat.standing = SeatStanding::Open(wait);
+            if let Some(left) = another.filter(|_| wait.reason == Reason::Parallelism) {
+                // It is the next one to begin; of the others only as many as are left then wait for their turn.
+                *left -= 1;
+            }
             let unlooked = if wait.reason == Reason::NoSource { self.unlooked(job, at, now) } else { Vec::new() };
             if !unlooked.is_empty() {
                 let waits = self.image_waits(job, node).flatten().filter(|wait| wait.reason == Reason::NoSource);
@@ -326,7 +350,9 @@ impl World {
                     waits.map(|wait| wait.image).filter(|image| unlooked.contains(image)).collect();
                 self.look_for_own(job, (at, &images), now, changes);
                 self.look_again(job, seats, position, digests, now);
-                // Whether it looks changes nothing about what it waits for.
+                // Whether it looks changes nothing about what it waits for, unless its object is full now.
+                let node = self.open_node(job, at, &mut resolutions, digests, now);
+                let wait = self.obstacle(job, node, free).unwrap_or(wait);
                 seats.get_mut(position).into_iter().for_each(|(_, seat)| seat.standing = SeatStanding::Open(wait));
             }
         }

@@ -54,6 +54,10 @@ impl Wait {
     pub(super) fn of_all(reason: Reason) -> Self {
         Self { reason, image: 0 }
     }
+
+    /// Of a node that the job may use, and that comes when a policy leaves the job one node more: see [`World::nodes_left`](super::World::nodes_left).
+    /// It is not about an image, which tells it from the other waits for a policy.
+    pub(super) const NO_NODE_LEFT: Self = Self { reason: Reason::NotAllowed, image: usize::MAX };
 }
 
 /// The standing with its bytes and the time at which time alone may change it.
@@ -85,7 +89,8 @@ impl Seat {
     /// Whether nothing but the job's own pace stands in the way.
     pub(super) fn may_be_handed_out(&self) -> bool {
         let SeatStanding::Open(wait) = self.standing else { return false };
-        !matches!(wait.reason, Reason::Suspended | Reason::NotAllowed | Reason::NodeNotReady | Reason::NoAgent)
+        wait == Wait::NO_NODE_LEFT
+            || !matches!(wait.reason, Reason::Suspended | Reason::NotAllowed | Reason::NodeNotReady | Reason::NoAgent)
     }
 }
 
@@ -416,11 +421,14 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
     let (mut sum, mut lapses) = (Bytes::default(), None);
     let (mut open, mut running, mut late, mut asking, mut failed) = (false, false, false, None, None);
     let mut lingers = false;
+    // Another node takes its place, or it comes back: so it does not fail.
+    let awaited = job.pick.is_some() && !slot.is_ready();
     for image in 0..job.images.len() {
         let (entry, lapse, report) = entry_and_report(job, image, slot, known);
         match entry {
             ImageStanding::Done => {}
             ImageStanding::There => lingers = true,
+            ImageStanding::Failed(Reason::NodeSilent) if awaited => open = true,
             ImageStanding::Failed(reason) => failed = failed.or(Some(SeatFailure { image, reason })),
             ImageStanding::Running => running = true,
             ImageStanding::Late => late = true,
@@ -440,6 +448,7 @@ pub(super) fn seat(job: &Job, slot: &NodeSlot, known: JudgedBy<'_>) -> Option<Se
         }
         (true, ..) if running => SeatStanding::Active,
         (true, ..) => SeatStanding::Late,
+        _ if awaited => SeatStanding::Open(Wait::of_all(Reason::NodeNotReady)),
         _ if !slot.agent => absent(job, Reason::NoAgent, None, known, &mut lapses),
         _ if !slot.is_ready() => absent(job, Reason::NodeNotReady, node.ready_changed, known, &mut lapses),
         _ => SeatStanding::Open(match asking {

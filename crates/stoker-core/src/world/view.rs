@@ -147,7 +147,7 @@ impl World {
         };
         match wait.reason {
             Reason::Suspended => Waiting::Suspended { resume: job.words.resume },
-            Reason::NotAllowed => self.not_allowed(job, slot),
+            Reason::NotAllowed => not_allowed(job, slot, wait),
             Reason::Parallelism => {
                 Waiting::Parallelism { limit: u32::try_from(job.places(state.seats.len())).unwrap_or(u32::MAX) }
             }
@@ -188,26 +188,30 @@ impl World {
 }
 
 impl World {
-    /// Which policy keeps the job off this node, and why.
-    fn not_allowed(&self, job: &Job, slot: &NodeSlot) -> Waiting {
-        match refusal(job, slot) {
-            Some(refusal) => Waiting::NotAllowed { refusal },
-            // The policy allows it since the last plan.
-            None => Waiting::Pending,
-        }
-    }
-
-    /// Why the first node by name waits that the job may not use.
+    /// Why the first node by name waits that the job may not use now.
     pub(super) fn first_off_limits(&self, state: &JobState) -> Option<Arc<Refusal>> {
-        let waits =
-            |seat: &Seat| matches!(seat.standing, SeatStanding::Open(wait) if wait.reason == Reason::NotAllowed);
-        let slots = state.seats.iter().filter(|(_, seat)| waits(seat)).filter_map(|(at, _)| self.slots.get(*at));
-        let nodes = slots.filter_map(|slot| slot.node.as_ref());
-        nodes
-            .min_by(|one, other| one.name.cmp(&other.name))
-            .and_then(|node| state.job.bounds.off_limits(node))
-            .map(Arc::new)
+        let waits = |(at, seat): &(usize, Seat)| match seat.standing {
+            SeatStanding::Open(wait) if wait.reason == Reason::NotAllowed => Some((*at, wait)),
+            _ => None,
+        };
+        let refusal = |(at, wait)| refusal_of(&state.job, self.slots.get(at)?, wait);
+        state.seats.iter().filter_map(waits).find_map(refusal)
     }
+}
+
+/// Which policy keeps the job off this node, and why.
+fn not_allowed(job: &Job, slot: &NodeSlot, wait: Wait) -> Waiting {
+    match refusal_of(job, slot, wait) {
+        Some(refusal) => Waiting::NotAllowed { refusal },
+        // The policy allows it since the last plan.
+        None => Waiting::Pending,
+    }
+}
+
+/// Why a node waits for a policy.
+fn refusal_of(job: &Job, slot: &NodeSlot, wait: Wait) -> Option<Arc<Refusal>> {
+    let full = || job.bounds.full().filter(|_| wait == Wait::NO_NODE_LEFT).map(Arc::new);
+    refusal(job, slot).or_else(full)
 }
 
 /// Why the job may do nothing on this node, where that is so.
@@ -242,7 +246,13 @@ fn last_doing(job: &Job, slot: &NodeSlot, now: Timestamp) -> String {
         _ if job.keys().any(|key| slot.is_ordered(&job.id, key)) => "its agent had not answered".into(),
         _ => {
             let nodes = if job.percent { "% of the nodes" } else { " nodes" };
-            format!("its turn had not come ({}{nodes} at one time)", job.parallelism)
+            let turn = format!("its turn had not come ({}{nodes} at one time)", job.parallelism);
+            match &job.bounds.most_nodes {
+                Some((policy, most)) => {
+                    format!("{turn}; PreheatPolicy {policy} allows the job {}", human::count(*most, "node"))
+                }
+                None => turn,
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use stoker_core::model::Job;
 use stoker_core::world::NodeState;
 use stoker_core::{Ceilings, Completion, Event, ImagePattern, Phase, Reason, Restriction, Stage, Waiting};
 
@@ -58,8 +59,8 @@ fn a_job_that_is_not_allowed_is_held_and_goes_on_when_it_is() {
     scene.job(job("db", &[WEB, DB]));
     assert_eq!(scene.plan(), NOTHING);
     assert_eq!(scene.states("db"), ["n1 waits: NotAllowed"]);
-    let said = "PreheatPolicy team-a does not allow it (spec.images): no pattern takes reg.test/db; it goes on when the policy allows \
-                it, or when the job is edited so that it keeps to it";
+    let said = "PreheatPolicy team-a does not allow this job (spec.images): no pattern matches reg.test/db; \
+                this node goes on by itself when that changes";
     assert_eq!(scene.sentence("db", "n1"), said);
     let outcome = scene.outcome("db");
     assert_eq!((outcome.stage, outcome.waiting, outcome.started), (Stage::Running, 1, None));
@@ -89,8 +90,8 @@ fn every_policy_that_concerns_a_namespace_must_allow() {
     scene.job(job("db", &[DB]));
     scene.job(job(GUEST, &[WEB]));
     assert_eq!(scene.plan(), NOTHING);
-    let unknown = "PreheatPolicy team does not allow it (spec.namespaces): the labels of namespace elsewhere are not known yet; it goes \
-                   on when the policy allows it, or when the job is edited so that it keeps to it";
+    let unknown = "PreheatPolicy team does not allow this job (spec.namespaces): the labels of namespace elsewhere are not known yet; \
+                   this node goes on by itself when that changes";
     assert_eq!(scene.sentence(GUEST, "n1"), unknown);
     scene.namespace("elsewhere", "b");
     assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
@@ -122,8 +123,8 @@ fn nodes_that_may_not_be_used_wait_and_the_others_go_on() {
     scene.policies(&[policy("p", |it| it.nodes = Some(pool("main").into()))]);
     assert_eq!(scene.plan(), ["n2 holds web@sha256:w"]);
     assert_eq!(scene.states("web"), ["n1 pulls", "n2 waits: NotAllowed"]);
-    let said = "PreheatPolicy p does not allow it (spec.nodes): node n2 has not the labels that it wants; other nodes of the job go on; \
-                it goes on when the policy allows it, or when the job is edited so that it keeps to it";
+    let said = "PreheatPolicy p does not allow this job (spec.nodes): node n2 does not have the labels that the policy asks for; other \
+                nodes of the job go on; this node goes on by itself when that changes";
     assert_eq!(scene.sentence("web", "n2"), said);
     scene.succeeds("n1", WEB);
     scene.plan();
@@ -134,8 +135,8 @@ fn nodes_that_may_not_be_used_wait_and_the_others_go_on() {
     scene.plan();
     let outcome = scene.outcome("web");
     assert_eq!((outcome.stage, outcome.failures[0].reason), (Stage::Failed, Reason::DeadlineExceeded));
-    let said = "the job's deadline passed before the node was done; last: PreheatPolicy p does not allow it (spec.nodes): node n2 has not \
-                the labels that it wants; other nodes of the job go on";
+    let said = "the job's deadline passed before the node was done; last: PreheatPolicy p does not allow this job (spec.nodes): node n2 does not \
+                have the labels that the policy asks for; other nodes of the job go on";
     assert_eq!(outcome.failures[0].message, said);
 }
 
@@ -166,23 +167,74 @@ fn a_job_that_wants_some_nodes_chooses_among_those_that_it_may_use() {
 }
 
 #[test]
-fn a_job_with_too_many_nodes_is_held_whole() {
+fn a_job_gets_so_many_nodes_and_the_others_wait_one_by_one() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    scene.policies(&[most(|most| most.nodes = Some(2))]);
+    scene.job(job("web", &[WEB]));
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w", "n2 pulls web@sha256:w at sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 pulls", "n3 waits: NotAllowed"]);
+    let said = "PreheatPolicy p does not allow this job (spec.max.nodes): a job may have 2 nodes, and this job has as many; its other nodes \
+                wait until one of those is gone; this node goes on by itself when that changes";
+    assert_eq!(scene.sentence("web", "n3"), said);
+    assert_eq!(scene.outcome("web").not_allowed.as_ref().map(|refusal| refusal.field), Some("spec.max.nodes"));
+    scene.succeeds("n1", WEB);
+    scene.fails("n2", WEB, Reason::NotFound);
+    assert_eq!(scene.plan(), NOTHING, "a node that is done or has failed is one of the job's nodes, too");
+    scene.world.apply(Event::NodeGone("n1".into()));
+    assert_eq!(scene.plan(), ["n3 pulls web@sha256:w at sha256:w"]);
+    scene.policies(&[policy("p", |it| it.nodes = Some(pool("main").into()))]);
+    scene.plan();
+    scene.change_node("n3", |node| node.labels.clear());
+    assert_eq!(scene.plan(), ["n3 holds web@sha256:w"]);
+}
+
+#[test]
+fn neither_a_node_that_joins_nor_a_lower_number_stops_what_has_begun() {
     let mut scene = Scene::of(&["n1", "n2"]);
     scene.policies(&[most(|most| most.nodes = Some(2))]);
     scene.job(job("web", &[WEB]));
     assert_eq!(scene.plan().len(), 2);
-    scene.node(node("n3"));
-    scene.agent("n3");
+    // Its name comes first.
+    scene.node(node("n0"));
+    scene.agent("n0");
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("web"), ["n0 waits: NotAllowed", "n1 pulls", "n2 pulls"]);
+    scene.policies(&[most(|most| most.nodes = Some(1))]);
+    assert_eq!(scene.plan(), NOTHING);
+    // What was stopped for another reason goes on where it was.
+    scene.edit("web", |job| job.suspend = true);
     assert_eq!(scene.plan(), ["n1 holds web@sha256:w", "n2 holds web@sha256:w"]);
-    let said = "PreheatPolicy p does not allow it (spec.max.nodes): the job wants 3 nodes that it may use, and it may have 2; it goes on \
-                when the policy allows it, or when the job is edited so that it keeps to it";
-    assert_eq!(scene.sentence("web", "n3"), said);
-    scene.change_node("n3", |node| node.labels.clear());
-    scene.policies(&[policy("p", |it| {
-        it.nodes = Some(pool("main").into());
-        it.most.nodes = Some(2);
-    })]);
-    assert_eq!(scene.plan().len(), 2, "a node that it may not use does not count");
+    scene.edit("web", |job| job.suspend = false);
+    assert_eq!(scene.plan().len(), 2);
+    assert_eq!(scene.states("web"), ["n0 waits: NotAllowed", "n1 pulls", "n2 pulls"]);
+}
+
+#[test]
+fn only_as_many_nodes_wait_for_their_turn_as_the_job_may_have() {
+    let mut scene = Scene::of(&["n1", "n2", "n3", "n4"]);
+    scene.change_node("n2", |node| node.ready = false);
+    scene.policies(&[most(|most| most.nodes = Some(2))]);
+    scene.job(Job { parallelism: 1, ..job("web", &[WEB]) });
+    assert_eq!(scene.plan(), ["n1 pulls web@sha256:w at sha256:w"]);
+    let waits = ["n1 pulls", "n2 waits: NodeNotReady", "n3 waits: Parallelism", "n4 waits: NotAllowed"];
+    assert_eq!(scene.states("web"), waits);
+    scene.succeeds("n1", WEB);
+    assert_eq!(scene.plan(), ["n3 pulls web@sha256:w at sha256:w"], "a node that is not Ready takes no place");
+    scene.change_node("n2", |node| node.ready = true);
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 done", "n2 waits: NotAllowed", "n3 pulls", "n4 waits: NotAllowed"]);
+}
+
+/// Two nodes must say what a tag means, also for a job that may have one node. Asking fetches nothing.
+#[test]
+fn a_node_that_is_asked_for_a_digest_alone_takes_no_place() {
+    let mut scene = Scene::of_strangers(&["n1", "n2"]);
+    scene.policies(&[most(|most| most.nodes = Some(1))]);
+    scene.job(job("web", &["web:1"]));
+    assert_eq!(scene.plan(), ["n1 asks for web:1", "n2 asks for web:1"]);
+    ["n1", "n2"].into_iter().for_each(|node| scene.resolves(node, "web:1", "sha256:w"));
+    assert_eq!(scene.plan(), ["n1 pulls web:1 at sha256:w"]);
+    assert_eq!(scene.states("web"), ["n1 pulls", "n2 waits: NotAllowed"]);
 }
 
 #[test]

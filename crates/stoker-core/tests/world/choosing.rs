@@ -91,6 +91,79 @@ fn a_node_stays_while_it_can() {
     assert_eq!(chosen(&scene), ["n1", "n3"]);
 }
 
+fn ready(scene: &mut Scene, node: &str, ready: bool) {
+    let now = scene.now;
+    scene.change_node(node, |node| (node.ready, node.ready_changed) = (ready, Some(now)));
+}
+
+/// The control plane loses all kubelets for a moment.
+#[test]
+fn nodes_stay_chosen_when_all_nodes_are_not_ready_for_a_moment() {
+    let names = ["n1", "n2", "n3", "n4", "n5", "n6"];
+    let mut scene = Scene::of(&names);
+    let mut web = some(2);
+    web.pick.as_mut().unwrap().chosen = Some(BTreeSet::from(["n5".into(), "n6".into()]));
+    scene.job(web);
+    assert_eq!(scene.plan(), [pulls("n5"), pulls("n6")]);
+    scene.succeeds("n5", WEB);
+    for name in names {
+        scene.pass(1);
+        ready(&mut scene, name, false);
+        assert_eq!(scene.plan(), NOTHING);
+    }
+    assert_eq!(chosen(&scene), ["n5", "n6"]);
+    for name in names {
+        scene.pass(10);
+        ready(&mut scene, name, true);
+        assert_eq!(scene.plan(), NOTHING);
+    }
+    assert_eq!(chosen(&scene), ["n5", "n6"]);
+    assert_eq!(scene.states("web"), ["n5 done", "n6 pulls"]);
+}
+
+#[test]
+fn who_is_back_for_long_takes_the_place_of_a_node_that_stays_away() {
+    let mut scene = Scene::of(&["n1", "n2", "n3"]);
+    scene.job(some(2));
+    assert_eq!(scene.plan(), [pulls("n1"), pulls("n2")]);
+    for name in ["n3", "n2", "n1"] {
+        scene.pass(1);
+        ready(&mut scene, name, false);
+        scene.plan();
+    }
+    scene.pass(10);
+    ready(&mut scene, "n1", true);
+    ready(&mut scene, "n3", true);
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(chosen(&scene), ["n1", "n2"]);
+    let wake = scene.world.plan(scene.now).wake;
+    assert_eq!(wake, Some(scene.now + secs(300)));
+    scene.pass(300);
+    assert_eq!(scene.plan(), [drops("n2"), pulls("n3")]);
+    assert_eq!(chosen(&scene), ["n1", "n3"]);
+}
+
+/// It would fail a job that waits for another node otherwise.
+#[test]
+fn a_chosen_node_that_is_not_ready_is_waited_for() {
+    let mut scene = Scene::of(&["n1"]);
+    scene.job(Job { completion: Completion::Once { deadline: None, ttl: None }, ..some(1) });
+    scene.plan();
+    scene.progresses("n1", WEB);
+    ready(&mut scene, "n1", false);
+    scene.plan();
+    scene.pass(1_000);
+    scene.plan();
+    assert_eq!(
+        (scene.outcome("web").stage, scene.states("web")),
+        (Stage::Running, vec!["n1 waits: NodeNotReady".into()])
+    );
+    scene.node(node("n2"));
+    scene.agent("n2");
+    assert!(scene.plan().contains(&pulls("n2")));
+    assert_eq!(chosen(&scene), ["n2"]);
+}
+
 #[test]
 fn neither_a_cordoned_node_is_chosen_nor_one_without_an_agent() {
     let mut scene = two_zones();

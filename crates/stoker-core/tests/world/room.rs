@@ -1,8 +1,8 @@
 //! A node's object holds so much and no more, and no namespace fills it.
 
-use stoker_core::Stage;
 use stoker_core::model::{Job, Sandbox};
 use stoker_core::world::{ROOM, ROOM_OF_A_NAMESPACE, weight};
+use stoker_core::{PullSource, Stage};
 
 use crate::build::{job, of_namespace};
 use crate::scene::{NOTHING, Scene};
@@ -82,4 +82,28 @@ fn who_has_no_room_waits_for_it_and_says_so() {
     scene.delete("first");
     scene.plan();
     assert_eq!(scene.states("third"), ["n1 pulls"], "the room of orders that nobody wants any more");
+}
+
+/// Each look of these nodes is small. All those of a job were asked at one time, because there was room for the first.
+#[test]
+fn nodes_that_look_whether_they_have_images_are_asked_no_more_than_there_is_room_for() {
+    let mut scene = Scene::of(&["n1"]);
+    let long = "x".repeat(240);
+    for n in 0..5 {
+        let images: Vec<String> = (0..100).map(|image| format!("{long}/{n}-{image}@sha256:{image}")).collect();
+        let images: Vec<&str> = images.iter().map(String::as_str).collect();
+        let mut job = of_namespace("hostile", job(&format!("hostile-{n}"), &images));
+        job.pull.source = PullSource::PeersOnly;
+        scene.job(job);
+    }
+    scene.plan();
+    let hostile = taken(&scene, "n1");
+    // What questions ask of an agent is not counted in advance.
+    let few = 16 * 1024;
+    assert!(hostile > ROOM_OF_A_NAMESPACE / 2 && hostile <= ROOM_OF_A_NAMESPACE + few, "{hostile}");
+    assert_eq!(scene.plan(), NOTHING);
+    assert_eq!(scene.states("hostile-4"), ["n1 waits: TooManyOrders"]);
+    scene.job(fat("shop", "web", 40));
+    scene.plan();
+    assert_eq!(scene.states("web"), ["n1 pulls"], "another namespace has more than a share");
 }

@@ -56,12 +56,12 @@ const VARIABLES: [(&str, &str); 8] = [
          has(object.spec.pullPolicy) && has(object.spec.pullPolicy.timeoutSeconds) ? \
          duration(string(object.spec.pullPolicy.timeoutSeconds) + 's') : duration('600s')",
     ),
-    ("policy", "'PreheatPolicy ' + params.metadata.name + ' does not allow it'"),
+    ("policy", "'PreheatPolicy ' + params.metadata.name + ' does not allow this job'"),
 ];
 
 /// Expressions that must hold where the policy concerns the namespace, each with what is said where one does not.
 const RULES: [(&str, &str); 5] = [
-    ("size(variables.strange) == 0", "variables.policy + ' (spec.images): no pattern takes ' + variables.strange[0]"),
+    ("size(variables.strange) == 0", "variables.policy + ' (spec.images): no pattern matches ' + variables.strange[0]"),
     (
         // Of an ImageListPullJob each image is a job of its own.
         "!has(params.spec.max) || !has(params.spec.max.images) || (object.kind == 'Preheat' ? size(object.spec.images) : 1) <= \
@@ -183,7 +183,9 @@ mod tests {
         let broken =
             RULES.iter().filter(|(rule, _)| evaluate(&format!("!variables.concerned || {rule}")) != Answer::Bool(true));
         let said = broken.map(|(_, message)| match evaluate(message) {
-            Answer::String(text) => text.strip_prefix("PreheatPolicy team-a does not allow it ").unwrap().to_string(),
+            Answer::String(text) => {
+                text.strip_prefix("PreheatPolicy team-a does not allow this job ").unwrap().to_string()
+            }
             other => panic!("{other:?}"),
         });
         said.collect()
@@ -235,7 +237,7 @@ mod tests {
                     json!({}),
                 );
                 let name = format!("{}/{}", reference.registry(), reference.repository());
-                let wanted = if takes { vec![] } else { vec![format!("(spec.images): no pattern takes {name}")] };
+                let wanted = if takes { vec![] } else { vec![format!("(spec.images): no pattern matches {name}")] };
                 assert_eq!(said, wanted, "{image} {pattern}");
             }
         }
@@ -302,7 +304,7 @@ mod tests {
             let object = json!({ "kind": kind, "spec": { field: value } });
             assert_eq!(
                 refusals(object, policy(), json!({})),
-                ["(spec.images): no pattern takes docker.io/library/nginx"]
+                ["(spec.images): no pattern matches docker.io/library/nginx"]
             );
         }
     }

@@ -31,7 +31,7 @@ async fn what_is_not_allowed_is_refused_when_it_is_applied_and_held_where_it_cam
         },
     });
     cluster.apply(&policy.to_string()).await.exits(0);
-    let says = "PreheatPolicy team-a does not allow it (spec.images): no pattern takes docker.io/library/nginx";
+    let says = "PreheatPolicy team-a does not allow this job (spec.images): no pattern matches docker.io/library/nginx";
     eventually("the API server knows the policy", async || {
         let refused = cluster.apply(&job("second", "nginx", "10m")).await;
         let knows = refused.code != Some(0);
@@ -44,10 +44,10 @@ async fn what_is_not_allowed_is_refused_when_it_is_applied_and_held_where_it_cam
     })
     .await;
     let long = cluster.apply(&job("third", "ghcr.io/acme/team/web:v1", "1h")).await;
-    long.exits(1).says("PreheatPolicy team-a does not allow it (spec.max.timeout): an attempt may take 30m");
+    long.exits(1).says("PreheatPolicy team-a does not allow this job (spec.max.timeout): an attempt may take 30m");
     let held = ["get", "preheat", "first", "-n", POLICED, "-o", "jsonpath={.status.message}"];
     eventually("the first one is held", async || {
-        cluster.kubectl(&held).await.out.contains("PreheatPolicy team-a does not allow it (spec.images)")
+        cluster.kubectl(&held).await.out.contains("PreheatPolicy team-a does not allow this job (spec.images)")
     })
     .await;
     // Whoever leaves the spec alone, or suspends the job, is kept from nothing.

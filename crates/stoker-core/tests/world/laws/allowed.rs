@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use stoker_core::model::{Job, Order};
-use stoker_core::{JobId, Restriction};
+use stoker_core::select::selects;
+use stoker_core::{Event, JobId, Key, Restriction};
 
-use super::{config, each_plan, orders};
+use super::{Ordered, config, each_plan, orders};
+use crate::build::node;
 use crate::history::history;
 use crate::sim::{Sim, changes};
 
@@ -66,16 +68,10 @@ proptest! {
         });
     }
 
-    /// All jobs of a namespace together, of whatever kind, and the nodes of each of them.
+    /// All jobs of a namespace together, of whatever kind.
     #[test]
-    fn no_namespace_has_more_jobs_or_nodes_than_it_may(history in history()) {
+    fn no_namespace_has_more_jobs_than_it_may(history in history()) {
         each_plan(&history, |before, after, plan| {
-            let mut handed_out: BTreeMap<JobId, BTreeSet<&str>> = BTreeMap::new();
-            for ordered in orders(after).into_iter().filter(|ordered| !ordered.answered && !ordered.order.hold) {
-                for id in ordered.order.jobs {
-                    handed_out.entry(id).or_default().insert(ordered.node);
-                }
-            }
             let now: BTreeSet<JobId> = changes(&after.world, plan)
                 .into_iter()
                 .flat_map(|(_, changes)| changes.into_values().flatten())
@@ -86,8 +82,6 @@ proptest! {
             let job = |id: &JobId| after.world.job(id).filter(|job| job.runs() && !job.is_standing());
             for job in now.iter().filter_map(job) {
                 for policy in concerning(after, job) {
-                    let nodes = handed_out.get(&job.id).map_or(0, BTreeSet::len);
-                    assert!(policy.most.nodes.is_none_or(|most| nodes <= most as usize), "{} has {nodes} nodes", job.id);
                     let jobs = now.iter().filter_map(|id| after.world.job(id)).filter(|other| {
                         other.runs() && !other.is_standing() && other.id.namespace() == job.id.namespace()
                     });
@@ -97,4 +91,51 @@ proptest! {
             }
         });
     }
+
+    /// Once a job has as many nodes as it may, or more because the number was lowered, no other node begins.
+    #[test]
+    fn no_job_gets_more_nodes_than_it_may(history in history()) {
+        each_plan(&history, |before, after, _| {
+            let jobs = after.world.jobs().filter_map(|id| after.world.job(id));
+            for job in jobs.filter(|job| !after.stands_still(&job.id) && !job.is_standing()) {
+                let (had, has) = (begun(before, job), begun(after, job));
+                let new = has.difference(&had).count();
+                let wanted = |node: &str| after.nodes.get(node).is_some_and(|node| selects(job, node));
+                let usable = has.iter().filter(|node| wanted(node) && keeps(after, job, node)).count();
+                for most in concerning(after, job).filter_map(|policy| policy.most.nodes) {
+                    assert!(new == 0 || usable <= most as usize, "{}: {had:?} became {has:?}, not {most}", job.id);
+                }
+            }
+        });
+    }
+
+    /// A kubelet may give its own node any label, and autoscalers add nodes all the time.
+    #[test]
+    fn a_node_that_joins_stops_nothing_on_other_nodes(history in history()) {
+        each_plan(&history, |_, after, _| {
+            let mut world = after.world.clone();
+            for name in ["m1", "n5"] {
+                world.apply(Event::Node(node(name)));
+                world.apply(Event::Orders(name.into(), BTreeMap::new()));
+            }
+            world.plan(after.now);
+            // A job that wants some of its nodes takes it in place of one that is not Ready.
+            let picks = |id: &JobId| after.world.job(id).is_some_and(|job| job.pick.is_some());
+            for ordered in orders(after).into_iter().filter(|ordered| !ordered.order.jobs.iter().any(picks)) {
+                let runs = !ordered.order.hold && !ordered.answered && !ordered.order.ask.is_question();
+                let now = world.order(ordered.node, ordered.key);
+                assert!(!runs || now.is_some_and(|now| !now.hold), "{}: {:?}", ordered.node, ordered.order);
+            }
+        });
+    }
+}
+
+/// The nodes with an order to pull an image of this job that names it.
+fn begun(sim: &Sim, job: &Job) -> BTreeSet<&'static str> {
+    let keys: BTreeSet<Key> = job.keys().collect();
+    let own = |ordered: &Ordered| {
+        let pulls = !ordered.order.ask.is_question() && keys.contains(&ordered.key);
+        pulls && ordered.order.jobs.contains(&job.id)
+    };
+    orders(sim).into_iter().filter(own).map(|ordered| ordered.node).collect()
 }

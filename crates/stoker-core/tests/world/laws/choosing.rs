@@ -14,13 +14,23 @@ fn chosen(sim: &Sim, job: &Job) -> BTreeSet<NodeName> {
     job.and_then(|job| job.names.as_ref()).into_iter().flat_map(|names| names.keys()).cloned().collect()
 }
 
-/// Whether a job that has chosen this node may keep it.
-fn may_stay(job: &Job, node: &Node) -> bool {
+/// Whether a job could have this node.
+fn fits(job: &Job, node: &Node) -> bool {
     let among = job.pick.as_ref().and_then(|pick| pick.among.as_ref());
     among.is_none_or(|among| among.contains_key(&node.name))
-        && (node.ready && !node.foreign)
+        && !node.foreign
         && job.selector.matches(&node.labels)
         && job.bounds.allow(node)
+}
+
+/// Whether a job that has chosen this node keeps it in any case.
+fn may_stay(job: &Job, node: &Node) -> bool {
+    node.ready && fits(job, node)
+}
+
+/// Whether an order on this node names the job: that is how a controller knows its nodes that has read no status.
+fn is_ordered(sim: &Sim, job: &Job, node: &NodeName) -> bool {
+    sim.world.orders(node).into_iter().flatten().any(|(_, order)| order.jobs.contains(&job.id))
 }
 
 proptest! {
@@ -40,7 +50,12 @@ proptest! {
                 assert!(has.len() <= number, "{has:?} are more than {number}");
                 let nodes: BTreeMap<&NodeName, &Node> = after.nodes.values().map(|node| (&node.name, node)).collect();
                 let stays = |name: &&NodeName| nodes.get(*name).is_some_and(|node| may_stay(job, node));
-                assert!(has.iter().all(|name| stays(&name)), "{has:?}");
+                let away = |name: &NodeName| nodes.get(name).is_some_and(|node| !node.ready && fits(job, node));
+                let known = |name: &NodeName| had.contains(name) || is_ordered(before, job, name);
+                assert!(has.iter().all(|name| stays(&name) || away(name) && known(name)), "{has:?}");
+                // One that is not Ready is given up for another one alone.
+                let given_up = had.iter().any(|name| away(name) && !has.contains(name));
+                assert!(!given_up || has.len() == number, "{had:?} became {has:?}");
                 let could_stay = had.iter().filter(stays).count();
                 let gone = had.iter().filter(stays).filter(|name| !has.contains(*name)).count();
                 assert_eq!(gone, could_stay.saturating_sub(number), "{had:?} became {has:?}");
