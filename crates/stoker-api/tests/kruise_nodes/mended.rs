@@ -223,6 +223,42 @@ fn a_node_image_that_is_full_stops_no_job() {
     assert_eq!(images, Some(256), "as many as a schema allows");
 }
 
+/// A NodeImage without a Node is served by its tags alone: what is not shown there is not pulled.
+#[test]
+fn tags_of_jobs_that_have_ended_make_room_and_others_do_not() {
+    let mut bed = Bed::of(&[FAKE]);
+    let tag = json!({ "tag": digest(), "pullPolicy": { "ttlSecondsAfterFinished": 3600 } });
+    let peoples: serde_json::Map<String, Value> =
+        (0..239).map(|n| (format!("reg.test/i{n}"), json!({ "tags": [tag] }))).collect();
+    bed.write(&edge(), &json!({ "spec": { "images": peoples } }), false);
+    let put = |bed: &mut Bed, name: &str| {
+        let job = job(&format!("reg.test/{name}@{}", digest()), &format!("uid of {name}"));
+        bed.put(&job.replace("name: web", &format!("name: {name}")), true);
+        bed.rest();
+    };
+    // Of the jobs; tags of people stay.
+    let shown = |bed: &Bed| -> Vec<String> {
+        let images = bed.paper.get(&edge()).unwrap().data["spec"]["images"].as_object().unwrap().clone();
+        assert!(peoples.keys().all(|name| images.contains_key(name)), "{}", bed.said);
+        images.into_iter().map(|(name, _)| name).filter(|name| !peoples.contains_key(name)).collect()
+    };
+    put(&mut bed, "first");
+    put(&mut bed, "second");
+    assert_eq!(shown(&bed), ["reg.test/first"], "it runs: {}", bed.said);
+    bed.maker_says("reg.test/first", "Succeeded");
+    assert_eq!(shown(&bed), ["reg.test/second"], "it has ended: {}", bed.said);
+    bed.maker_says("reg.test/second", "Succeeded");
+    for name in ["first", "second"] {
+        let status = bed.status(&PaperId::new("ImagePullJob", "shop", name));
+        assert_eq!(
+            (&status["succeeded"], &status["message"]),
+            (&json!(1), &json!("job has completed")),
+            "{}",
+            bed.said
+        );
+    }
+}
+
 /// Upstream accepts such values.
 #[test]
 fn a_negative_time_to_live_is_over_at_once_and_a_negative_timeout_is_a_second() {
