@@ -259,6 +259,51 @@ fn tags_of_jobs_that_have_ended_make_room_and_others_do_not() {
     }
 }
 
+/// Whoever plays the agent has no orders with logins, and no other way to know which Secrets have them.
+#[test]
+fn a_fake_node_is_told_the_secrets_and_the_pod_of_jobs_until_their_tags_go() {
+    let mut bed = Bed::of(&[NODE, FAKE]);
+    let own = json!([{ "namespace": "edge", "name": "own" }]);
+    let peoples = json!({ "tag": "own", "pullPolicy": { "ttlSecondsAfterFinished": 3600 } });
+    let (kept, bare) = (json!({ "pullSecrets": own, "tags": [peoples] }), json!({ "pullSecrets": own, "tags": [] }));
+    bed.write(&edge(), &json!({ "spec": { "images": { "reg.test/kept": kept, "reg.test/bare": bare } } }), false);
+    let put = |bed: &mut Bed, name: &str, image: &str, more: &str| {
+        let job = job(&format!("reg.test/{image}@{}", digest()), &format!("uid of {name}"))
+            .replace("parallelism: 1", "parallelism: 2");
+        bed.put(&format!("{}  {more}\n", job.replace("name: web", &format!("name: {name}"))), true);
+        bed.rest();
+    };
+    let more = "pullSecrets: [regcred]\n  sandboxConfig: { labels: { app: web }, annotations: { a: b } }";
+    put(&mut bed, "web", "slow", more);
+    put(&mut bed, "second", "slow", "pullSecrets: [regcred, a, b, c, d]");
+    put(&mut bed, "kept", "kept", "pullSecrets: [regcred]");
+    put(&mut bed, "bare", "bare", "pullSecrets: [regcred]");
+    let images = bed.paper.get(&edge()).unwrap().data["spec"]["images"].clone();
+    let secret = |namespace: &str, name: &str| json!({ "namespace": namespace, "name": name });
+    let all = ["regcred", "a", "b", "c"].map(|name| secret("shop", name));
+    assert_eq!(images["reg.test/slow"]["pullSecrets"], json!(all), "so many, and none twice: {}", bed.said);
+    let annotations = json!({ "a": "b", "apps.kruise.io/pulling-image-by": "kruise-daemon" });
+    let pod = json!({ "labels": { "app": "web" }, "annotations": annotations });
+    assert_eq!(images["reg.test/slow"]["sandboxConfig"], pod);
+    let both = json!([secret("edge", "own"), secret("shop", "regcred")]);
+    assert_eq!(images["reg.test/kept"]["pullSecrets"], both, "nobody's Secret is lost");
+    assert_eq!(images["reg.test/bare"]["pullSecrets"], both, "{}", bed.said);
+    let of_node =
+        bed.paper.get(&PaperId::new("NodeImage", "", "n1")).unwrap().data["spec"]["images"]["reg.test/slow"].clone();
+    assert_eq!(
+        (&of_node["pullSecrets"], &of_node["sandboxConfig"]),
+        (&Value::Null, &Value::Null),
+        "its agent has orders"
+    );
+    for name in ["web", "second", "bare"] {
+        bed.put(&job("reg.test/slow", "").replace("name: web", &format!("name: {name}")), false);
+    }
+    bed.rest();
+    let images = bed.paper.get(&edge()).unwrap().data["spec"]["images"].clone();
+    assert_eq!(images["reg.test/bare"], json!({ "pullSecrets": own, "tags": [] }), "{}", bed.said);
+    assert_eq!(images["reg.test/slow"], Value::Null, "they go with the last tag: {}", bed.said);
+}
+
 /// Upstream accepts such values.
 #[test]
 fn a_negative_time_to_live_is_over_at_once_and_a_negative_timeout_is_a_second() {

@@ -2,8 +2,9 @@
 //! that are gone go with them, and tags whose time to live is over go too. A tag that somebody wrote by hand and that a job wants as well is
 //! given one owner more besides the job, the NodeImage itself, so that it stays when the job goes.
 //!
-//! Which tags find room is decided in `room`.
+//! Which tags find room is decided in `room`, and what NodeImages without a Node get besides tags in `loans`.
 
+mod loans;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::dialect::kruise::IMAGE_PULL_JOBS;
 use crate::dialect::kruise::node_image::{ImageTagPullPolicy, TagOwner};
 use crate::dialect::kruise::types::GROUP;
 use crate::view::Reader;
+use loans::Loans;
 use room::{TagName, Tags};
 
 /// What upstream's manager adds to the time to live of the tags of a job that ends, in seconds.
@@ -91,7 +93,7 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
             }
         }
     }
-    let mut missing = Vec::new();
+    let (mut missing, mut loans) = (Vec::new(), Loans::default());
     let orders = sight.world.orders(sight.node).unwrap_or_default();
     for (key, order) in &orders {
         let Ok(reference) = order.image.parse::<Reference>() else { continue };
@@ -107,6 +109,7 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
             match tags.get_mut(&name) {
                 Some(tag) => {
                     wanted.join(tag);
+                    loans.add(&wanted);
                     touched.extend(tag.changed.then(|| name.0.clone()));
                 }
                 None => missing.push((*key, wanted)),
@@ -120,6 +123,7 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
         // Another job has wanted it, too.
         if let Some(tag) = tags.get_mut(name) {
             wanted.join(tag);
+            loans.add(&wanted);
             continue;
         }
         // The order of a tag that has just gone stays until the next write to its node.
@@ -130,14 +134,17 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
         touched.extend(replaced.iter().map(|(image, _)| image.clone()).chain([name.0.clone()]));
         gone.extend(replaced);
         tags.insert(name.clone(), wanted.tag());
+        loans.add(&wanted);
     }
+    touched.extend(loans.images().cloned());
     let images = touched.into_iter().map(|image| {
         let entries: Vec<&Value> = tags.iter().filter(|((of, _), _)| *of == image).map(|(_, tag)| &tag.json).collect();
-        let has_more = row.of_image(&image).any(|tag| tag.spec.has_more());
-        let patch = match entries.is_empty() && !has_more {
-            true => Value::Null,
-            false => json!({ "tags": entries }),
-        };
+        if entries.is_empty() {
+            let patch = loans::without_tags(row, &image);
+            return (image, patch);
+        }
+        let mut patch = json!({ "tags": entries });
+        loans.write(&image, &mut patch);
         (image, patch)
     });
     // Those that end soon after the first go along with it.

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use stoker_core::World;
 
+use super::loans::without_tags;
 use super::{Tag, Wanted, has_ended_job, owners, parsed};
 use crate::dialect::kruise::node_image::{MOST_IMAGES, MOST_TAGS, TagOwner};
 use crate::dialect::kruise::nodes::row::{NodeImageRow, is_job};
@@ -114,7 +115,7 @@ fn victims(
         Lack::Image => {
             // A repository with Secrets of its own stays without tags.
             let goes = |(image, _): &&TagName| {
-                of(image).iter().all(|(_, tag)| may_go(tag)) && !row.of_image(image).any(|tag| tag.spec.has_more())
+                of(image).iter().all(|(_, tag)| may_go(tag)) && without_tags(row, image).is_null()
             };
             let first = open.iter().copied().find(goes);
             first.into_iter().flat_map(|(image, _)| of(image)).map(|(name, _)| name.clone()).collect()
