@@ -58,10 +58,15 @@ pub(crate) fn events(
         let message = format!("Node {} failed with {}: {}", first.node, first.reason, first.message);
         events.push(event(kind, object, "NodeFailed", false, &message, now));
     }
-    if !before.ended && outcome.completed.is_some() {
+    let ends = !before.ended && outcome.completed.is_some();
+    // A job that does not end is complete again and again: whenever none of its nodes is left to do anything.
+    let was_complete = before.desired > 0 && before.succeeded.saturating_add(before.failed) >= before.desired;
+    if ends || outcome.stage == Stage::Synced && !was_complete {
         let alone = outcome.alone.iter().filter(|_| kind.is_foreign());
         events
             .extend(alone.map(|image| event(kind, object, "DigestUnconfirmed", false, &from_core::alone(image), now)));
+    }
+    if ends {
         let (good, reason, message) = match outcome.stage {
             Stage::Succeeded if outcome.failed > 0 => {
                 let message = format!("Preheated {images} on {} of {nodes}; as many failed as may", outcome.succeeded);
@@ -273,6 +278,13 @@ mod tests {
         assert_eq!(reasons(jobs, &object, &outcome), [""; 0], "another node may confirm it yet");
         (outcome.stage, outcome.succeeded, outcome.completed) = (Stage::Succeeded, 2, Some(Timestamp::UNIX_EPOCH));
         assert_eq!(reasons(jobs, &object, &outcome), ["DigestUnconfirmed", "Succeeded"]);
+        // One of type Never does not end.
+        (outcome.stage, outcome.completed) = (Stage::Synced, None);
+        assert_eq!(reasons(jobs, &object, &outcome), ["DigestUnconfirmed"]);
+        object.data["status"] =
+            json!({ "startTime": "1970-01-01T00:00:00Z", "desired": 2, "active": 0, "succeeded": 1, "failed": 1 });
+        assert_eq!(reasons(jobs, &object, &outcome), [""; 0], "it was said of this round");
+        (outcome.stage, outcome.completed) = (Stage::Succeeded, Some(Timestamp::UNIX_EPOCH));
         let native = &crate::native::PREHEATS;
         (object.data, outcome.private) = (begun(1, 2).0.data, true);
         assert!(reasons(native, &object, &outcome).iter().all(|reason| reason == "Started" || reason == "Succeeded"));

@@ -11,9 +11,8 @@ use stoker_core::select::{self, Operator, Requirement};
 const LONGEST_KEY: usize = 317;
 /// The longest value of a label.
 const LONGEST_VALUE: usize = 63;
-/// A key of a label, as API servers accept it.
-const KEY: &str =
-    "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$";
+/// A key of a label, as API servers accept it. No pattern can say that a prefix has at most 253 characters.
+const KEY: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9]$";
 /// A value of a label.
 const VALUE: &str = "^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$";
 
@@ -89,8 +88,10 @@ pub fn to_core(selector: &LabelSelector) -> select::Selector {
     select::Selector(exact.chain(conditions).collect())
 }
 
-/// Why an API server would refuse this selector, where it would: what is in it is no key or no value of a label. The schema refuses
-/// values; it cannot refuse keys of `matchLabels`, and objects may be older than the schema.
+/// Why an API server would refuse this selector, where it would: a text in it is not a key or not a value of a label. The schema refuses
+/// such values, and such keys in `matchExpressions`. It cannot refuse keys of `matchLabels`: structural schemas have no `propertyNames`, and
+/// an API server refuses a CEL rule that matches keys, because it takes each key to be as long as a request. Objects may also be older
+/// than the schema.
 pub(crate) fn problem(selector: &LabelSelector) -> Option<String> {
     let expressions = &selector.match_expressions;
     let mut keys = selector.match_labels.keys().chain(expressions.iter().map(|expression| &expression.key));

@@ -223,6 +223,87 @@ fn a_node_image_that_is_full_stops_no_job() {
     assert_eq!(images, Some(256), "as many as a schema allows");
 }
 
+/// A NodeImage without a Node is served by its tags alone: what is not shown there is not pulled.
+#[test]
+fn tags_of_jobs_that_have_ended_make_room_and_others_do_not() {
+    let mut bed = Bed::of(&[FAKE]);
+    let tag = json!({ "tag": digest(), "pullPolicy": { "ttlSecondsAfterFinished": 3600 } });
+    let peoples: serde_json::Map<String, Value> =
+        (0..239).map(|n| (format!("reg.test/i{n}"), json!({ "tags": [tag] }))).collect();
+    bed.write(&edge(), &json!({ "spec": { "images": peoples } }), false);
+    let put = |bed: &mut Bed, name: &str| {
+        let job = job(&format!("reg.test/{name}@{}", digest()), &format!("uid of {name}"));
+        bed.put(&job.replace("name: web", &format!("name: {name}")), true);
+        bed.rest();
+    };
+    // Of the jobs; tags of people stay.
+    let shown = |bed: &Bed| -> Vec<String> {
+        let images = bed.paper.get(&edge()).unwrap().data["spec"]["images"].as_object().unwrap().clone();
+        assert!(peoples.keys().all(|name| images.contains_key(name)), "{}", bed.said);
+        images.into_iter().map(|(name, _)| name).filter(|name| !peoples.contains_key(name)).collect()
+    };
+    put(&mut bed, "first");
+    put(&mut bed, "second");
+    assert_eq!(shown(&bed), ["reg.test/first"], "it runs: {}", bed.said);
+    bed.maker_says("reg.test/first", "Succeeded");
+    assert_eq!(shown(&bed), ["reg.test/second"], "it has ended: {}", bed.said);
+    bed.maker_says("reg.test/second", "Succeeded");
+    for name in ["first", "second"] {
+        let status = bed.status(&PaperId::new("ImagePullJob", "shop", name));
+        assert_eq!(
+            (&status["succeeded"], &status["message"]),
+            (&json!(1), &json!("job has completed")),
+            "{}",
+            bed.said
+        );
+    }
+}
+
+/// Whoever plays the agent has no orders with logins, and no other way to know which Secrets have them.
+#[test]
+fn a_fake_node_is_told_the_secrets_and_the_pod_of_jobs_until_their_tags_go() {
+    let mut bed = Bed::of(&[NODE, FAKE]);
+    let own = json!([{ "namespace": "edge", "name": "own" }]);
+    let peoples = json!({ "tag": "own", "pullPolicy": { "ttlSecondsAfterFinished": 3600 } });
+    let (kept, bare) = (json!({ "pullSecrets": own, "tags": [peoples] }), json!({ "pullSecrets": own, "tags": [] }));
+    bed.write(&edge(), &json!({ "spec": { "images": { "reg.test/kept": kept, "reg.test/bare": bare } } }), false);
+    let put = |bed: &mut Bed, name: &str, image: &str, more: &str| {
+        let job = job(&format!("reg.test/{image}@{}", digest()), &format!("uid of {name}"))
+            .replace("parallelism: 1", "parallelism: 2");
+        bed.put(&format!("{}  {more}\n", job.replace("name: web", &format!("name: {name}"))), true);
+        bed.rest();
+    };
+    let more = "pullSecrets: [regcred]\n  sandboxConfig: { labels: { app: web }, annotations: { a: b } }";
+    put(&mut bed, "web", "slow", more);
+    put(&mut bed, "second", "slow", "pullSecrets: [regcred, a, b, c, d]");
+    put(&mut bed, "kept", "kept", "pullSecrets: [regcred]");
+    put(&mut bed, "bare", "bare", "pullSecrets: [regcred]");
+    let images = bed.paper.get(&edge()).unwrap().data["spec"]["images"].clone();
+    let secret = |namespace: &str, name: &str| json!({ "namespace": namespace, "name": name });
+    let all = ["regcred", "a", "b", "c"].map(|name| secret("shop", name));
+    assert_eq!(images["reg.test/slow"]["pullSecrets"], json!(all), "so many, and none twice: {}", bed.said);
+    let annotations = json!({ "a": "b", "apps.kruise.io/pulling-image-by": "kruise-daemon" });
+    let pod = json!({ "labels": { "app": "web" }, "annotations": annotations });
+    assert_eq!(images["reg.test/slow"]["sandboxConfig"], pod);
+    let both = json!([secret("edge", "own"), secret("shop", "regcred")]);
+    assert_eq!(images["reg.test/kept"]["pullSecrets"], both, "nobody's Secret is lost");
+    assert_eq!(images["reg.test/bare"]["pullSecrets"], both, "{}", bed.said);
+    let of_node =
+        bed.paper.get(&PaperId::new("NodeImage", "", "n1")).unwrap().data["spec"]["images"]["reg.test/slow"].clone();
+    assert_eq!(
+        (&of_node["pullSecrets"], &of_node["sandboxConfig"]),
+        (&Value::Null, &Value::Null),
+        "its agent has orders"
+    );
+    for name in ["web", "second", "bare"] {
+        bed.put(&job("reg.test/slow", "").replace("name: web", &format!("name: {name}")), false);
+    }
+    bed.rest();
+    let images = bed.paper.get(&edge()).unwrap().data["spec"]["images"].clone();
+    assert_eq!(images["reg.test/bare"], json!({ "pullSecrets": own, "tags": [] }), "{}", bed.said);
+    assert_eq!(images["reg.test/slow"], Value::Null, "they go with the last tag: {}", bed.said);
+}
+
 /// Upstream accepts such values.
 #[test]
 fn a_negative_time_to_live_is_over_at_once_and_a_negative_timeout_is_a_second() {

@@ -154,3 +154,16 @@ fn many_selectors_of_a_namespace_are_one_watch() {
     let selected: Vec<String> = watches_of_pods(&teller).into_iter().map(|query| query.labels).collect();
     assert_eq!(selected, ["app=a0", "app=a1"]);
 }
+
+/// An API server refuses such a selector, and the watch would be tried again for ever. A schema cannot check the keys of `matchLabels`.
+#[test]
+fn a_selector_that_no_api_server_could_evaluate_is_not_watched() {
+    let mut teller = Teller::new(Paper::default(), false);
+    (0..2).for_each(|name| teller.paper.put(job(name, &json!({ "matchLabels": { "a..b/x": "web" } }))));
+    teller.catch_up(0);
+    assert_eq!(watches_of_pods(&teller), []);
+    assert_eq!(teller.world.jobs().count(), 0, "nothing is pulled for them");
+    let problems: Vec<&str> = teller.view.roots().filter_map(|root| teller.view.problem(root)).collect();
+    assert_eq!(problems.len(), 2);
+    assert!(problems.iter().all(|problem| problem.contains("podSelector cannot be read: `a..b/x`")), "{problems:?}");
+}

@@ -143,3 +143,14 @@ fn why_a_job_could_not_be_made_is_said() {
     assert_eq!(said["reason"], "FailedCreateImagePullJob");
     assert_eq!(said["message"], json!(format!("cannot create ImagePullJob {}: exceeded quota", target.name)));
 }
+
+/// Whoever wrote it past its schema: an API server refuses such a selector, and the watch would be tried again for ever.
+#[test]
+fn revisions_of_a_selector_that_no_api_server_could_evaluate_are_not_watched() {
+    let mut view = scene();
+    let mut set = set();
+    set.data["spec"]["selector"] = json!({ "matchLabels": { "a..b/x": "web" } });
+    view.see(&Query::all(&STATEFUL_SETS.kind), set);
+    assert_eq!(writes(&mut view), []);
+    assert!(view.wanted().iter().all(|query| *query.kind != CONTROLLER_REVISIONS), "{:?}", view.wanted());
+}

@@ -72,6 +72,8 @@ async fn the_example_of_a_node_image_is_pulled() {
     let up = Up::start(1);
     let images: Api<NodeImage> = Api::all(up.client().await);
     eventually("node-1 has a NodeImage", async || images.get_opt("node-1").await.unwrap().is_some()).await;
+    let before = images.get("node-1").await.unwrap().status;
+    assert_eq!(before.map(|status| status.desired), Some(0), "no column of `kubectl get nodeimages` is empty");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/nodeimage.yaml");
     let text = std::fs::read_to_string(file).unwrap();
     let name = format!("{}/nginx", registry.host());

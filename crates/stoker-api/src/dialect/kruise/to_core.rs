@@ -56,8 +56,8 @@ pub(super) fn job_on(object: &DynamicObject, nodes_of_pods: BTreeSet<String>) ->
     let status: ImagePullJobStatus = status;
     let template = spec.template;
     let selector = template.selector.unwrap_or_default();
-    // Upstream's webhook refuses it.
-    if let Some(problem) = labels::problem(&selector.labels) {
+    // Upstream's webhook refuses it. A job that has ended selects no node any more, and still has a time to live.
+    if let Some(problem) = labels::problem(&selector.labels).filter(|_| status.completion_time.is_none()) {
         return Err(NotReadable::new(object, "spec.selector", &problem));
     }
     let policy = &template.completion_policy;
@@ -250,6 +250,25 @@ mod tests {
         }
         let job = job(&object(json!({}))).unwrap();
         assert_eq!((job.parallelism, job.percent), (1, false));
+    }
+
+    /// No node has such a label: the job would end at once, without a word.
+    #[test]
+    fn a_selector_that_no_api_server_could_evaluate_is_no_job_until_the_job_has_ended() {
+        for bad in [
+            json!({ "matchLabels": { "a..b/x": "a" } }),
+            json!({ "matchLabels": { "pool": "a b" } }),
+            json!({ "matchExpressions": [{ "key": "a..b/x", "operator": "Exists" }] }),
+        ] {
+            let mut selected = object(json!({ "selector": bad }));
+            let problem = job(&selected).unwrap_err().problem;
+            assert!(
+                problem.starts_with("spec.selector cannot be read: `a") && problem.contains("of a label"),
+                "{problem}"
+            );
+            selected.data["status"] = json!({ "desired": 0, "completionTime": "2026-01-01T00:00:00Z" });
+            assert!(job(&selected).unwrap().ended.is_some(), "its time to live counts");
+        }
     }
 
     #[test]

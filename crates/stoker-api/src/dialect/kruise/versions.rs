@@ -24,6 +24,11 @@ pub trait Versioned: Resource<DynamicType = ()> + CustomResourceExt {
     fn without_spec() -> Option<&'static str> {
         Some("image can not be empty")
     }
+
+    /// What an object that has no status yet shows as its status. An API server fills it in when it reads the object, so it costs no write.
+    fn without_status() -> Option<Value> {
+        None
+    }
 }
 
 impl Versioned for ImagePullJob {
@@ -42,6 +47,11 @@ impl Versioned for ImageListPullJob {}
 impl Versioned for NodeImage {
     fn without_spec() -> Option<&'static str> {
         None
+    }
+
+    /// Otherwise the columns of a NodeImage would be empty until its first tag.
+    fn without_status() -> Option<Value> {
+        Some(json!({ "desired": 0, "succeeded": 0, "failed": 0, "pulling": 0, "waiting": 0 }))
     }
 }
 
@@ -68,8 +78,8 @@ pub fn crd<K: Versioned>() -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
         if let Some(schema) = schema
-            && let Ok(theirs) = serde_json::to_value(&*schema)
-                .and_then(|value| serde_json::from_value(as_upstream(value, K::without_spec())))
+            && let Ok(theirs) =
+                serde_json::to_value(&*schema).and_then(|value| serde_json::from_value(as_upstream::<K>(value)))
         {
             *schema = theirs;
         }
@@ -84,11 +94,14 @@ pub fn crd<K: Versioned>() -> CustomResourceDefinition {
 }
 
 /// Upstream's schema does not require a spec. Its webhook may, and says so in these words.
-fn as_upstream(schema: Value, without_spec: Option<&str>) -> Value {
+fn as_upstream<K: Versioned>(schema: Value) -> Value {
     let mut schema = not_nullable(schema);
+    if let (Some(default), Some(status)) = (K::without_status(), schema.pointer_mut("/properties/status")) {
+        status["default"] = default;
+    }
     if let Some(map) = schema.as_object_mut() {
         map.remove("required");
-        if let Some(message) = without_spec {
+        if let Some(message) = K::without_spec() {
             let rule = json!([{ "rule": "has(self.spec)", "message": message }]);
             map.insert("x-kubernetes-validations".into(), rule);
         }
@@ -139,6 +152,25 @@ mod tests {
             let text = serde_json::to_string(&newest.schema).unwrap();
             assert!(!text.contains("nullable"), "a null is a field that was left out");
         }
+    }
+
+    /// Otherwise its columns would be empty.
+    #[test]
+    fn a_node_image_that_has_no_status_yet_counts_no_tags() {
+        let status = |definition: CustomResourceDefinition| {
+            let versions = definition.spec.versions.into_iter();
+            let schemas = versions.map(|version| serde_json::to_value(version.schema).unwrap());
+            schemas
+                .map(|schema| schema["openAPIV3Schema"]["properties"]["status"]["default"].clone())
+                .collect::<Vec<_>>()
+        };
+        let zeros = json!({ "desired": 0, "succeeded": 0, "failed": 0, "pulling": 0, "waiting": 0 });
+        assert_eq!(status(crd::<NodeImage>()), [zeros.clone(), zeros]);
+        assert_eq!(
+            status(crd::<ImagePullJob>()),
+            [Value::Null, Value::Null],
+            "whether a job has begun is told by its status"
+        );
     }
 
     #[test]

@@ -111,9 +111,9 @@ impl TagSpec {
         serde_json::from_str(self.sandbox.as_deref()?).ok()
     }
 
-    /// Whether the repository has more than tags.
-    pub(super) fn has_more(&self) -> bool {
-        !self.secrets.is_empty() || self.sandbox.is_some()
+    /// Whether something is said about the pod that the image is for.
+    pub(super) fn has_sandbox(&self) -> bool {
+        self.sandbox.is_some()
     }
 
     /// Whether somebody wrote it by hand. Where upstream's manager serves ImagePullJobs, its tags count as such, too.

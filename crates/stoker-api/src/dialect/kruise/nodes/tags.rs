@@ -1,6 +1,11 @@
 //! The tags that a NodeImage should have. Orders of the node that serve ImagePullJobs are shown as tags that these jobs own; tags of jobs
 //! that are gone go with them, and tags whose time to live is over go too. A tag that somebody wrote by hand and that a job wants as well is
 //! given one owner more besides the job, the NodeImage itself, so that it stays when the job goes.
+//!
+//! Which tags find room is decided in `room`, and what NodeImages without a Node get besides tags in `loans`.
+
+mod loans;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,9 +19,11 @@ use super::Sight;
 use super::people::{ended_before, has_ended, needs_time};
 use super::row::{NodeImageRow, TagRow, TagSpec, is_job, seconds, text};
 use crate::dialect::kruise::IMAGE_PULL_JOBS;
-use crate::dialect::kruise::node_image::{ImageTagPullPolicy, MOST_IMAGES, MOST_TAGS, TagOwner};
+use crate::dialect::kruise::node_image::{ImageTagPullPolicy, TagOwner};
 use crate::dialect::kruise::types::GROUP;
 use crate::view::Reader;
+use loans::Loans;
+use room::{TagName, Tags};
 
 /// What upstream's manager adds to the time to live of the tags of a job that ends, in seconds.
 const TTL_MORE: i64 = 300;
@@ -26,14 +33,6 @@ const TTL_SPREAD: u64 = 300;
 const TTL_OF_ROUNDS: (i64, u64) = (24 * 3600 - 600, 1200);
 /// Tags whose time to live is over within so long go together.
 const SWEPT_TOGETHER: Duration = Duration::from_secs(600);
-/// As many tags as fit into an object together with their status: a NodeImage that is too large could not be written at all. Jobs beyond
-/// that are served, and not shown.
-const MOST_OF_ALL: usize = 1000;
-
-/// A namespace with so many tags leaves a quarter of the room to others.
-const FEW_TAGS: usize = 16;
-/// Repositories that jobs leave to people.
-const OF_PEOPLE: usize = 16;
 /// Jobs that are shown as owners of a tag, at most. Jobs that have ended make room for others.
 const MOST_OWNERS: usize = 16;
 const ENDED_OWNERS: usize = 8;
@@ -70,15 +69,15 @@ pub(super) fn name_and_tag(reference: &Reference) -> (String, String) {
 
 /// The changes of the spec of a NodeImage. A tag that people wrote without a time is given one.
 pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>) -> Changes {
-    let mut tags: BTreeMap<(String, String), Tag> = BTreeMap::new();
+    let mut tags = Tags::new();
     let mut touched: BTreeSet<String> = BTreeSet::new();
-    let (mut ends, mut expired) = (Vec::new(), BTreeSet::new());
+    let (mut ends, mut gone) = (Vec::new(), BTreeSet::new());
     for tag in &row.tags {
         let spec = &tag.spec;
         let expiry = expiry(row, tag).filter(|_| !is_in_use(spec, sight.world));
         if expiry.is_some_and(|end| end <= sight.now) {
             touched.insert(spec.image.clone());
-            expired.insert((spec.image.clone(), spec.tag.clone()));
+            gone.insert((spec.image.clone(), spec.tag.clone()));
             continue;
         }
         ends.extend(expiry);
@@ -94,6 +93,7 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
             }
         }
     }
+    let (mut missing, mut loans) = (Vec::new(), Loans::default());
     let orders = sight.world.orders(sight.node).unwrap_or_default();
     for (key, order) in &orders {
         let Ok(reference) = order.image.parse::<Reference>() else { continue };
@@ -105,31 +105,46 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
         for id in order.jobs.iter().filter(|id| is_image_pull_job(id)) {
             let Some(job) = sight.world.job(id) else { continue };
             let asked = u32::try_from(order.asked.as_second()).unwrap_or_default();
-            let wanted = Wanted { row, job, asked, name: &name };
-            let is_over = || is_over(sight, *key, job);
+            let wanted = Wanted { row, job, asked, name: name.clone() };
             match tags.get_mut(&name) {
-                Some(tag) => wanted.join(tag),
-                // The order of a tag that has just gone stays until the next write to its node.
-                None if expired.contains(&name) || is_over() => continue,
-                None => {
-                    if !has_room(row, &tags, &name.0, id.namespace()) {
-                        continue;
-                    }
-                    tags.insert(name.clone(), wanted.tag());
+                Some(tag) => {
+                    wanted.join(tag);
+                    loans.add(&wanted);
+                    touched.extend(tag.changed.then(|| name.0.clone()));
                 }
-            }
-            if tags.get(&name).is_some_and(|tag| tag.changed) {
-                touched.insert(name.0.clone());
+                None => missing.push((*key, wanted)),
             }
         }
     }
+    // Jobs that have ended take what room is left.
+    missing.sort_by_key(|(_, wanted)| wanted.job.ended.is_some());
+    for (key, wanted) in missing {
+        let name = &wanted.name;
+        // Another job has wanted it, too.
+        if let Some(tag) = tags.get_mut(name) {
+            wanted.join(tag);
+            loans.add(&wanted);
+            continue;
+        }
+        // The order of a tag that has just gone stays until the next write to its node.
+        if gone.contains(name) || is_over(sight, key, wanted.job) {
+            continue;
+        }
+        let Some(replaced) = room::make(row, &mut tags, &wanted, sight.world) else { continue };
+        touched.extend(replaced.iter().map(|(image, _)| image.clone()).chain([name.0.clone()]));
+        gone.extend(replaced);
+        tags.insert(name.clone(), wanted.tag());
+        loans.add(&wanted);
+    }
+    touched.extend(loans.images().cloned());
     let images = touched.into_iter().map(|image| {
         let entries: Vec<&Value> = tags.iter().filter(|((of, _), _)| *of == image).map(|(_, tag)| &tag.json).collect();
-        let has_more = row.of_image(&image).any(|tag| tag.spec.has_more());
-        let patch = match entries.is_empty() && !has_more {
-            true => Value::Null,
-            false => json!({ "tags": entries }),
-        };
+        if entries.is_empty() {
+            let patch = loans::without_tags(row, &image);
+            return (image, patch);
+        }
+        let mut patch = json!({ "tags": entries });
+        loans.write(&image, &mut patch);
         (image, patch)
     });
     // Those that end soon after the first go along with it.
@@ -137,21 +152,6 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
     let first = ends.first().map(|end| after(*end, SWEPT_TOGETHER));
     let wake = ends.iter().copied().filter(|end| first.is_some_and(|first| *end <= first)).max();
     Changes { images: images.collect(), wake }
-}
-
-/// Whether a schema allows one tag more of this repository, and a namespace may have it: no namespace takes all of the room.
-fn has_room(row: &NodeImageRow, tags: &BTreeMap<(String, String), Tag>, image: &String, namespace: &str) -> bool {
-    let own = tags.keys().filter(|(of, _)| of == image).count();
-    let images: BTreeSet<&String> = tags.keys().map(|(image, _)| image).collect();
-    let bare = usize::try_from(row.bare).unwrap_or(usize::MAX);
-    let is_owner = |owner: &Value| owner.get("namespace").and_then(Value::as_str) == Some(namespace);
-    let is_of_namespace = |tag: &&Tag| owners(&tag.json).iter().any(is_owner);
-    let (most_images, most_tags) = match tags.values().filter(is_of_namespace).count() {
-        few if few < FEW_TAGS => (MOST_IMAGES - OF_PEOPLE, MOST_OF_ALL),
-        _ => (MOST_IMAGES / 4 * 3, MOST_OF_ALL / 4 * 3),
-    };
-    let fits = images.contains(image) || images.len().saturating_add(bare) < most_images;
-    fits && own < MOST_TAGS && tags.len() < most_tags
 }
 
 /// The owners of a tag.
@@ -304,7 +304,7 @@ struct Wanted<'a> {
     job: &'a Job,
     /// When it was asked for, in seconds.
     asked: u32,
-    name: &'a (String, String),
+    name: TagName,
 }
 
 impl Wanted<'_> {
@@ -327,7 +327,7 @@ impl Wanted<'_> {
 
     /// The tag of a job where there is none yet.
     fn tag(&self) -> Tag {
-        let (image, tag) = self.name;
+        let (image, tag) = &self.name;
         let pull = &self.job.pull;
         let deadline = match &self.job.completion {
             Completion::Once { deadline, .. } => *deadline,
@@ -402,42 +402,6 @@ mod tests {
     fn every_version_has_one_after_it_that_a_schema_allows() {
         for (version, next) in [(0, 1), (5, 6), (-5, 1), (i64::MIN, 1), (i64::MAX, 1)] {
             assert_eq!(version_after(version), next, "{version}");
-        }
-    }
-
-    /// So many repositories with so many tags each, of jobs of one namespace.
-    fn tags(images: usize, each: usize, namespace: &str) -> BTreeMap<(String, String), Tag> {
-        let names = (0..images).flat_map(|image| (0..each).map(move |tag| (format!("i{image}"), format!("t{tag}"))));
-        let json = json!({ "ownerReferences": [{ "namespace": namespace }] });
-        names.map(|name| (name, Tag { json: json.clone(), changed: false })).collect()
-    }
-
-    /// A spec that a schema refuses could not be written at all, with nothing in it.
-    #[test]
-    fn no_more_tags_are_shown_than_a_schema_allows() {
-        for (images, each, bare, image, fits) in [
-            (0, 0, 0, "new", true),
-            (239, 1, 0, "new", true),
-            (240, 1, 0, "new", false),
-            (256, 1, 0, "i0", true),
-            (239, 1, 1, "new", false),
-            (1, 255, 0, "i0", true),
-            (1, 256, 0, "i0", false),
-            (4, 250, 0, "i0", false),
-        ] {
-            let row = NodeImageRow { bare, ..NodeImageRow::default() };
-            let others = tags(images, each, "others");
-            assert_eq!(has_room(&row, &others, &image.to_string(), "shop"), fits, "{images} × {each}, {image}");
-        }
-    }
-
-    #[test]
-    fn no_namespace_takes_the_room_of_another() {
-        let row = NodeImageRow::default();
-        for (images, each, own, other) in [(15, 1, true, true), (192, 1, false, true), (3, 250, false, true)] {
-            let tags = tags(images, each, "greedy");
-            assert_eq!(has_room(&row, &tags, &"new".to_string(), "greedy"), own, "{images} × {each}");
-            assert_eq!(has_room(&row, &tags, &"new".to_string(), "shop"), other, "{images} × {each}");
         }
     }
 }
