@@ -5,14 +5,14 @@
 //! ([`crate::sip`]) takes the registration away for that time: what comes meanwhile costs nothing until it is read.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{Shutdown, TcpStream};
+use std::mem;
+use std::net::Shutdown;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use hyper_util::client::legacy::connect::{Connected, Connection};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 
 /// A stream that can stop to listen for what comes.
 pub(crate) trait Unwatch {
@@ -23,58 +23,64 @@ pub(crate) trait Unwatch {
 /// A connection that is registered with the kernel while somebody waits for it.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    stream: Arc<TcpStream>,
-    /// The registration.
-    watch: Option<AsyncFd<Arc<TcpStream>>>,
+    stream: Stream,
     /// Somebody waits for room to write, and is woken through the registration.
     writing: bool,
 }
 
-/// What to wait for.
-#[derive(Clone, Copy)]
-enum Ready {
-    Bytes,
-    Room,
+#[derive(Debug)]
+enum Stream {
+    /// It is registered.
+    Watched(TcpStream),
+    /// It is not, and does not block.
+    Unwatched(std::net::TcpStream),
+    /// It could not be registered, or the registration could not be taken away.
+    Gone,
 }
 
 impl Socket {
     /// Takes over a connection of tokio's.
-    pub(crate) fn new(stream: tokio::net::TcpStream) -> io::Result<Self> {
-        Ok(Self { stream: Arc::new(stream.into_std()?), watch: None, writing: false })
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self { stream: Stream::Watched(stream), writing: false }
     }
 
-    /// Does it, and waits where that would block.
-    fn poll_io<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        ready: Ready,
-        mut act: impl FnMut(&TcpStream) -> io::Result<T>,
-    ) -> Poll<io::Result<T>> {
-        loop {
-            match act(&self.stream) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                done => return Poll::Ready(done),
+    /// Does it at once where nothing is registered. None if that would block: then it is registered, and tokio is to be asked.
+    fn at_once<T>(&mut self, mut act: impl FnMut(&std::net::TcpStream) -> io::Result<T>) -> io::Result<Option<T>> {
+        while let Stream::Unwatched(stream) = &self.stream {
+            match act(stream) {
+                Ok(done) => return Ok(Some(done)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.watch()?,
+                Err(e) => return Err(e),
             }
-            let watch = match &self.watch {
-                Some(watch) => watch,
-                None => self.watch.insert(AsyncFd::new(self.stream.clone())?),
-            };
-            // Readiness of the past is cleared before the next try, so nothing that comes in between is missed.
-            let mut guard = match ready {
-                Ready::Bytes => ready!(watch.poll_read_ready(cx))?,
-                Ready::Room => ready!(watch.poll_write_ready(cx))?,
-            };
-            guard.clear_ready();
+        }
+        Ok(None)
+    }
+
+    fn watch(&mut self) -> io::Result<()> {
+        if let Stream::Unwatched(stream) = mem::replace(&mut self.stream, Stream::Gone) {
+            self.stream = Stream::Watched(TcpStream::from_std(stream)?);
+        }
+        Ok(())
+    }
+
+    fn watched(&mut self) -> io::Result<Pin<&mut TcpStream>> {
+        match &mut self.stream {
+            Stream::Watched(stream) => Ok(Pin::new(stream)),
+            Stream::Unwatched(_) | Stream::Gone => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
-        send: impl FnMut(&TcpStream) -> io::Result<usize>,
+        at_once: impl FnMut(&std::net::TcpStream) -> io::Result<usize>,
+        wait: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let sent = self.poll_io(cx, Ready::Room, send);
+        let sent = match self.at_once(at_once)? {
+            Some(sent) => Poll::Ready(Ok(sent)),
+            None => wait(self.watched()?, cx),
+        };
         self.writing = sent.is_pending();
         sent
     }
@@ -82,24 +88,31 @@ impl Socket {
 
 impl Unwatch for Socket {
     fn unwatch(&mut self) {
-        if !self.writing {
-            self.watch = None;
+        if self.writing || !matches!(self.stream, Stream::Watched(_)) {
+            return;
+        }
+        if let Stream::Watched(stream) = mem::replace(&mut self.stream, Stream::Gone)
+            && let Ok(stream) = stream.into_std()
+        {
+            self.stream = Stream::Unwatched(stream);
         }
     }
 }
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let read =
-            ready!(self.get_mut().poll_io(cx, Ready::Bytes, |mut stream| stream.read(buf.initialize_unfilled())))?;
-        buf.advance(read);
+        let socket = self.get_mut();
+        match socket.at_once(|mut stream| stream.read(buf.initialize_unfilled()))? {
+            Some(read) => buf.advance(read),
+            None => ready!(socket.watched()?.poll_read(cx, buf))?,
+        }
         Poll::Ready(Ok(()))
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_send(cx, |mut stream| stream.write(bytes))
+        self.get_mut().poll_send(cx, |mut stream| stream.write(bytes), |stream, cx| stream.poll_write(cx, bytes))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -107,11 +120,15 @@ impl AsyncWrite for Socket {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(match self.stream.shutdown(Shutdown::Write) {
-            Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(()),
-            done => done,
-        })
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().stream {
+            Stream::Watched(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unwatched(stream) => Poll::Ready(match stream.shutdown(Shutdown::Write) {
+                Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(()),
+                done => done,
+            }),
+            Stream::Gone => Poll::Ready(Ok(())),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -123,7 +140,11 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.get_mut().poll_send(cx, |mut stream| stream.write_vectored(bytes))
+        self.get_mut().poll_send(
+            cx,
+            |mut stream| stream.write_vectored(bytes),
+            |stream, cx| stream.poll_write_vectored(cx, bytes),
+        )
     }
 }
 
@@ -140,10 +161,10 @@ mod tests {
 
     use super::*;
 
-    async fn pair() -> (Socket, tokio::net::TcpStream) {
+    async fn pair() -> (Socket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let near = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (Socket::new(near).unwrap(), listener.accept().await.unwrap().0)
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (Socket::new(near), listener.accept().await.unwrap().0)
     }
 
     #[tokio::test]
@@ -153,12 +174,13 @@ mod tests {
         far.write_all(b"ab").await.unwrap();
         socket.read_exact(&mut byte).await.unwrap();
         socket.unwatch();
-        assert!(socket.watch.is_none());
+        assert!(matches!(socket.stream, Stream::Unwatched(_)));
         socket.read_exact(&mut byte).await.unwrap();
-        assert!(socket.watch.is_none(), "what is there is read without a registration");
+        assert!(matches!(socket.stream, Stream::Unwatched(_)), "what is there is read without a registration");
         let (read, written) = tokio::join!(socket.read_exact(&mut byte), far.write_all(b"c"));
-        (read.unwrap(), written.unwrap());
-        assert!(socket.watch.is_some() && byte == *b"c");
+        read.unwrap();
+        written.unwrap();
+        assert!(matches!(socket.stream, Stream::Watched(_)) && byte == *b"c");
     }
 
     #[tokio::test]

@@ -191,9 +191,8 @@ impl PeerReader {
         let stream = TcpStream::connect(peer.addr).await.map_err(unreachable)?;
         let _ = stream.set_nodelay(true);
         let name = ServerName::IpAddress(peer.addr.ip().into());
-        let socket = Socket::new(stream).map_err(unreachable)?;
         // TLS reads 4 KiB at a time, the buffer all that has come.
-        let stream = BufReader::with_capacity(READ_AHEAD, Sip::new(socket, PAUSE));
+        let stream = BufReader::with_capacity(READ_AHEAD, Sip::new(Socket::new(stream), PAUSE));
         let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await.map_err(unreachable)?;
         let mut client = http1::Builder::new();
         let handshake = client.max_buf_size(512 * 1024).handshake(TokioIo::new(tls)).await;

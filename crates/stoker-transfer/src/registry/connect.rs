@@ -18,7 +18,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
-use tower::util::MapResult;
+use tower::util::MapResponse;
 use tower::{Service, ServiceExt as _};
 
 use super::http::{chain, name};
@@ -32,12 +32,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Connects to an address.
-type Sockets =
-    MapResult<HttpConnector, fn(Result<TokioIo<TcpStream>, ConnectError>) -> Result<TokioIo<Socket>, BoxError>>;
-type ConnectError = <HttpConnector as Service<Uri>>::Error;
+type Sockets = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<Socket>>;
 
-fn socket(connected: Result<TokioIo<TcpStream>, ConnectError>) -> Result<TokioIo<Socket>, BoxError> {
-    Ok(TokioIo::new(Socket::new(connected?.into_inner())?))
+fn socket(stream: TokioIo<TcpStream>) -> TokioIo<Socket> {
+    TokioIo::new(Socket::new(stream.into_inner()))
 }
 
 /// Connects as the proxy's rules say.
@@ -58,7 +56,7 @@ impl Connect {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(timeout));
-        let tcp: Sockets = tcp.map_result(socket);
+        let tcp: Sockets = tcp.map_response(socket);
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
         Self { proxy, to_proxy: builder.wrap_connector(tcp.clone()), tcp, ahead }
     }
