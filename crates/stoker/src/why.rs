@@ -1,6 +1,6 @@
 //! `stoker why`: what each node is waiting for. Computed from the cluster's objects with the controller's own rules.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -204,7 +204,7 @@ pub(crate) async fn run(cluster: &ClusterArgs, args: WhyArgs) -> anyhow::Result<
     }
     let now = clock::system()();
     if let Some(parts) = jobs::parts(&connection.client, &job).await? {
-        return of_parts(&mut world, &job, &parts, args.node.as_deref(), now);
+        return of_parts((&mut world, &snapshot.unreadable), &job, &parts, args.node.as_deref(), now);
     }
     let rows = all_rows(&mut world, &job, &summary, now);
     let asked: Vec<&NodeRow> =
@@ -295,9 +295,9 @@ fn nobody_waits(job: &JobObject, summary: Summary) {
     outln!("{}: no {what} is waiting; {message}", job.name());
 }
 
-/// The same for a job that is made of others, with the one that each node is waiting in.
+/// The same for a job that is made of others, with the one that each node is waiting in. The World does not know those that cannot be read.
 fn of_parts(
-    world: &mut World,
+    (world, unreadable): (&mut World, &BTreeMap<JobId, String>),
     job: &JobObject,
     parts: &[JobObject],
     node: Option<&str>,
@@ -307,6 +307,10 @@ fn of_parts(
     let mut lines: Vec<Vec<String>> =
         missing.map(|(part, why)| vec![part, "-".into(), "Missing".into(), why]).collect();
     for part in parts {
+        if let Some(problem) = unreadable.get(&part.id()) {
+            lines.push(vec![part.name(), "-".into(), "Held".into(), format!("{}: {problem}", Reason::SpecUnreadable)]);
+            continue;
+        }
         let summary = (part.kind.summary)(&part.object);
         let rows = all_rows(world, part, &summary, now).into_iter();
         let asked = rows.filter(|row| match node {
