@@ -79,7 +79,8 @@ impl Bed {
     /// Whoever plays the agent of the NodeImage without a Node says this of its tag.
     fn maker_says(&mut self, image: &str, phase: &str) {
         let tag = self.tag(&edge(), image);
-        let mut entry = json!({ "tag": tag["tag"], "phase": phase, "completionTime": self.now.to_string() });
+        let now = self.now.to_string();
+        let mut entry = json!({ "tag": tag["tag"], "phase": phase, "startTime": now, "completionTime": now });
         if !tag["version"].is_null() {
             entry["version"] = tag["version"].clone();
         }
@@ -145,6 +146,56 @@ fn a_tag_that_is_made_anew_does_not_take_the_status_of_the_old_one() {
     assert_eq!(bed.status(&n1)["imageStatuses"]["reg.test/broken"]["tags"][0]["version"], 1, "{}", bed.said);
     assert_eq!(bed.tag(&edge(), "reg.test/broken")["version"], 1, "{}", bed.said);
     assert_eq!(bed.status(&web())["succeeded"], 0, "nobody has pulled it for this job: {}", bed.said);
+}
+
+/// A second job asks for the image before the pull for the first job begins. The tag has no place for two times, so the pull answers the first job alone.
+#[test]
+fn a_fake_node_pulls_once_more_for_a_job_that_asked_before_the_first_pull_began() {
+    let image = format!("reg.test/web@{}", digest());
+    let mut bed = Bed::of(&[FAKE, &job(&image, "u1")]);
+    bed.now += SignedDuration::from_secs(3);
+    bed.put(&job(&image, "u2").replace("name: web", "name: again"), true);
+    bed.rest();
+    assert_eq!(bed.tag(&edge(), "reg.test/web")["version"], Value::Null, "nothing was said of it yet");
+    for version in [Value::Null, json!(1)] {
+        assert_eq!(bed.tag(&edge(), "reg.test/web")["version"], version, "{}", bed.said);
+        bed.now += SignedDuration::from_secs(3);
+        bed.maker_says("reg.test/web", "Succeeded");
+    }
+    for name in ["web", "again"] {
+        let status = bed.status(&PaperId::new("ImagePullJob", "shop", name));
+        assert_eq!(status["message"], "job has completed", "{name}: {}", bed.said);
+    }
+}
+
+/// The answer to the question what the tag means stays on n2 until something else is written there. It was shown as a tag that was taken away and made
+/// again with every look, and that said `Succeeded` when the job had ended without n2.
+#[test]
+fn a_node_that_its_job_wants_no_more_has_no_tag_of_that_job() {
+    let n2 = PaperId::new("NodeImage", "", "n2");
+    let selects = "spec:\n  selector: { matchLabels: { zone: b } }";
+    let mut bed = Bed::of(&[NODE, &NODE.replace("n1", "n2"), &job("reg.test/slow:1", "u1").replace("spec:", selects)]);
+    assert_eq!(bed.tag(&n2, "reg.test/slow")["ownerReferences"][0]["name"], "web");
+    bed.put(&NODE.replace("n1", "n2").replace("zone: b", "zone: c"), true);
+    bed.rest();
+    let images = bed.paper.get(&n2).unwrap().data["spec"]["images"].clone();
+    assert_eq!(images, json!({}), "{}", bed.said);
+    assert!(!bed.world.orders("n2").unwrap().is_empty(), "the answer is there");
+}
+
+/// The clock is set back between the ask and the end of the job, and the report goes with its order before the status of the NodeImage is written.
+#[test]
+fn the_end_of_a_tag_is_shown_after_the_clock_was_set_back() {
+    let n1 = PaperId::new("NodeImage", "", "n1");
+    let mut bed = Bed::of(&[NODE, &job(&format!("reg.test/slow@{}", digest()), "u1")]);
+    let said = |bed: &Bed| bed.status(&n1)["imageStatuses"]["reg.test/slow"]["tags"][0]["phase"].clone();
+    assert_eq!(said(&bed), "Pulling");
+    bed.now -= SignedDuration::from_mins(5);
+    let ended = json!({ "completionTime": bed.now.to_string(), "desired": 1, "succeeded": 1, "active": 0 });
+    bed.write(&web(), &json!({ "status": ended }), true);
+    bed.world.apply(stoker_core::Event::Orders("n1".into(), Default::default()));
+    bed.rest();
+    assert_eq!(said(&bed), "Succeeded", "{}", bed.said);
 }
 
 /// A NodeImage has one field for both.

@@ -14,7 +14,7 @@ use stoker_core::{JobId, Key, Node, Order, Waiting, World, pace};
 use stoker_testbed::paper::{Paper, PaperId};
 
 use super::cluster::{Cluster, NODES};
-use super::makers::is_fake;
+use super::makers::{EDGE, is_fake};
 use super::policies;
 use super::users::NAMES;
 use super::wire;
@@ -81,7 +81,7 @@ impl Laws {
         }
         self.notice_left(world, now);
         policies::nothing_new_for_held_jobs(before, world)?;
-        for node in NODES {
+        for node in all_nodes() {
             for (key, order) in world.orders(node).into_iter().flatten() {
                 let known: Vec<_> = order.jobs.iter().filter_map(|id| world.job(id)).collect();
                 let new = before.get(&(node, key)).map(|order| order.asked) != Some(order.asked) && !order.hold;
@@ -121,7 +121,7 @@ impl Laws {
     /// namespaces keep the pull going; or one that is content with the image that is there, while others want the newest (docs/decisions/0028).
     /// The job may use that place from this plan on, even if it wants the node again before the write arrives. A new ask counts again.
     fn notice_left(&mut self, world: &World, now: Timestamp) {
-        for node in NODES {
+        for node in all_nodes() {
             for (key, order) in world.orders(node).into_iter().flatten() {
                 for job in order.jobs.iter().filter_map(|id| world.job(id)).filter(|job| job.ended.is_none()) {
                     let views = world.nodes(&job.id, now);
@@ -144,10 +144,12 @@ impl Laws {
 
     /// Orders may be on their way that were made when more was allowed.
     fn notice_limits(&mut self, paper: &Paper) {
+        let edge = paper.get(&wire::node_image(EDGE)).is_some();
+        let nodes = NODES.len() + usize::from(edge);
         for object in paper.all().map(|(_, object)| object) {
             let Some(id) = wire::job_id(object) else { continue };
             let most = self.limits.entry(id).or_default();
-            *most = (*most).max(limit(object));
+            *most = (*most).max(limit(object, nodes));
         }
     }
 
@@ -227,7 +229,12 @@ pub(super) type Asked = BTreeMap<(&'static str, Key), Order>;
 
 pub(super) fn asked(world: &World) -> Asked {
     let orders = |node| world.orders(node).into_iter().flatten().map(move |(key, order)| ((node, key), order));
-    NODES.into_iter().flat_map(orders).collect()
+    all_nodes().flat_map(orders).collect()
+}
+
+/// Every name that a node of the World may have.
+pub(super) fn all_nodes() -> impl Iterator<Item = &'static str> {
+    NODES.into_iter().chain([EDGE])
 }
 
 /// A plan that tells another node to pull for a job leaves no more of them at work than the job allows now, whatever it allowed before,
@@ -277,13 +284,13 @@ fn is_of_orders(write: &Write) -> bool {
     write.target().resource.kind == "NodePreheat"
 }
 
-/// How many nodes an object lets pull at one time.
-fn limit(object: &DynamicObject) -> usize {
+/// How many of so many nodes an object lets pull at one time.
+fn limit(object: &DynamicObject, nodes: usize) -> usize {
     let said = [wire::field(object, "/spec/pace/parallelism"), wire::field(object, "/spec/parallelism")];
-    let number = said.iter().find_map(|value| value.as_u64()).unwrap_or(NODES.len() as u64);
+    let number = said.iter().find_map(|value| value.as_u64()).unwrap_or(nodes as u64);
     // A percentage is half of the nodes here.
     let percent = said.iter().any(|value| value.is_string());
-    if percent { NODES.len().div_ceil(2) } else { usize::try_from(number).unwrap() }
+    if percent { nodes.div_ceil(2) } else { usize::try_from(number).unwrap() }
 }
 
 /// A write of the controller has made the second object of the first. How a version has ended stays as it is, whoever wrote that. The status

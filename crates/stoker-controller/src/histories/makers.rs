@@ -9,8 +9,10 @@ use super::cluster::Cluster;
 use super::manager::whole;
 use super::wire::{self, node_image};
 
+/// One that never has a Node.
+pub(super) const EDGE: &str = "edge-1";
 /// Two of them. The second has the name of a node that may come back.
-const FAKES: [&str; 2] = ["edge-1", "n4"];
+const FAKES: [&str; 2] = [EDGE, "n4"];
 const LABEL: &str = "apps.kruise.io/fake-nodeimage";
 
 /// What the maker does.

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use stoker_core::{JobId, World};
 use stoker_testbed::paper::{Paper, PaperId};
 
-use super::cluster::{Cluster, NODES};
-use super::laws::Asked;
+use super::cluster::Cluster;
+use super::laws::{Asked, all_nodes};
 use super::users::NAMESPACES;
 
 pub(super) const POLICIES: [&str; 2] = ["p", "q"];
@@ -50,7 +50,7 @@ impl Cluster {
 
 /// Nothing is ordered anew for jobs alone that the World knows not to be allowed.
 pub(super) fn nothing_new_for_held_jobs(before: &Asked, world: &World) -> Result<(), String> {
-    for node in NODES {
+    for node in all_nodes() {
         for (key, order) in world.orders(node).into_iter().flatten() {
             let new = before.get(&(node, key)).map(|order| order.asked) != Some(order.asked) && !order.hold;
             let off_limits = |id: &&JobId| {

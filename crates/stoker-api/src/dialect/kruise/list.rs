@@ -239,8 +239,10 @@ fn is_for(child: &DynamicObject, job: &DynamicObject) -> bool {
     job.metadata.name == child.metadata.name && image(job) == image(child)
 }
 
+/// The status of a job that has begun, or ended: a job that a policy holds ends without a start time when its last node goes away.
 fn begun(job: &DynamicObject) -> Option<ImagePullJobStatus> {
-    part::<ImagePullJobStatus>(job, "status").ok().filter(|status| status.start_time.is_some())
+    let status: ImagePullJobStatus = part(job, "status").ok()?;
+    Some(status).filter(|status| status.start_time.or(status.completion_time).is_some())
 }
 
 fn status_of(list: &DynamicObject) -> Result<ImageListPullJobStatus, NotReadable> {

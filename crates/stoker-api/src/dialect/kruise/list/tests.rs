@@ -318,6 +318,17 @@ fn a_list_ends_with_the_last_of_its_children_whenever_that_is_said() {
     }
 }
 
+/// A policy held this child until the last of its nodes went away.
+#[test]
+fn a_child_that_ends_without_a_start_time_is_done() {
+    let list = list(&["a:1", "b:1"], json!({ "completionPolicy": { "type": "Always" } }));
+    let mut jobs = stored(&list, &[Some([0, 1, 0, 1]), Some([0, 0, 0, 0])]);
+    jobs[1].data["status"]["startTime"] = Value::Null;
+    jobs[1].data["status"]["completionTime"] = json!("2026-01-01T00:01:00Z");
+    let status = status(&list, &refs(&jobs), time("00:02:00")).unwrap();
+    assert_eq!((status.completed, status.completion_time), (2, Some(time("00:01:00"))));
+}
+
 #[test]
 fn a_child_that_is_not_there_is_named_until_the_list_has_ended() {
     let mut list = list(&["web:1", "db:1"], json!({}));

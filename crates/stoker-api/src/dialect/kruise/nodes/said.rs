@@ -150,7 +150,9 @@ fn said_of(
     if is_peoples {
         jobs.push((people::job_id(&spec.group), own));
     }
-    let found = jobs.iter().filter_map(|(id, since)| found(id, &reference, *since, sight, reader));
+    // When all jobs of a tag have ended, no more reports about it come: it shows how these jobs have ended.
+    let over = jobs.iter().all(|(id, _)| sight.world.job(id).is_some_and(|job| job.ended.is_some()));
+    let found = jobs.iter().filter_map(|(id, since)| found(id, &reference, (*since, over), sight, reader));
     let found: Vec<Found<'_>> = found.collect();
     let best = found.iter().min_by_key(|found| found.rank());
     let pinned = || {
@@ -214,7 +216,7 @@ impl Found<'_> {
 fn found<'a>(
     id: &JobId,
     reference: &Reference,
-    since: Timestamp,
+    (since, over): (Timestamp, bool),
     sight: Sight<'a>,
     reader: &Reader<'_>,
 ) -> Option<Found<'a>> {
@@ -235,7 +237,9 @@ fn found<'a>(
             });
         }
         let name = (id.namespace().to_owned(), id.name().to_owned());
-        let object = reader.peek(&IMAGE_PULL_JOBS.kind, &name).filter(|_| job.ended.is_some_and(|end| since <= end))?;
+        // A tag with a later time than the end of this job waits for another job. Where there is no other job, the clock was set back.
+        let counts = over || job.ended.is_some_and(|end| since <= end);
+        let object = reader.peek(&IMAGE_PULL_JOBS.kind, &name).filter(|_| counts)?;
         return Some(Found::Ended(failed_there(object, sight.node)));
     }
     let view = sight.world.seat_of(id, sight.node, sight.now)?;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use stoker_core::model::{Completion, Job, JobId, Key, Policy, after};
+use stoker_core::model::{Completion, Job, JobId, Key, Phase, Policy, after};
 use stoker_core::{Reference, World};
 
 use super::Sight;
@@ -103,7 +103,7 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
         }
         let name = name_and_tag(&reference);
         for id in order.jobs.iter().filter(|id| is_image_pull_job(id)) {
-            let Some(job) = sight.world.job(id) else { continue };
+            let Some(job) = sight.world.job(id).filter(|job| is_shown(job, *key, &name, sight)) else { continue };
             let asked = u32::try_from(order.asked.as_second()).unwrap_or_default();
             let wanted = Wanted { row, job, asked, name: name.clone() };
             match tags.get_mut(&name) {
@@ -234,14 +234,26 @@ fn is_there(owner: &TagOwner, reader: &Reader<'_>) -> bool {
 
 /// Whether a job that runs still wants the image on this node; of one that has ended that is not known any more.
 fn is_wanted(owner: &TagOwner, tag: &TagRow, sight: Sight<'_>) -> bool {
-    let id = id_of(owner);
-    let Some(job) = sight.world.job(&id).filter(|job| job.ended.is_none()) else { return true };
-    let is_image = job.images.iter().any(|image| {
-        let reference = image.reference.as_ref().ok();
-        reference.is_some_and(|reference| name_and_tag(reference) == (tag.spec.image.clone(), tag.spec.tag.clone()))
-    });
-    let is_known = sight.world.waits_for_sight(&id).is_none() && !sight.world.is_frozen(&id);
-    is_image && (!is_known || sight.world.seat_of(&id, sight.node, sight.now).is_some())
+    let job = sight.world.job(&id_of(owner)).filter(|job| job.ended.is_none());
+    job.is_none_or(|job| wants(job, &(tag.spec.image.clone(), tag.spec.tag.clone()), sight))
+}
+
+/// Whether a job that runs wants this image on this node.
+fn wants(job: &Job, name: &(String, String), sight: Sight<'_>) -> bool {
+    let mut references = job.images.iter().filter_map(|image| image.reference.as_ref().ok());
+    let is_image = references.any(|reference| name_and_tag(reference) == *name);
+    let is_known = sight.world.waits_for_sight(&job.id).is_none() && !sight.world.is_frozen(&job.id);
+    is_image && (!is_known || sight.world.seat_of(&job.id, sight.node, sight.now).is_some())
+}
+
+/// Whether the order under this key is shown as a tag of a job that it names. An answered order stays until the next write to its node. By then
+/// the job may want other nodes, or may have ended without an answer that is about the image itself.
+fn is_shown(job: &Job, key: Key, name: &(String, String), sight: Sight<'_>) -> bool {
+    let report = || sight.world.report(sight.node, key);
+    match job.ended {
+        Some(_) => report().is_some_and(|report| matches!(report.phase, Phase::Succeeded | Phase::Failed)),
+        None => wants(job, name, sight),
+    }
 }
 
 /// The job of an owner.
@@ -377,10 +389,12 @@ impl Wanted<'_> {
             tag.changed = true;
         }
         let Some(own) = self.row.tag(&self.name.0, &self.name.1) else { return };
-        // The status says of a job's pull when it was asked for.
-        let answered = own.created.max(self.row.began(own));
+        let is_fake = self.row.fake.is_some();
+        // In a status that this controller writes, a pull began when it was asked for. Whoever plays the agent of a NodeImage without a Node writes
+        // when the pull really began. That may be after a second ask, which the pull does not answer (`fake.rs`).
+        let answered = if is_fake { own.created } else { own.created.max(self.row.began(own)) };
         // A time that somebody wrote there is not when this node was asked, and no answer would count.
-        let is_ahead = self.row.fake.is_some() && own.created > self.asked;
+        let is_ahead = is_fake && own.created > self.asked;
         if is_ahead || self.row.has_ended(own) && self.asked > answered {
             let version = version_after(own.version);
             fields.insert("version".into(), version.into());
