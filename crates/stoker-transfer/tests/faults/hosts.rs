@@ -102,6 +102,7 @@ async fn a_mirror_leads_no_client_of_mirrors_to_the_registry() {
     let registry = format!("http://{}", site.bench.registry.host());
     // On the way through another host, too.
     let between = testbed::Registry::start().await.unwrap();
+    between.push("team/app", "v1", std::slice::from_ref(&site.bench.layer));
     between.fault(On::Path("/v2/".into()), usize::MAX, Fault::Redirect(registry.clone()));
     for to in
         [registry.clone(), registry.replace("127.0.0.1", "[::ffff:127.0.0.1]"), format!("http://{}", between.host())]
