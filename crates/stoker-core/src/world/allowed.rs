@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{JobState, Stale, World};
-use crate::model::{Job, JobId, Unreachable};
+use crate::model::{Job, JobId, Pick, Unreachable};
 use crate::policy::{Bounds, Refusal, Restriction};
 use crate::select::selects;
 
@@ -144,7 +144,9 @@ impl World {
     fn too_many_nodes(&self, job: &Job, bounds: &Bounds) -> Option<Refusal> {
         let (policy, most) = bounds.most_nodes.as_ref()?;
         let wanted = match &job.pick {
-            Some(pick) => usize::try_from(pick.number).unwrap_or(usize::MAX),
+            Some(Pick { number: Some(number), .. }) => usize::try_from(*number).unwrap_or(usize::MAX),
+            // Which of them are chosen follows from what is allowed.
+            Some(pick) => self.ready_for(job, pick).filter(|node| bounds.allow(node)).count(),
             None => {
                 let node = |at: usize| self.slots.get(at)?.node.as_ref().filter(|node| selects(job, node));
                 let there = self.candidates(job).filter(|(at, _)| node(*at).is_some_and(|node| bounds.allow(node)));

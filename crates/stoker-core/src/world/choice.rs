@@ -1,4 +1,4 @@
-//! The nodes of jobs that want only some of those that they could have. Which they are is decided by [`spread::choose`]; when, here: at first,
+//! The nodes of jobs that want only some of those that they could have: so many, or those that are Ready. Which they are is decided by [`spread::choose`]; when, here: at first,
 //! when the job has changed, and when a node has. A node stays chosen while it is there, Ready, and one that the job could have.
 
 use std::collections::BTreeSet;
@@ -76,25 +76,32 @@ impl World {
             ChosenBy::Object | ChosenBy::World => names.keys().cloned().collect(),
             ChosenBy::Nobody => self.by_name.keys().filter(|name| ordered(name)).cloned().collect(),
         };
-        let number = usize::try_from(pick.number).unwrap_or(usize::MAX);
+        let number = pick.number.map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         let stays = |name: &NodeName| self.slot_of(name).is_some_and(|slot| fitting(job, pick, slot).is_some());
-        let chosen = match had.len() == number && had.iter().all(stays) {
+        let chosen = match Some(had.len()) == number && had.iter().all(stays) {
             true => had,
             false => {
                 let slots = self.by_name.values().filter_map(|&at| self.slots.get(at));
                 let candidates = slots.filter_map(|slot| {
                     let (node, chosen) = (fitting(job, pick, slot)?, had.contains(&slot.name));
-                    // A node is not chosen anew that is cordoned, or on which nobody would pull.
-                    (chosen || !node.cordoned && slot.agent).then(|| Candidate {
+                    // A node is not chosen anew that is cordoned. Nor is one on which nobody would pull, if another one can take its place.
+                    let pulls = slot.agent || number.is_none();
+                    (chosen || !node.cordoned && pulls).then(|| Candidate {
                         name: &slot.name,
                         zone: node.zone(),
                         chosen,
                     })
                 });
-                spread::choose(number, candidates)
+                spread::choose(number.unwrap_or(usize::MAX), candidates)
             }
         };
         (!chosen.iter().eq(names.keys())).then(|| Job::named(chosen))
+    }
+
+    /// The nodes that the job could have and that are Ready, whatever it may use of them.
+    pub(super) fn ready_for<'a>(&'a self, job: &'a Job, pick: &'a Pick) -> impl Iterator<Item = &'a Node> + 'a {
+        let slots = self.by_name.values().filter_map(|&at| self.slots.get(at));
+        slots.filter_map(|slot| ready(job, pick, slot))
     }
 
     fn slot_of(&self, name: &NodeName) -> Option<&NodeSlot> {
@@ -102,9 +109,13 @@ impl World {
     }
 }
 
-/// The node in this slot, if the job could have it and it is Ready.
+/// The node in this slot, if the job could have it and may use it, and it is Ready.
 fn fitting<'a>(job: &Job, pick: &Pick, slot: &'a NodeSlot) -> Option<&'a Node> {
+    ready(job, pick, slot).filter(|node| job.bounds.allow(node))
+}
+
+/// The same, whether the job may use it or not.
+fn ready<'a>(job: &Job, pick: &Pick, slot: &'a NodeSlot) -> Option<&'a Node> {
     let among = pick.among.as_ref().is_none_or(|among| among.contains_key(&slot.name));
-    let could = |node: &&Node| could_have(job, node) && job.bounds.allow(node);
-    slot.node.as_ref().filter(|node| among && node.ready && !node.foreign).filter(could)
+    slot.node.as_ref().filter(|node| among && node.ready && !node.foreign && could_have(job, node))
 }
