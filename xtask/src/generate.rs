@@ -45,7 +45,7 @@ fn wire(check: bool) -> anyhow::Result<()> {
 }
 
 fn crds(check: bool) -> anyhow::Result<()> {
-    let files = split(&stoker(&["crds", "--dialects", "kruise"])?);
+    let files = split(&stoker(&["crds", "--dialects", "kruise,ofen"])?);
     if files.is_empty() {
         bail!("`stoker crds` printed nothing");
     }

@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use crate::shell;
 
 /// The documents with tables that name a test on each line, in a last column of this name.
-const DOCUMENTS: [&str; 2] = ["docs/security.md", "docs/migrate-from-openkruise.md"];
+const DOCUMENTS: [&str; 3] = ["docs/security.md", "docs/migrate-from-openkruise.md", "docs/migrate-from-ofen.md"];
 const COLUMN: &str = "test";
 
 /// Says which tests are named and not there.

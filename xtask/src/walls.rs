@@ -12,7 +12,7 @@ use crate::shell;
 const WALLS: &[(&str, &[&str])] = &[
     // No tokio, kube, http: core cannot do IO.
     ("stoker-core", &["jiff", "sha2", "thiserror"]),
-    // Types of Kubernetes, never a client.
+    // Types of Kubernetes, never a client. ring hashes a name as another project does.
     (
         "stoker-api",
         &[
@@ -20,6 +20,7 @@ const WALLS: &[(&str, &[&str])] = &[
             "k8s-openapi",
             "kube-core",
             "kube-derive",
+            "ring",
             "schemars",
             "serde",
             "serde_json",

@@ -2,8 +2,10 @@
 //! their outcomes back to changes of objects. A dialect has no loop, no cache and no index of its own: see [`crate::view`].
 
 mod extras;
+mod foreign_crd;
 mod job;
 pub mod kruise;
+pub mod ofen;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +18,7 @@ use stoker_core::rollup::{FailedNode, SecretTrouble};
 use stoker_core::{Event, JobId, World};
 
 use crate::sign::Sign;
-use crate::view::{Derived, Kind, Projected, Reader, Root, Row};
+use crate::view::{Derived, Kind, ObjectName, Projected, Reader, Root, Row};
 use crate::{native, pods};
 pub(crate) use extras::Extras;
 pub(crate) use job::{project_job, project_unreadable};
@@ -119,8 +121,24 @@ pub enum RootsOf {
         /// What the World is told where an object is a node of somebody else, see [`stoker_core::Node::foreign`].
         foreign: fn(&str, Option<&Row>, &World) -> Vec<Event>,
     },
+    /// Its objects, each about one node, of which there may be as many as nodes. They are parts of objects of another kind, or stand for themselves.
+    ObjectsOnNodes {
+        /// Where an object belongs.
+        place: fn(&DynamicObject) -> Place,
+        /// The kind of those that they are parts of.
+        wholes: &'static JobKind,
+    },
     /// What objects of another kind name. Such a root is there as long as it has a job.
     Groups,
+}
+
+/// Where an object about one node belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The node.
+    pub node: String,
+    /// What it is a part of, where it is one.
+    pub whole: Option<ObjectName>,
 }
 
 impl JobKind {
@@ -133,6 +151,18 @@ impl JobKind {
     pub fn job_id_of(&self, object: &DynamicObject) -> JobId {
         let metadata = &object.metadata;
         self.job_id(metadata.namespace.as_deref().unwrap_or_default(), metadata.name.as_deref().unwrap_or_default())
+    }
+
+    /// Whether there may be as many of its roots as there are nodes.
+    pub fn is_of_nodes(&self) -> bool {
+        matches!(self.roots, RootsOf::Nodes { .. } | RootsOf::ObjectsOnNodes { .. })
+    }
+
+    /// The job that this object shows on one node, and that node, where it is a part of another object and means no job by itself.
+    pub fn part_of(&self, object: &DynamicObject) -> Option<(JobId, String)> {
+        let RootsOf::ObjectsOnNodes { place, wholes } = self.roots else { return None };
+        let Place { node, whole } = place(object);
+        whole.map(|(namespace, name)| (wholes.job_id(&namespace, &name), node))
     }
 
     /// Whether it is a kind of another project, which nobody need install.
@@ -213,6 +243,15 @@ pub static DIALECTS: &[Dialect] = &[
         guide: "docs/migrate-from-openkruise.md#beside-openkruise",
     },
     Dialect {
+        name: ofen::DIALECT,
+        kinds: &[&ofen::IMAGE_PREFETCHES, &ofen::NODE_IMAGE_SETS],
+        workloads: &[],
+        nodes: &[],
+        asks: &[],
+        signs: ofen::SIGNS,
+        guide: "docs/migrate-from-ofen.md#beside-ofen",
+    },
+    Dialect {
         name: kruise::ROLLOUTS,
         kinds: &[],
         workloads: &[
@@ -238,6 +277,11 @@ pub fn job_kinds() -> impl Iterator<Item = &'static JobKind> {
 /// Every kind that has an object for each node, of all dialects.
 pub fn node_kinds() -> impl Iterator<Item = &'static JobKind> {
     DIALECTS.iter().flat_map(|dialect| dialect.nodes).copied()
+}
+
+/// Every kind of which there may be as many objects as nodes.
+pub fn kinds_of_nodes() -> impl Iterator<Item = &'static JobKind> {
+    served_kinds().filter(|kind| kind.is_of_nodes())
 }
 
 /// Every kind whose objects are always watched.

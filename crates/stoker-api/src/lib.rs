@@ -25,13 +25,13 @@ mod write;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube_core::CustomResourceExt as _;
 
-use crate::dialect::kruise;
+use crate::dialect::{kruise, ofen};
 
 pub use amount::{Amount, NotAnAmount};
 pub use any_object::AnyObject;
 pub use dialect::{
-    DIALECTS, Dialect, JobKind, MadeOf, MissingJob, NotReadable, RootsOf, Summary, job_kinds, node_kinds, served_kinds,
-    workload_kinds,
+    DIALECTS, Dialect, JobKind, MadeOf, MissingJob, NotReadable, Place, RootsOf, Summary, job_kinds, kinds_of_nodes,
+    node_kinds, served_kinds, workload_kinds,
 };
 pub use image::image;
 pub use node::PlainNode;
@@ -53,5 +53,7 @@ pub fn crds() -> Vec<(&'static str, CustomResourceDefinition)> {
         ("kruise-imagepulljobs", kruise::crd::<kruise::ImagePullJob>()),
         ("kruise-imagelistpulljobs", kruise::crd::<kruise::ImageListPullJob>()),
         ("kruise-nodeimages", kruise::crd::<kruise::NodeImage>()),
+        ("ofen-imageprefetches", ofen::crd::<ofen::ImagePrefetch>()),
+        ("ofen-nodeimagesets", ofen::crd::<ofen::NodeImageSet>()),
     ]
 }

@@ -8,6 +8,7 @@
 mod cover;
 mod foreign;
 mod nodes;
+mod parts;
 mod policies;
 mod reader;
 mod rows;
@@ -147,6 +148,8 @@ pub struct View {
     policies: policies::Told,
     /// ImagePullJobs that are gone, or have ended, since nodes were last looked at for them.
     over: BTreeSet<ObjectName>,
+    /// The namespace of Stoker itself, where it is another one than usual.
+    home: Option<String>,
 }
 
 impl View {
@@ -163,6 +166,16 @@ impl View {
     /// Has the workloads of these dialects watched. Without that none are: not everybody wants to let them be seen.
     pub fn serve(&mut self, dialects: &BTreeSet<&'static str>) {
         self.served = dialects.clone();
+    }
+
+    /// Notes the namespace in which Stoker is installed.
+    pub fn live_in(&mut self, namespace: &str) {
+        self.home = Some(namespace.to_owned());
+    }
+
+    /// The namespace in which Stoker is installed.
+    fn home(&self) -> &str {
+        self.home.as_deref().unwrap_or(crate::NAMESPACE)
     }
 
     /// Every query that must be watched: all objects of every kind that means jobs, workloads that are served, what is read besides,
@@ -215,6 +228,7 @@ impl View {
     fn set(&mut self, query: &Query, name: &ObjectName, row: Option<Kept>) {
         self.note_end(query, name, row.as_ref());
         let groups = self.groups(query, name);
+        let belonging = self.belonging(query, name);
         let labels = self.rows.labels(query, name).cloned();
         let labels = [labels, row.as_ref().and_then(|kept| kept.labels.clone())];
         let Some(owners) = self.rows.set(query, name, row) else { return };
@@ -232,6 +246,7 @@ impl View {
                 self.dirty.insert(root);
             }
             self.regroup(query, name, &groups);
+            self.regard(query, name, belonging);
         }
     }
 
@@ -248,6 +263,9 @@ impl View {
                 let of_nodes = |root: &&Root| matches!(root.kind.roots, RootsOf::Nodes { .. });
                 let roots: Vec<Root> = self.roots.keys().filter(of_nodes).cloned().collect();
                 self.due.extend(roots);
+            }
+            if heard == Heard::Listed {
+                self.touch_kin(query);
             }
         }
     }
@@ -325,14 +343,14 @@ impl View {
         let mut settled = Settled::default();
         self.freeze(world);
         self.tell_policies(world);
-        world.tell_nodes(dialect::node_kinds().any(|kind| self.is_listed(kind)));
+        world.tell_nodes(dialect::kinds_of_nodes().any(|kind| self.is_listed(kind)));
         self.look_at_ends();
         while let Some(root) = self.next_dirty() {
             let half = self.is_half(root.kind);
             self.tell_of_foreign(&root, world);
-            let mut reader = Reader::new(&self.rows, &self.cover).in_half(half);
+            let mut reader = Reader::new(&self.rows, &self.cover, self.home()).in_half(half);
             let there = match root.kind.roots {
-                RootsOf::Objects => reader.own(&root).is_some(),
+                RootsOf::Objects | RootsOf::ObjectsOnNodes { .. } => reader.own(&root).is_some(),
                 RootsOf::Nodes { .. } => reader.node_image(&root.name).is_some() || world.has_node(&root.name),
                 RootsOf::Groups => true,
             };
@@ -516,7 +534,8 @@ impl View {
         }
         let failed = self.roots.get_mut(root).map(|state| std::mem::take(&mut state.failed)).unwrap_or_default();
         let problem = self.roots.get(root).and_then(|state| state.problem.as_deref());
-        let mut reader = Reader::new(&self.rows, &self.cover).in_half(half).after(failed).about(problem);
+        let reader = Reader::new(&self.rows, &self.cover, self.home());
+        let mut reader = reader.in_half(half).after(failed).about(problem);
         let Projected { writes, wake } = (root.kind.project)(root, &mut reader, world, now);
         let reads = reader.noted();
         self.note(root, |state| std::mem::replace(&mut state.projected, reads));

@@ -83,7 +83,7 @@ fn our_crds_have_all_that_users_of_other_projects_rely_on() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compat");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    assert_eq!(files.len(), 3, "{files:?}");
+    assert_eq!(files.len(), 5, "{files:?}");
     for file in files {
         let text = std::fs::read_to_string(&file).unwrap();
         assert_eq!(surprises(&text, &crds()), [""; 0], "{file:?}");

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::ResourceExt as _;
+use stoker_api::Write;
 use stoker_api::native::NodeObject;
 use stoker_api::view::Root;
-use stoker_api::{RootsOf, Write};
 use stoker_core::world::NodeTroubles;
 use stoker_core::{SecretId, model};
 use stoker_transfer::PublicKey;
@@ -45,9 +45,9 @@ const NODES_AT_ONCE: usize = 32;
 /// How often nodes whose orders wait for their turn are excused for their silence; far more often than [`stoker_core::pace::SILENCE`].
 const EXCUSE_EVERY: Duration = Duration::from_secs(60);
 
-/// Whether a root is a node, of which there may be thousands.
+/// Whether a root is one of those of which there may be thousands, as of nodes.
 pub(crate) fn is_node(root: &Root) -> bool {
-    matches!(root.kind.roots, RootsOf::Nodes { .. })
+    root.kind.is_of_nodes()
 }
 
 /// What is under way.
@@ -73,8 +73,8 @@ pub(crate) struct Leading {
     excused: Option<Instant>,
     /// Writes of roots.
     due: Due,
-    /// The node that was last looked at for what its objects ask for.
-    last_node: String,
+    /// The node, or the object about one, that was last looked at for what it asks for.
+    last_node: Option<Root>,
     writes: mpsc::UnboundedSender<Numbered>,
     /// Of the last write.
     number: u64,
@@ -130,7 +130,7 @@ impl Leading {
             owed,
             excused: None,
             due: Due::default(),
-            last_node: String::new(),
+            last_node: None,
             writes,
             number: 0,
         }
@@ -315,11 +315,11 @@ impl Leading {
         let (nodes, others): (Vec<&Root>, Vec<&Root>) = free.partition(|root| is_node(root));
         let left_out = nodes.len() > of_nodes;
         // By turns: nodes whose writes fail again and again keep no other from being written.
-        let (before, after) = nodes.split_at(nodes.partition_point(|root| root.name <= self.last_node));
+        let (before, after) = nodes.split_at(nodes.partition_point(|root| Some(*root) <= self.last_node.as_ref()));
         let nodes: Vec<&Root> = after.iter().chain(before).take(of_nodes).copied().collect();
-        let last_node = nodes.last().map(|root| root.name.clone());
+        let last_node = nodes.last().copied().cloned();
         let roots: Vec<Root> = nodes.into_iter().chain(others).take(ROOTS_A_TURN).cloned().collect();
-        self.last_node = last_node.unwrap_or_else(|| std::mem::take(&mut self.last_node));
+        self.last_node = last_node.or_else(|| self.last_node.take());
         for root in &roots {
             let writes = hearing.view.project(root, &hearing.world, now);
             let writes = self.due.begin(root, writes);

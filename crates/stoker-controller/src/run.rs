@@ -139,6 +139,7 @@ async fn turns(
     let mut shell = Shell { hearing: Hearing::new(settings.clock.clone(), world, metrics, held.transitions), leading };
     shell.hearing.view.hand_over(&settings.handed_over);
     shell.hearing.view.serve(&settings.serve);
+    shell.hearing.view.live_in(&settings.namespace);
     let mut wake = None;
     let mut more = true;
     let mut pulse = tokio::time::interval(BEAT_EVERY);

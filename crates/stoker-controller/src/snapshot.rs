@@ -33,14 +33,19 @@ pub struct Snapshot {
 /// counts: anybody who may edit another namespace can make one there. `stoker up` has no bindings, and the usual namespace. Whoever
 /// may not see the binding or the Lease knows of none.
 pub async fn left_alone(client: &Client) -> BTreeMap<&'static str, String> {
-    leader_lease(client).await.iter().flat_map(said_left_alone).collect()
+    let home = home(client).await;
+    leader_lease(client, home).await.iter().flat_map(said_left_alone).collect()
 }
 
-/// The Lease of the controller, as far as it can be seen.
-async fn leader_lease(client: &Client) -> Option<AnyObject> {
+/// The namespace in which Stoker is installed; none where that may not be seen.
+async fn home(client: &Client) -> Option<String> {
     let home = home::installed_in(client).await.ok()?;
-    let home = home.as_deref().unwrap_or(stoker_api::NAMESPACE);
-    let leases = Api::<AnyObject>::namespaced_with(client.clone(), home, &ApiResource::erase::<Lease>(&()));
+    Some(home.unwrap_or_else(|| stoker_api::NAMESPACE.to_owned()))
+}
+
+/// The Lease of the controller in this namespace, as far as it can be seen.
+async fn leader_lease(client: &Client, home: Option<String>) -> Option<AnyObject> {
+    let leases = Api::<AnyObject>::namespaced_with(client.clone(), &home?, &ApiResource::erase::<Lease>(&()));
     leases.get_opt(lease::NAME).await.ok().flatten()
 }
 
@@ -56,7 +61,9 @@ fn said_left_alone(lease: &AnyObject) -> Vec<(&'static str, String)> {
 pub async fn take(client: &Client, namespace: &str) -> Result<Snapshot, kube::Error> {
     let all = ListParams::default();
     let (mut world, mut view) = (World::new(), View::without_signs());
-    let lease = leader_lease(client).await;
+    let home = home(client).await;
+    home.iter().for_each(|home| view.live_in(home));
+    let lease = leader_lease(client, home).await;
     let left_alone: BTreeMap<_, _> = lease.iter().flat_map(said_left_alone).collect();
     world.relay(lease.is_some_and(|lease| lease.annotations().get(lease::PEERS).is_some_and(|said| said == lease::ON)));
     let (mut peers, now) = (PeerBook::default(), Instant::now());

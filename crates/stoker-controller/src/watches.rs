@@ -10,7 +10,7 @@ use kube::api::Api;
 use kube::core::TypeMeta;
 use stoker_api::native::{NAMESPACES, NodeObject, PREHEAT_POLICIES};
 use stoker_api::view::{Query, SeenRow};
-use stoker_api::{AnyObject, PlainNode, job_kinds, node_kinds};
+use stoker_api::{AnyObject, PlainNode, job_kinds, kinds_of_nodes};
 use stoker_core::{SecretId, model};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
@@ -165,7 +165,7 @@ fn watch(
         kind if ours || *kind == NAMESPACES => watch,
         _ => watch.may_be_refused(),
     };
-    let of_nodes = node_kinds().any(|kind| kind.kind == *query.kind);
+    let of_nodes = kinds_of_nodes().any(|kind| kind.kind == *query.kind);
     let watch = if of_nodes { watch.page(NODES_A_PAGE) } else { watch };
     async move {
         let wrap = |fact: Fact<AnyObject>, version: usize| {

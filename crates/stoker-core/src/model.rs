@@ -113,11 +113,11 @@ pub struct Words {
     pub orders: &'static str,
 }
 
-/// So many of the nodes that a job could have, where it does not want all of them.
+/// Which of the nodes that it could have a job wants, where it does not want all of them: so many, or those that are Ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// How many.
-    pub number: u32,
+    /// How many. Not given: all that are Ready.
+    pub number: Option<u32>,
     /// The nodes by name among which they are; none means all that the selector takes.
     pub among: Option<NamedNodes>,
     /// The nodes that are chosen, as the status of the object says; none where it says nothing. The World takes them out: it knows better what
@@ -189,9 +189,10 @@ impl Job {
         Arc::new(names.into_iter().map(|name| (name.into(), Self::FROM_ITS_START)).collect())
     }
 
-    /// The same job, which wants so many of its nodes: those that are chosen, as its status says, and others where they cannot stay.
-    pub fn picking(mut self, number: u32, chosen: Option<BTreeSet<NodeName>>) -> Self {
-        self.pick = Some(Pick { number, among: self.names.take(), chosen });
+    /// The same job, which wants so many of its nodes, or all that are Ready: those that are chosen, as its status says, and others where they
+    /// cannot stay.
+    pub fn picking(mut self, number: impl Into<Option<u32>>, chosen: Option<BTreeSet<NodeName>>) -> Self {
+        self.pick = Some(Pick { number: number.into(), among: self.names.take(), chosen });
         self
     }
 
@@ -210,7 +211,8 @@ impl Job {
 
     /// How many nodes it wants that it has not, where it wants a number of them.
     pub fn lacking(&self) -> usize {
-        let wanted = self.pick.as_ref().map_or(0, |pick| usize::try_from(pick.number).unwrap_or(usize::MAX));
+        let number = self.pick.as_ref().and_then(|pick| pick.number).unwrap_or_default();
+        let wanted = usize::try_from(number).unwrap_or(usize::MAX);
         wanted.saturating_sub(self.names.as_ref().map_or(0, |names| names.len()))
     }
 

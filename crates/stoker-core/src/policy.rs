@@ -181,10 +181,11 @@ impl Bounds {
             let nodes = most.nodes.filter(|_| !job.is_standing()).map(|nodes| (policy.clone(), nodes));
             bounds.most_nodes = bounds.most_nodes.into_iter().chain(nodes).min_by_key(|(_, nodes)| *nodes);
         }
-        if let (None, Some((policy, most)), Some(pick)) = (&bounds.refusal, &bounds.most_nodes, &job.pick)
-            && pick.number > *most
+        let number = job.pick.as_ref().and_then(|pick| pick.number);
+        if let (None, Some((policy, most)), Some(number)) = (&bounds.refusal, &bounds.most_nodes, number)
+            && number > *most
         {
-            let why = format!("the job wants {}, and a job may have {most}", human::count(pick.number, "node"));
+            let why = format!("the job wants {}, and a job may have {most}", human::count(number, "node"));
             bounds.refusal = Some(Arc::new(Refusal { policy: policy.clone(), field: MAX_NODES, why }));
         }
         bounds.capped = bounds.bandwidth.is_some() && job.asked_bandwidth().is_none();

@@ -490,7 +490,7 @@ pub(crate) struct InstallArgs {
     pub(crate) image_pull_secret: Option<String>,
     /// APIs of other projects to serve, with their CRDs, e.g. kruise; kruise=whole where OpenKruise goes on for other kinds and has
     /// handed these over; kruise=half where OpenKruise keeps jobs and NodeImages and Stoker only pulls; kruise,kruise-rollouts pulls
-    /// images ahead while workloads are updated [default: none]
+    /// images ahead while workloads are updated; ofen for ofen's kinds [default: none]
     #[arg(long, value_name = "NAME[=HOW]", value_delimiter = ',', value_parser = install::dialect)]
     pub(crate) dialects: Vec<install::ServedDialect>,
     /// The namespaces whose Secrets the controller may read, for `pullSecrets` of jobs there [default: all]

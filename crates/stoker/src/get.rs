@@ -302,6 +302,10 @@ async fn watch(connection: &Connection, name: Option<&str>, args: &GetArgs) -> a
                 continue;
             }
         };
+        // Of all jobs those are not shown that show on a node what another one wants.
+        if name.is_none() && kind.part_of(&object).is_some() {
+            continue;
+        }
         match args.output {
             Output::Json | Output::Yaml => print_value(&serde_json::to_value(&object)?, args.output)?,
             _ => {

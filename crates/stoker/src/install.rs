@@ -153,6 +153,10 @@ pub(crate) fn dialect(text: &str) -> Result<ServedDialect, String> {
     if hand_over.is_some() && dialect.signs.is_empty() {
         return Err(format!("{name} is not handed over by itself; write {name} alone"));
     }
+    let in_half = || dialect.kinds.iter().chain(dialect.nodes).any(|kind| kind.in_half);
+    if hand_over == Some(HandOver::Half) && !in_half() {
+        return Err(format!("{name} cannot be handed over in half; write {name} or {name}=whole"));
+    }
     Ok(ServedDialect { name: dialect.name, hand_over: hand_over.unwrap_or_default() })
 }
 

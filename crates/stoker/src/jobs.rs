@@ -141,7 +141,8 @@ pub(crate) async fn find(connection: &Connection, said: &str) -> anyhow::Result<
     }
 }
 
-/// All jobs of a namespace or of all, by kind and name. Of other projects' kinds those that the user may see.
+/// All jobs of a namespace or of all, by kind and name. Of other projects' kinds those that the user may see. An object that only shows on a node
+/// what another one wants is none of them.
 pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Result<Vec<JobObject>> {
     let mut jobs = Vec::new();
     for kind in job_kinds() {
@@ -155,7 +156,8 @@ pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> anyhow::Re
             }
             objects => objects.map_err(explain)?,
         };
-        jobs.extend(objects.items.into_iter().map(|AnyObject(mut object)| {
+        let own = objects.items.into_iter().filter(|AnyObject(object)| kind.part_of(object).is_none());
+        jobs.extend(own.map(|AnyObject(mut object)| {
             complete(kind, &mut object);
             JobObject { kind, object }
         }));

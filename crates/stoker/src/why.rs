@@ -63,9 +63,22 @@ pub(crate) fn rows(world: &mut World, id: &JobId, now: Timestamp) -> Vec<NodeRow
     views.collect()
 }
 
+/// The same for all jobs that an object means; of one that shows a job of another object on a node, that node.
+fn own_rows(world: &mut World, job: &JobObject, now: Timestamp) -> Vec<NodeRow> {
+    if let Some((whole, node)) = job.kind.part_of(&job.object) {
+        return rows(world, &whole, now).into_iter().filter(|row| row.node == node).collect();
+    }
+    let id = job.id();
+    let is_own = |other: &&JobId| other.part().is_some() && other.with_part("") == id.with_part("");
+    let parts: Vec<JobId> = world.jobs().filter(is_own).cloned().collect();
+    let mut all = rows(world, &id, now);
+    parts.iter().for_each(|part| all.extend(rows(world, part, now)));
+    all
+}
+
 /// The same, and of an ended job also the failures that its own status describes, where reports of nodes are not kept.
 pub(crate) fn all_rows(world: &mut World, job: &JobObject, summary: &Summary, now: Timestamp) -> Vec<NodeRow> {
-    let mut rows = rows(world, &job.id(), now);
+    let mut rows = own_rows(world, job, now);
     if summary.ended {
         let known: BTreeSet<String> = rows.iter().map(|row| row.node.clone()).collect();
         let others = summary.failures.iter().filter(|failed| !known.contains(&*failed.node));

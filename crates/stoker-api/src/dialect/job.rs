@@ -17,7 +17,7 @@ pub(crate) fn project_job(
     reader: &mut Reader<'_>,
     world: &World,
     now: Timestamp,
-    status: fn(&DynamicObject, &Outcome, Timestamp) -> Option<Write>,
+    status: impl FnOnce(&DynamicObject, &Outcome, Timestamp) -> Option<Write>,
 ) -> Projected {
     let Some(object) = reader.own(root).filter(|object| object.metadata.deletion_timestamp.is_none()) else {
         return Projected::default();

@@ -83,6 +83,7 @@ impl View {
 
     /// Something of a node has changed: its Node, its orders, its reports, or where a job stands there. Its Node is there, or is not.
     pub fn touch_node(&mut self, node: &str, there: bool) {
+        self.touch_parts_on(node);
         let kinds = dialect::node_kinds().filter(|kind| self.is_listed(kind));
         let roots = kinds.map(|kind| Root { kind, namespace: String::new(), name: node.to_owned() });
         for root in roots.collect::<Vec<Root>>() {

@@ -55,11 +55,12 @@ pub struct Reader<'a> {
     failed: FailedWrites,
     problem: Option<&'a str>,
     half: bool,
+    home: &'a str,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(rows: &'a Rows, cover: &'a Cover) -> Self {
-        Self { rows, cover, noted: BTreeSet::new(), failed: FailedWrites::new(), problem: None, half: false }
+    pub(super) fn new(rows: &'a Rows, cover: &'a Cover, home: &'a str) -> Self {
+        Self { rows, cover, noted: BTreeSet::new(), failed: FailedWrites::new(), problem: None, half: false, home }
     }
 
     /// The same after these writes of the root have failed.
@@ -80,6 +81,11 @@ impl<'a> Reader<'a> {
     /// Whether the original controller of the dialect goes on with the jobs, and has handed over only what its agents did.
     pub fn is_half(&self) -> bool {
         self.half
+    }
+
+    /// The namespace in which Stoker is installed.
+    pub fn home(&self) -> &'a str {
+        self.home
     }
 
     /// Why the object of the root cannot be read, where that is so.
@@ -143,6 +149,11 @@ impl<'a> Reader<'a> {
     /// when that is gone or has ended, see [`super::View::settle`].
     pub fn peek(&self, kind: &'static Kind, name: &ObjectName) -> Option<&'a DynamicObject> {
         self.rows.get(&Query::all(kind), name)?.object()
+    }
+
+    /// The parts of an object, by name. Not noted: it is asked again when one of them comes or goes.
+    pub fn parts(&self, whole: &Root) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.rows.parts.of(whole).map(|part| part.name.as_str())
     }
 
     /// Whether everything of a kind that is watched whole is known, and changes are heard.

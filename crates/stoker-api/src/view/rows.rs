@@ -8,6 +8,7 @@ use kube_core::discovery::ApiResource;
 use kube_core::dynamic::DynamicObject;
 use stoker_core::select::Selector;
 
+use super::parts::Parts;
 use crate::dialect::kruise::{Interned, NodeImageRow, RevisionRow};
 use crate::sign::LeaseRow;
 
@@ -220,6 +221,8 @@ pub(super) struct Rows {
     interned: Interned,
     /// By group: the nodes whose objects name it.
     naming: BTreeMap<String, BTreeSet<String>>,
+    /// Objects about one node each.
+    pub(super) parts: Parts,
 }
 
 impl Rows {

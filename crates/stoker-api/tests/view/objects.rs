@@ -3,6 +3,7 @@
 use kube_core::dynamic::DynamicObject;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use stoker_api::dialect::ofen::set_name;
 use stoker_testbed::paper::PaperId;
 
 const PARALLELISM: &str = "apps.kruise.io/image-predownload-parallelism";
@@ -27,8 +28,9 @@ pub(crate) struct Thing {
 
 /// A random one.
 pub(crate) fn thing() -> impl Strategy<Value = Thing> {
-    let kind =
-        prop_oneof![2 => Just(0), 3 => Just(1), 2 => Just(2), 3 => Just(3), 2 => Just(4), 3 => Just(5), 4 => Just(6)];
+    let kind = prop_oneof![
+        2 => Just(0), 3 => Just(1), 2 => Just(2), 3 => Just(3), 2 => Just(4), 3 => Just(5), 4 => Just(6), 2 => Just(7), 3 => Just(8),
+    ];
     let name = (kind, 0..2usize, 0..2usize, 0..2u8);
     let said = (any::<u16>(), 0..6u8, prop::bool::weighted(0.1), prop::bool::weighted(0.3));
     (name, said).prop_map(|((kind, namespace, name, uid), (content, status, going, owned))| Thing {
@@ -43,7 +45,7 @@ pub(crate) fn thing() -> impl Strategy<Value = Thing> {
     })
 }
 
-const KINDS: [(&str, &str); 7] = [
+const KINDS: [(&str, &str); 9] = [
     ("Preheat", "stoker.dev/v1alpha1"),
     ("ImagePullJob", "apps.kruise.io/v1beta1"),
     ("ImageListPullJob", "apps.kruise.io/v1beta1"),
@@ -51,6 +53,8 @@ const KINDS: [(&str, &str); 7] = [
     ("StatefulSet", "apps/v1"),
     ("ControllerRevision", "apps/v1"),
     ("NodeImage", "apps.kruise.io/v1beta1"),
+    ("ImagePrefetch", "ofen.cybozu.io/v1"),
+    ("NodeImageSet", "ofen.cybozu.io/v1"),
 ];
 
 /// NodeImages have these names; of the last there is no Node.
@@ -72,6 +76,14 @@ impl Thing {
     fn id(&self) -> PaperId {
         if KINDS[self.kind].0 == "NodeImage" {
             return PaperId::new("NodeImage", "", NODE_IMAGES[self.namespace * 2 + self.name]);
+        }
+        if KINDS[self.kind].0 == "NodeImageSet" {
+            // The name of a part, or one that somebody chose.
+            let name = match self.name {
+                0 => set_name((NAMESPACES[self.namespace], "x0"), "n1"),
+                _ => format!("mine-{}", self.namespace),
+            };
+            return PaperId::new("NodeImageSet", "", &name);
         }
         PaperId::new(KINDS[self.kind].0, NAMESPACES[self.namespace], &self.name())
     }
@@ -101,9 +113,26 @@ impl Thing {
                 metadata["labels"]["apps.kruise.io/fake-nodeimage"] = json!("");
             }
         }
+        if kind == "NodeImageSet" {
+            let fields = metadata.as_object_mut().unwrap();
+            fields.remove("namespace");
+            if self.bits(0, 2) > 0 {
+                let prefix = "image-prefetch.ofen.cybozu.io/";
+                let owner = NAMESPACES[self.namespace];
+                let labels = [("owner-namespace", owner), ("owner-name", "x0"), ("node-name", "n1")];
+                for (key, value) in labels {
+                    metadata["labels"][format!("{prefix}{key}")] = json!(value);
+                }
+            }
+        }
         if self.going {
             metadata["deletionTimestamp"] = json!("2026-01-01T00:00:30Z");
             let finalizer = ["apps.kruise.io/deletion-protection", "x/y"][self.bits(13, 1)];
+            let finalizer = match (kind, self.bits(13, 1)) {
+                ("ImagePrefetch", 0) => "image-prefetch.ofen.cybozu.io/finalizer",
+                ("NodeImageSet", 0) => "nodeimageset.ofen.cybozu.io/finalizer",
+                _ => finalizer,
+            };
             metadata["finalizers"] = json!([finalizer]);
         }
         if self.owned && kind == "ImagePullJob" {
@@ -174,6 +203,28 @@ impl Thing {
             }
             // Written past the schema.
             _ if self.bits(8, 4) == 15 => json!({ "parallelism": 1, "completion": 5, "completionPolicy": 5 }),
+            // Of some of many nodes those count that were chosen first: which these are is no matter of objects alone.
+            "ImagePrefetch" => {
+                let mut spec = json!({ "images": self.images(), "allNodes": true });
+                match number {
+                    0 => spec["nodeSelector"] = json!({ "app": "web" }),
+                    1 => spec["replicas"] = json!(1),
+                    _ => {}
+                }
+                spec
+            }
+            "NodeImageSet" => {
+                let node = ["n1", "n2", "n9"].get(number).copied().unwrap_or("n1");
+                match self.bits(9, 1) {
+                    0 => {
+                        let policy = ["Default", "MirrorOnly"][self.bits(10, 1)];
+                        json!({ "images": self.images(), "nodeName": node, "registryPolicy": policy })
+                    }
+                    _ => json!({ "imageSet": [
+                        { "name": IMAGES[0], "registryPolicy": "Mirror" }, { "name": IMAGES[1], "registryPolicy": "Default" },
+                    ], "nodeName": node }),
+                }
+            }
             "Preheat" => {
                 let images: Vec<Value> = self.images().iter().map(|image| json!({ "image": image })).collect();
                 let mut spec = json!({ "images": images, "pace": { "parallelism": number } });
@@ -211,6 +262,16 @@ impl Thing {
                     "updatedReplicas": 1, "currentRevision": current, "updateRevision": "x1" }))
             }
             ("ControllerRevision", _) => None,
+            ("ImagePrefetch", 0) => {
+                Some(json!({ "observedGeneration": 1, "selectedNodes": ["n1", "n9"], "desiredNodes": 2 }))
+            }
+            ("NodeImageSet", 0) => {
+                Some(json!({ "observedGeneration": 1, "desiredImages": 1, "containerImageStatuses": [
+                { "imageRef": IMAGES[0], "lastState": "ImageDownloaded" },
+            ] }))
+            }
+            ("ImagePrefetch" | "NodeImageSet", 1) => Some(json!({ "conditions": "none" })),
+            ("ImagePrefetch" | "NodeImageSet", _) => None,
             ("NodeImage", status) => crate::node_images::status(status),
             ("Pod", status) => Some(json!({ "phase": if status == 0 { "Succeeded" } else { "Running" } })),
             (_, 0) => {

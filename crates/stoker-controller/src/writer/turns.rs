@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use kube::Resource as _;
 use stoker_api::native::NodeObject;
-use stoker_api::{Target, Write, node_kinds};
+use stoker_api::{Target, Write, kinds_of_nodes};
 
 use super::Numbered;
 use super::merge::push;
@@ -39,7 +39,7 @@ enum Lane {
 impl Lane {
     fn of(write: &Write) -> Self {
         let target = write.target();
-        let is_of_node = || node_kinds().any(|kind| kind.kind.name == target.resource.kind);
+        let is_of_node = || kinds_of_nodes().any(|kind| kind.kind.name == target.resource.kind);
         match holds_orders(target) {
             true => Self::Orders,
             false if target.namespace.is_none() && is_of_node() => Self::Nodes,

@@ -8,6 +8,7 @@ mod foreign;
 mod late;
 mod leading;
 mod node_images;
+mod ofen;
 mod peers;
 mod policies;
 mod prompt;

@@ -1,7 +1,7 @@
-//! The nodes of jobs that want only some of those that they could have. Which they are is decided by [`spread::choose`]; when, here: at first,
-//! when the job has changed, and when a node has. A node stays chosen while it is there and one that the job could have. One that is not Ready
-//! stays until another one takes its place: when the control plane loses all nodes for a moment, jobs must not forget theirs and move to whichever
-//! comes back first.
+//! The nodes of jobs that want only some of those that they could have: so many, or those that are Ready. Which they are is decided by
+//! [`spread::choose`]; when, here: at first, when the job has changed, and when a node has. A node stays chosen while it is there and one that the job
+//! could have. One that is not Ready stays until another one takes its place: when the control plane loses all nodes for a moment, jobs must not
+//! forget theirs and move to whichever comes back first. A job that wants all Ready nodes gives a node up that is not.
 
 use std::collections::BTreeSet;
 
@@ -88,7 +88,14 @@ impl World {
             ChosenBy::Object | ChosenBy::World => names.keys().cloned().collect(),
             ChosenBy::Nobody => self.by_name.keys().filter(|name| ordered(name)).cloned().collect(),
         };
-        let number = usize::try_from(pick.number).unwrap_or(usize::MAX);
+        let Some(number) = pick.number else {
+            // Another one takes nobody's place, so nobody needs an agent to be chosen. A node that is cordoned is not chosen anew.
+            let wanted = self.ready_for(job, pick).filter(|node| had.contains(&node.name) || !node.cordoned);
+            let chosen: BTreeSet<NodeName> = wanted.map(|node| node.name.clone()).collect();
+            let same = chosen.iter().eq(names.keys());
+            return Some((if same { names } else { Job::named(chosen) }, None));
+        };
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
         let fits = |name: &NodeName| self.slot_of(name).and_then(|slot| fitting(job, pick, slot));
         let stays = |name: &NodeName| fits(name).is_some_and(|node| node.ready);
         if had.len() == number && had.iter().all(stays) {
@@ -124,6 +131,12 @@ impl World {
         let kept = known.filter(|node| chosen.contains(&node.name) && !given_up.contains(&node.name));
         let chosen = choose(number, kept.map(|node| (node, true)).chain(spare.iter().map(|node| (*node, false))));
         Some((Job::named(chosen), later))
+    }
+
+    /// The nodes that the job could have, may use, and that are Ready.
+    fn ready_for<'a>(&'a self, job: &'a Job, pick: &'a Pick) -> impl Iterator<Item = &'a Node> + 'a {
+        let slots = self.by_name.values().filter_map(|&at| self.slots.get(at));
+        slots.filter_map(|slot| fitting(job, pick, slot)).filter(|node| node.ready)
     }
 
     fn slot_of(&self, name: &NodeName) -> Option<&NodeSlot> {

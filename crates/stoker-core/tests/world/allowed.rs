@@ -162,7 +162,7 @@ fn a_job_that_wants_some_nodes_chooses_among_those_that_it_may_use() {
     })]);
     scene.job(job("web", &[WEB]).picking(2, None));
     assert_eq!(scene.plan(), ["n2 pulls web@sha256:w at sha256:w", "n3 pulls web@sha256:w at sha256:w"]);
-    scene.edit("web", |job| job.pick.as_mut().unwrap().number = 3);
+    scene.edit("web", |job| job.pick.as_mut().unwrap().number = Some(3));
     assert_eq!(scene.plan(), ["n2 holds web@sha256:w", "n3 holds web@sha256:w"]);
 }
 

@@ -207,9 +207,9 @@ fn an_edit_of_the_number_takes_or_gives_up_only_what_differs() {
     let mut scene = two_zones();
     scene.job(some(2));
     scene.plan();
-    scene.edit("web", |job| job.pick.as_mut().unwrap().number = 3);
+    scene.edit("web", |job| job.pick.as_mut().unwrap().number = Some(3));
     assert_eq!(scene.plan(), [pulls("n2")]);
-    scene.edit("web", |job| job.pick.as_mut().unwrap().number = 1);
+    scene.edit("web", |job| job.pick.as_mut().unwrap().number = Some(1));
     assert_eq!(scene.plan(), [drops("n1"), drops("n2")]);
     assert_eq!(chosen(&scene), ["n3"]);
     scene.edit("web", |job| job.pick = None);
@@ -218,6 +218,27 @@ fn an_edit_of_the_number_takes_or_gives_up_only_what_differs() {
     // The nodes that have orders are those of which some stay.
     scene.edit("web", |job| *job = job.clone().picking(2, None));
     assert_eq!(scene.plan(), [drops("n2"), drops("n4")]);
+}
+
+#[test]
+fn all_that_are_ready_are_followed_as_they_come_and_go() {
+    let mut scene = two_zones();
+    scene.change_node("n2", |node| node.ready = false);
+    scene.change_node("n3", |node| node.cordoned = true);
+    scene.world.apply(Event::AgentGone("n4".into()));
+    let all = job("web", &[WEB]).picking(None, None);
+    scene.job(Job { completion: Completion::Continuous { resync: secs(86_400) }, ..all });
+    assert_eq!(scene.plan(), [pulls("n1")]);
+    let outcome = scene.outcome("web");
+    assert_eq!((outcome.desired, outcome.lacking, chosen(&scene)), (2, 0, vec!["n1".to_owned(), "n4".to_owned()]));
+    assert_eq!(outcome.waiting_for, BTreeMap::from([(Reason::NoAgent, 1)]));
+    scene.change_node("n2", |node| node.ready = true);
+    assert_eq!(scene.plan(), [pulls("n2")]);
+    scene.change_node("n1", |node| node.cordoned = true);
+    assert_eq!(scene.plan(), NOTHING, "a cordon is no cause to give a node up");
+    scene.change_node("n1", |node| node.ready = false);
+    assert_eq!(scene.plan(), [drops("n1")]);
+    assert_eq!(chosen(&scene), ["n2", "n4"]);
 }
 
 #[test]

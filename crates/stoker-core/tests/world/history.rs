@@ -397,7 +397,8 @@ impl Wish {
             _ => {}
         }
         if let Some(number) = self.replicas.filter(|_| !job.is_standing()) {
-            job = job.picking(number, None);
+            // Three stand for all that are Ready.
+            job = job.picking(Some(number).filter(|number| *number < 3), None);
         }
         if self.always {
             job.pull.policy = Policy::Always;

@@ -48,7 +48,7 @@ pub(super) enum ClusterProblem {
     /// CRDs of others, by name.
     #[error(
         "this cluster has CRDs of somebody else: {}. They and their objects are left alone: leave --dialects out; or remove the \
-         other project first and then its CRDs; or have it hand these kinds over, as docs/migrate-from-openkruise.md tells, and give \
+         other project first and then its CRDs; or have it hand these kinds over, as docs/migrate-from-openkruise.md and docs/migrate-from-ofen.md tell, and give \
          --dialects NAME=whole, or NAME=half where it keeps the jobs and Stoker only pulls. Both keep its CRDs",
         .0.join(", ")
     )]

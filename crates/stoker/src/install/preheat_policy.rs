@@ -12,8 +12,12 @@ use super::manifests::{InstallDocument, metadata};
 
 const NAME: &str = "stoker-preheat-policies";
 const V1: &str = "admissionregistration.k8s.io/v1";
-/// The dialect whose jobs are looked at beside our own, and its group.
-const KRUISE: (&str, &str) = ("kruise", "apps.kruise.io");
+/// The dialects whose jobs are looked at beside our own, each with its group and its kinds that are in namespaces: of another object no API server
+/// knows whom it concerns.
+const OTHERS: [(&str, &str, &[&str]); 2] = [
+    ("kruise", "apps.kruise.io", &["imagepulljobs", "imagelistpulljobs"]),
+    ("ofen", "ofen.cybozu.io", &["imageprefetches"]),
+];
 
 /// What the rules look at, each with its name. Later ones look at earlier ones.
 const VARIABLES: [(&str, &str); 8] = [
@@ -64,7 +68,7 @@ const RULES: [(&str, &str); 5] = [
     ("size(variables.strange) == 0", "variables.policy + ' (spec.images): no pattern matches ' + variables.strange[0]"),
     (
         // Of an ImageListPullJob each image is a job of its own.
-        "!has(params.spec.max) || !has(params.spec.max.images) || (object.kind == 'Preheat' ? size(object.spec.images) : 1) <= \
+        "!has(params.spec.max) || !has(params.spec.max.images) || (object.kind in ['Preheat', 'ImagePrefetch'] ? size(object.spec.images) : 1) <= \
          params.spec.max.images",
         "variables.policy + ' (spec.max.images): a job may have ' + string(params.spec.max.images)",
     ),
@@ -79,8 +83,10 @@ const RULES: [(&str, &str); 5] = [
     ),
     (
         // Which nodes there are, and which labels they have, nobody knows here. So names count only where nothing is left out of them.
-        "!has(params.spec.max) || !has(params.spec.max.nodes) || object.kind != 'Preheat' || !has(object.spec.nodes) || \
-         (has(object.spec.nodes.replicas) ? object.spec.nodes.replicas : has(object.spec.nodes.names) && \
+        "!has(params.spec.max) || !has(params.spec.max.nodes) || \
+         (object.kind == 'ImagePrefetch' ? (has(object.spec.replicas) ? object.spec.replicas : 0) : \
+         object.kind != 'Preheat' || !has(object.spec.nodes) ? 0 : \
+         has(object.spec.nodes.replicas) ? object.spec.nodes.replicas : has(object.spec.nodes.names) && \
          !has(object.spec.nodes.selector) && !has(object.spec.nodes.podSelector) && !has(params.spec.nodes) ? \
          size(object.spec.nodes.names) : 0) <= params.spec.max.nodes",
         "variables.policy + ' (spec.max.nodes): a job may have ' + string(params.spec.max.nodes)",
@@ -108,9 +114,9 @@ pub(super) fn all(namespace: &str, dialects: &[ServedDialect]) -> Vec<InstallDoc
         })
     };
     let own = jobs(native::GROUP, &["preheats"]);
-    let kruise = dialects.iter().any(|dialect| dialect.name == KRUISE.0);
-    let kruise = kruise.then(|| jobs(KRUISE.1, &["imagepulljobs", "imagelistpulljobs"]));
-    let resources: Vec<Value> = [own].into_iter().chain(kruise).collect();
+    let others = OTHERS.iter().filter(|(name, ..)| dialects.iter().any(|dialect| dialect.name == *name));
+    let others = others.map(|(_, group, plurals)| jobs(group, plurals));
+    let resources: Vec<Value> = [own].into_iter().chain(others).collect();
     let variables = VARIABLES.map(|(name, expression)| json!({ "name": name, "expression": expression }));
     let rules = RULES.map(|(expression, message)| {
         let expression = format!("!variables.concerned || {expression}");
@@ -254,6 +260,10 @@ mod tests {
         let plain = || preheat(json!({ "images": images.clone() }));
         let names = || json!({ "names": ["n1", "n2", "n3"] });
         let kruise = |kind: &str, spec: Value| json!({ "kind": kind, "metadata": { "name": "j" }, "spec": spec });
+        let prefetch = |mut spec: Value| {
+            spec["images"] = json!(["a", "b"]);
+            kruise("ImagePrefetch", spec)
+        };
         for (object, max, said) in [
             (plain(), json!({ "images": 2, "nodes": 0, "jobs": 0 }), ""),
             (plain(), json!({ "images": 1 }), "(spec.max.images): a job may have 1"),
@@ -283,6 +293,9 @@ mod tests {
                 "(spec.max.timeout): an attempt may take 59s",
             ),
             (kruise("ImageListPullJob", json!({ "images": ["a", "b"] })), json!({ "images": 1 }), ""),
+            (prefetch(json!({ "allNodes": true })), json!({ "images": 2, "nodes": 1 }), ""),
+            (prefetch(json!({ "allNodes": true })), json!({ "images": 1 }), "(spec.max.images): a job may have 1"),
+            (prefetch(json!({ "replicas": 2 })), json!({ "nodes": 1 }), "(spec.max.nodes): a job may have 1"),
         ] {
             let refused = refusals(object.clone(), json!({ "max": max }), json!({}));
             assert_eq!(refused.join(", "), said, "{object} {max}");
@@ -295,11 +308,12 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_kruise_are_held_to_the_images() {
+    fn kinds_of_other_projects_are_held_to_the_images() {
         let policy = || json!({ "images": ["ghcr.io/acme/**"] });
         for (kind, field, value) in [
             ("ImagePullJob", "image", json!("nginx")),
             ("ImageListPullJob", "images", json!(["ghcr.io/acme/web:1", "nginx"])),
+            ("ImagePrefetch", "images", json!(["ghcr.io/acme/web:1", "nginx"])),
         ] {
             let object = json!({ "kind": kind, "spec": { field: value } });
             assert_eq!(

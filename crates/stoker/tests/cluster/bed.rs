@@ -114,10 +114,10 @@ impl Cluster {
         self.restored();
     }
 
-    /// `stoker install` with OpenKruise's kinds and pre-download, which all tests have, and with more arguments. How full the disk of the machine is that
+    /// `stoker install` with the kinds of other projects and pre-download, which all tests have, and with more arguments. How full the disk of the machine is that
     /// tests run on is not their business, so agents may fill it.
     pub(crate) async fn manifests(&self, image: &str, more: &[&str]) -> Ran {
-        let dialects = ["--dialects", "kruise,kruise-rollouts"];
+        let dialects = ["--dialects", "kruise,kruise-rollouts,ofen"];
         let mut ran = self.administer(&[&["install", "--image", image], &dialects[..], more].concat()).await;
         let wider =
             ran.out.replace("- --data=/var/lib/stoker\n", "- --max-disk=99\n        - --data=/var/lib/stoker\n");
@@ -162,7 +162,13 @@ impl Cluster {
         // Before their pods, which would come back.
         let workloads = ["--cascade=foreground", "deployments,statefulsets,daemonsets"];
         self.kubectl(&[&every[..], &workloads].concat()).await.exits(0);
-        self.kubectl(&[&every[..], &["preheats,imagelistpulljobs,imagepulljobs,pods,secrets"]].concat()).await.exits(0);
+        let sets = ["delete", "nodeimagesets", "--all", "--ignore-not-found", "--timeout=120s", "--wait"];
+        self.kubectl(&sets).await.exits(0);
+        self.kubectl(
+            &[&every[..], &["preheats,imagelistpulljobs,imagepulljobs,imageprefetches,pods,secrets"]].concat(),
+        )
+        .await
+        .exits(0);
     }
 
     /// Makes the namespace and its somebody, who has rights that every cluster's users may have.

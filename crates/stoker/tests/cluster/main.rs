@@ -21,6 +21,7 @@ mod kruise;
 mod leaders;
 mod metrics;
 mod nodes;
+mod ofen;
 mod people;
 mod policies;
 mod preheated;

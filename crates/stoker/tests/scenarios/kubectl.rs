@@ -31,7 +31,8 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
     run(&["get", "ph"]).await.exits(0).says("PHASE").says("Succeeded").says("next-release");
     let wide = run(&["get", "preheats", "-o", "wide"]).await;
     wide.exits(0).says(&format!("all images are on all {all} nodes"));
-    let received = run(&["get", "preheat", "next-release", "-o", "jsonpath={.status.received}"]).await.exits(0).out.clone();
+    let received =
+        run(&["get", "preheat", "next-release", "-o", "jsonpath={.status.received}"]).await.exits(0).out.clone();
     assert!(received.ends_with("KiB"), "{received}");
     wide.says("UPSTREAM").says(&format!(" {received} "));
     run(&["get", "nodes,nodepreheats"]).await.exits(0).says(&bed.nodes[1]).says("layout");
@@ -60,6 +61,13 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
     let newest = run(&["get", "imagepulljobs"]).await;
     assert!(!newest.exits(0).says("SUCCEED").out.contains("MESSAGE"), "only the older version has this column");
     run(&["get", "imagepulljobs.v1alpha1.apps.kruise.io"]).await.exits(0).says("SUCCEED").says("job has completed");
+    let prefetch = example("imageprefetch");
+    run(&["apply", "-f", &prefetch]).await.exits(0).says("imageprefetch.ofen.cybozu.io/web created");
+    run(&["wait", "--for=condition=Ready", "--timeout=60s", "imageprefetch/web"]).await.exits(0);
+    run(&["get", "imageprefetches"]).await.exits(0).says("DESIREDNODES").says("IMAGEPULLEDNODES").says("web");
+    run(&["get", "nodeimagesets", "-o", "wide"]).await.exits(0).says("nodeimageset-web-").says("AVAILABLE");
+    bed.run(&["get", "imageprefetch/web"]).await.exits(0).says("2 of 2 nodes have all images");
+    run(&["delete", "-f", &prefetch]).await.exits(0);
     let list = example("imagelistpulljob");
     run(&["apply", "-f", &list]).await.exits(0).says("imagelistpulljob.apps.kruise.io/base-images created");
     bed.ended("ImageListPullJob", "base-images").await;
@@ -67,7 +75,10 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
     bed.run(&["get"]).await.exits(0).says("imagelistpulljob/base-images").says("2 images");
     let children = bed.run(&["get", "imagelistpulljob/base-images"]).await;
     children.exits(0).says("2 of 2 images are done").says("imagepulljob/base-images-");
-    bed.run(&["why", "imagelistpulljob/base-images"]).await.exits(0).says("no image is waiting; 2 of 2 images are done");
+    bed.run(&["why", "imagelistpulljob/base-images"])
+        .await
+        .exits(0)
+        .says("no image is waiting; 2 of 2 images are done");
     let bad = bed.scratch().join("bad.yaml");
     let text = std::fs::read_to_string(&preheat).unwrap();
     std::fs::write(&bad, text.replace("parallelism", "paralelism").replace("next-release", "bad")).unwrap();
@@ -75,11 +86,17 @@ pub(crate) async fn the_examples_are_applied_shown_and_deleted(site: &Site) {
     std::fs::write(&bad, text.replace("parallelism: 3", "parallelism: -3").replace("next-release", "bad")).unwrap();
     run(&["apply", "-f", bad.to_str().unwrap()]).await.exits(1).says("spec.pace.parallelism");
     // One that fails: the end can be waited for, also by somebody who does not know how it will end.
-    let missing = text.replace("demo/cart:v1", "demo/missing:v1").replace("next-release", "failing").replace("retries: 3", "retries: 0");
+    let missing = text
+        .replace("demo/cart:v1", "demo/missing:v1")
+        .replace("next-release", "failing")
+        .replace("retries: 3", "retries: 0");
     std::fs::write(&bad, &missing).unwrap();
     run(&["apply", "-f", bad.to_str().unwrap()]).await.exits(0);
     for end in ["jsonpath={.status.completionTime}", "condition=Stalled"] {
-        run(&["wait", &format!("--for={end}"), "--timeout=60s", "preheat/failing"]).await.exits(0).says("condition met");
+        run(&["wait", &format!("--for={end}"), "--timeout=60s", "preheat/failing"])
+            .await
+            .exits(0)
+            .says("condition met");
     }
     let phase = run(&["get", "preheat", "failing", "-o", "jsonpath={.status.phase}"]).await.exits(0).out.clone();
     assert_eq!(phase, "Failed");

@@ -50,7 +50,7 @@ pub(crate) async fn or_refuse(client: &Client) {
 /// Something that is not ours and would not stay as it is.
 async fn of_others(client: &Client) -> Option<String> {
     let ours = namespaces(client).await;
-    for kind in stoker_api::job_kinds() {
+    for kind in stoker_api::job_kinds().filter(|kind| kind.namespaced) {
         let jobs: Api<DynamicObject> = Api::all_with(client.clone(), &kind.kind.newest());
         let Some(jobs) = served(jobs.list(&ListParams::default()).await) else { continue };
         let mut places = jobs.iter().map(|job| (job.namespace().unwrap(), job.name_any()));
@@ -83,7 +83,7 @@ fn served<T>(answer: kube::Result<T>) -> Option<T> {
 /// Removes what a scenario made. Its processes are gone.
 pub(crate) async fn forget(client: &Client) {
     for namespace in namespaces(client).await {
-        for kind in stoker_api::job_kinds() {
+        for kind in stoker_api::job_kinds().filter(|kind| kind.namespaced) {
             let jobs: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &kind.kind.newest());
             let deleted = jobs.delete_collection(&DeleteParams::default(), &ListParams::default()).await;
             if served(deleted).is_none() {

@@ -167,7 +167,7 @@ impl Drop for Part {
 
 /// Applies what `stoker install` prints, as its users do, but with a mark: that it is this suite's.
 async fn install(administrator: &Login) {
-    let printed = administrator.run(&["install", "--dialects", "kruise"]).await;
+    let printed = administrator.run(&["install", "--dialects", "kruise,ofen"]).await;
     let mut objects: Vec<Value> = serde_saphyr::from_multiple(&printed.exits(0).out).unwrap();
     objects.retain(|object| !PODS.iter().any(|kind| object["kind"] == *kind));
     let namespace = objects.iter_mut().find(|object| object["kind"] == "Namespace").unwrap();

@@ -9,6 +9,7 @@ use kube_core::{CustomResourceExt, Resource};
 use serde_json::{Value, json};
 
 use super::{ImageListPullJob, ImagePullJob, NodeImage};
+use crate::dialect::foreign_crd;
 
 /// The older version, which is served as well. Releases of OpenKruise before 1.9 serve this one alone.
 const OLDER: &str = "v1alpha1";
@@ -75,15 +76,7 @@ pub(super) fn version_of<K: Versioned>(object: &DynamicObject) -> ApiResource {
 pub fn crd<K: Versioned>() -> CustomResourceDefinition {
     let mut definition = K::crd();
     definition.spec.conversion = Some(CustomResourceConversion { strategy: "None".into(), webhook: None });
-    for version in &mut definition.spec.versions {
-        let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
-        if let Some(schema) = schema
-            && let Ok(theirs) =
-                serde_json::to_value(&*schema).and_then(|value| serde_json::from_value(as_upstream::<K>(value)))
-        {
-            *schema = theirs;
-        }
-    }
+    foreign_crd::as_upstream(&mut definition, K::without_spec(), K::without_status());
     let older = definition.spec.versions.first().cloned().map(|mut older| {
         (older.name, older.storage) = (OLDER.into(), false);
         older.additional_printer_columns.get_or_insert_default().extend(K::older_columns());
@@ -93,39 +86,11 @@ pub fn crd<K: Versioned>() -> CustomResourceDefinition {
     definition
 }
 
-/// Upstream's schema does not require a spec. Its webhook may, and says so in these words.
-fn as_upstream<K: Versioned>(schema: Value) -> Value {
-    let mut schema = not_nullable(schema);
-    if let (Some(default), Some(status)) = (K::without_status(), schema.pointer_mut("/properties/status")) {
-        status["default"] = default;
-    }
-    if let Some(map) = schema.as_object_mut() {
-        map.remove("required");
-        if let Some(message) = K::without_spec() {
-            let rule = json!([{ "rule": "has(self.spec)", "message": message }]);
-            map.insert("x-kubernetes-validations".into(), rule);
-        }
-    }
-    schema
-}
-
-/// No field of upstream's is nullable: an API server then takes a null for a field that was left out.
-fn not_nullable(mut schema: Value) -> Value {
-    if let Some(map) = schema.as_object_mut() {
-        if map.get("nullable").is_some_and(Value::is_boolean) {
-            map.remove("nullable");
-        }
-        for child in map.values_mut() {
-            *child = not_nullable(child.take());
-        }
-    }
-    schema
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinitionVersion;
+    use serde_json::json;
 
     fn columns(version: &CustomResourceDefinitionVersion) -> String {
         let columns = version.additional_printer_columns.iter().flatten();

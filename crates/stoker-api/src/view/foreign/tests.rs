@@ -153,6 +153,9 @@ fn nothing_is_derived_or_written_before_all_signs_were_heard() {
     // It cannot be listed: all other dialects are planned.
     seen.view.hear(&leases(), Heard::Deaf { listed: false });
     assert_eq!(seen.after(0), NOT_OURS);
+    for sign in crate::dialect::ofen::SIGNS {
+        seen.view.hear(&Query::all(sign.kind()), Heard::Refused);
+    }
     assert!(seen.view.is_known());
     seen.view.hear(&leases(), Heard::Refused);
     assert_eq!(seen.after(0), OURS, "what cannot be seen is no sign");

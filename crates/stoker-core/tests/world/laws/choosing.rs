@@ -46,7 +46,7 @@ proptest! {
                     continue;
                 }
                 let (had, has) = (chosen(before, job), chosen(after, job));
-                let number = usize::try_from(pick.number).unwrap();
+                let number = pick.number.map_or(usize::MAX, |number| usize::try_from(number).unwrap());
                 assert!(has.len() <= number, "{has:?} are more than {number}");
                 let nodes: BTreeMap<&NodeName, &Node> = after.nodes.values().map(|node| (&node.name, node)).collect();
                 let stays = |name: &&NodeName| nodes.get(*name).is_some_and(|node| may_stay(job, node));
@@ -60,7 +60,8 @@ proptest! {
                 let gone = had.iter().filter(stays).filter(|name| !has.contains(*name)).count();
                 assert_eq!(gone, could_stay.saturating_sub(number), "{had:?} became {has:?}");
                 let free = nodes.values().filter(|node| {
-                    may_stay(job, node) && !node.cordoned && !has.contains(&node.name) && after.agents.contains_key(&*node.name)
+                    let pulls = pick.number.is_none() || after.agents.contains_key(&*node.name);
+                    may_stay(job, node) && !node.cordoned && !has.contains(&node.name) && pulls
                 });
                 let free: Vec<&&Node> = free.collect();
                 assert!(has.len() == number || free.is_empty(), "{has:?} are too few, and {free:?} are free");

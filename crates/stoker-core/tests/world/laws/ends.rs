@@ -108,7 +108,7 @@ proptest! {
             job.names = job.is_standing().then(|| Arc::new(there));
             if let Some(pick) = &mut job.pick {
                 // So many there are, whatever their labels.
-                (pick.number, pick.among) = (pick.number.min(4), None);
+                (pick.number, pick.among) = (pick.number.map(|number| number.min(4)), None);
             }
             sim.jobs.insert(name, job.clone());
             sim.world.apply(Event::Job(Box::new(job)));

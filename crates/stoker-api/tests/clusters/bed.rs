@@ -1,4 +1,4 @@
-//! A cluster on paper with NodeImages: the controller's View and World, and agents that answer at once.
+//! A cluster on paper with objects for each node: the controller's View and World, and agents that answer at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,9 @@ use kube_core::dynamic::DynamicObject;
 use serde_json::Value;
 use stoker_api::view::{Heard, Query, Root};
 use stoker_api::{HandOver, View, Write, served_kinds};
-use stoker_core::model::{Bytes, Found, Key, LOOK, Order, Phase, RESOLVE, Report, SEALED};
+use stoker_core::model::{
+    Bytes, Found, Key, LOOK, MIRRORS, Order, PEERS, PeerFacts, PeerKey, Phase, RESOLVE, Report, SEALED,
+};
 use stoker_core::{Event, Node, Reason, World};
 use stoker_testbed::paper::{Paper, PaperId};
 
@@ -19,6 +21,7 @@ pub(crate) struct Bed {
     nodes: BTreeMap<String, Node>,
     reports: BTreeMap<String, BTreeMap<Key, Report>>,
     half: bool,
+    relays: bool,
     pub(crate) now: Timestamp,
     /// How a write is shown; in no words where it is of no interest.
     shows: fn(&Write) -> String,
@@ -28,7 +31,7 @@ pub(crate) struct Bed {
 
 /// Of every agent.
 fn features() -> BTreeSet<String> {
-    [LOOK, RESOLVE, SEALED].map(str::to_owned).into()
+    [LOOK, RESOLVE, SEALED, PEERS, MIRRORS].map(str::to_owned).into()
 }
 
 fn view(half: bool) -> View {
@@ -48,6 +51,7 @@ impl Bed {
             nodes: BTreeMap::new(),
             reports: BTreeMap::new(),
             half,
+            relays: false,
             now: "2026-01-02T03:04:05.678Z".parse().unwrap(),
             shows,
             said: String::new(),
@@ -61,10 +65,20 @@ impl Bed {
             let mut object: DynamicObject = serde_saphyr::from_str(document).unwrap();
             let (kind, name) = (object.types.clone().unwrap().kind, object.metadata.name.clone().unwrap());
             if kind == "Node" {
-                self.node(&name, object.metadata.labels.unwrap_or_default(), there);
+                let ready = object.data.pointer("/status/conditions/0/status").is_none_or(|status| status == "True");
+                let cordoned = object.data.pointer("/spec/unschedulable").is_some_and(|said| said == true);
+                let node = Node {
+                    name: name.as_str().into(),
+                    labels: object.metadata.labels.unwrap_or_default(),
+                    ready,
+                    ready_changed: None,
+                    cordoned,
+                    foreign: false,
+                };
+                self.node(&name, node, there);
                 continue;
             }
-            if kind != "NodeImage" {
+            if !matches!(kind.as_str(), "NodeImage" | "NodeImageSet") {
                 object.metadata.namespace.get_or_insert("shop".into());
             }
             let id = PaperId::new(&kind, object.metadata.namespace.as_deref().unwrap_or_default(), &name);
@@ -89,9 +103,26 @@ impl Bed {
         }
     }
 
-    fn node(&mut self, name: &str, labels: BTreeMap<String, String>, there: bool) {
-        let node =
-            Node { name: name.into(), labels, ready: true, ready_changed: None, cordoned: false, foreign: false };
+    /// Nodes read from each other from now on.
+    pub(crate) fn relay(&mut self) {
+        self.relays = true;
+        self.world.relay(true);
+    }
+
+    /// Somebody takes all images away from a node.
+    pub(crate) fn remove_images(&mut self, node: &str) {
+        let Some(reports) = self.reports.get_mut(node) else { return };
+        for report in reports.values_mut().filter(|report| report.phase == Phase::Succeeded) {
+            (report.phase, report.reason) = (Phase::Failed, Some(Reason::Removed));
+            report.message = "the image was there, and was removed".into();
+            report.updated = self.now;
+        }
+        let reports = reports.clone();
+        self.world.apply(Event::Reports(node.into(), reports));
+        self.world.heard(node, self.now);
+    }
+
+    fn node(&mut self, name: &str, node: Node, there: bool) {
         if there {
             self.nodes.insert(name.into(), node.clone());
             self.world.apply(Event::Node(node));
@@ -99,6 +130,7 @@ impl Bed {
                 self.world.apply(Event::Orders(name.into(), BTreeMap::new()));
             }
             self.world.apply(Event::Features(name.into(), features()));
+            self.world.apply(peer(name));
         } else {
             self.nodes.remove(name);
             self.reports.remove(name);
@@ -145,7 +177,11 @@ impl Bed {
             for write in &writes {
                 self.said += &(self.shows)(write);
                 if write.target().resource.kind != "Event" {
-                    self.paper.perform(write, self.now).unwrap();
+                    let answer = self.paper.perform(write, self.now);
+                    // Another root has changed the object: what this one writes is made anew for that version.
+                    let changed = answer.as_ref().is_err_and(|status| status.code == 409);
+                    let is_of_part = write.target().resource.kind == "NodeImageSet";
+                    assert!(answer.is_ok() || changed && is_of_part, "{write:?}: {answer:?}");
                     self.see(&PaperId::of(write.target()));
                 }
             }
@@ -209,12 +245,14 @@ impl Bed {
     /// What a controller knows that starts now.
     fn anew(&self) -> (View, World) {
         let (mut view, mut world) = (view(self.half), World::new());
+        world.relay(self.relays);
         for (name, node) in &self.nodes {
             world.apply(Event::Node(node.clone()));
             world.apply(Event::Orders(name.as_str().into(), self.world.orders(name).unwrap_or_default()));
             let reports = self.reports.get(name).cloned().unwrap_or_default();
             world.apply(Event::Reports(name.as_str().into(), reports));
             world.apply(Event::Features(name.as_str().into(), features()));
+            world.apply(peer(name));
             world.heard(name, self.now);
         }
         self.paper.list_all(&mut view, &mut world);
@@ -224,6 +262,19 @@ impl Bed {
         view.settle(&mut world);
         (view, world)
     }
+}
+
+/// The agent of a node, which serves images to others.
+fn peer(name: &str) -> Event {
+    let facts = PeerFacts {
+        address: [10, 0, 0, 1].into(),
+        port: 7447,
+        key: PeerKey::new(name),
+        keeps: true,
+        rate: None,
+        sent: None,
+    };
+    Event::Peer(name.into(), Some(facts))
 }
 
 fn report(node: &str, order: &Order, now: Timestamp) -> Option<Report> {
@@ -286,5 +337,20 @@ pub(crate) fn shown_of_jobs(write: &Write) -> String {
         Write::Status(_, patch) => format!("status of {kind} {name}\n{:#}\n", patch["status"]),
         Write::Patch(_, patch) => format!("patch {kind} {name}\n{patch:#}\n"),
         write => shown(write),
+    }
+}
+
+/// Of objects of ofen and their Events alone.
+pub(crate) fn shown_of_ofen(write: &Write) -> String {
+    let (kind, name) = (&write.target().resource.kind, &write.target().name);
+    let is_of_ofen = |kind: &str| matches!(kind, "ImagePrefetch" | "NodeImageSet");
+    match write {
+        Write::Create(_, event) if kind == "Event" && is_of_ofen(event["involvedObject"]["kind"].as_str().unwrap()) => {
+            shown(write)
+        }
+        Write::Status(_, patch) if is_of_ofen(kind) => format!("status of {kind} {name}\n{:#}\n", patch["status"]),
+        Write::Status(..) => String::new(),
+        write if is_of_ofen(kind) => shown(write),
+        _ => String::new(),
     }
 }
