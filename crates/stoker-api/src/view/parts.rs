@@ -73,8 +73,11 @@ pub(super) struct Belonging {
     whole: Option<(Identity, Option<i64>)>,
 }
 
-/// The kind of an object that may be a part, and the one of what it is a part of.
-fn kind_of_parts(query: &Query) -> Option<(&'static JobKind, fn(&DynamicObject) -> Place, &'static JobKind)> {
+/// A kind of objects that may be parts, with where such an object belongs and the kind of what it is a part of.
+type PartKind = (&'static JobKind, fn(&DynamicObject) -> Place, &'static JobKind);
+
+/// The kind of an object that may be a part.
+fn kind_of_parts(query: &Query) -> Option<PartKind> {
     dialect::kinds_of_nodes().find_map(|kind| match kind.roots {
         RootsOf::ObjectsOnNodes { place, wholes } if *query == Query::all(&kind.kind) => Some((kind, place, wholes)),
         _ => None,

@@ -21,6 +21,7 @@ use crate::bed::{self, Line, Way, api, clock, does_its_orders, node, ordered, ov
 
 const NODE_PREHEATS: &str = "/apis/stoker.dev/v1alpha1/nodepreheats";
 const NODE_IMAGES: &str = "/apis/apps.kruise.io/v1beta1/nodeimages";
+const NODE_IMAGE_SETS: &str = "/apis/ofen.cybozu.io/v1/nodeimagesets";
 
 /// How often each path was listed, and how often it was watched.
 #[derive(Clone, Default)]
@@ -114,7 +115,7 @@ impl Led {
 async fn a_watch_that_breaks_goes_on_where_it_was_and_nothing_is_listed_again() {
     let led = Led::start().await;
     let (lists, watches) = (led.asked.lists(), led.asked.of(true));
-    assert_eq!(lists.len(), 10, "{lists:?}");
+    assert_eq!(lists.len(), 12, "{lists:?}");
     for cut in 0..10 {
         led.line.cut();
         preheat(&led.client, &format!("job-{cut}")).await;
@@ -215,7 +216,8 @@ async fn only_objects_of_nodes_are_listed_by_few() {
     limits.retain(|path, _| !path.contains("/leases"));
     assert_eq!(limits.remove(NODE_PREHEATS).as_deref(), Some("20"));
     assert_eq!(limits.remove(NODE_IMAGES).as_deref(), Some("20"));
-    assert_eq!(limits.len(), 7, "{limits:?}");
+    assert_eq!(limits.remove(NODE_IMAGE_SETS).as_deref(), Some("20"));
+    assert_eq!(limits.len(), 8, "{limits:?}");
     assert!(limits.values().all(|limit| limit == "500"), "{limits:?}");
     cancel.cancel();
     leader.await.unwrap();

@@ -146,7 +146,7 @@ fn relabelled(owner: (&str, &str), node: &str, there: &DynamicObject) -> Option<
         "annotations": part::annotations(owner, node),
     } });
     let target = Target::of(ApiResource::erase::<NodeImageSet>(&()), there);
-    metadata.deletion_timestamp.is_none().then(|| Write::Guarded(target, patch))
+    metadata.deletion_timestamp.is_none().then_some(Write::Guarded(target, patch))
 }
 
 /// The change of the status of an ImagePrefetch whose spec cannot be read.
