@@ -168,6 +168,19 @@ fn a_fake_node_pulls_once_more_for_a_job_that_asked_before_the_first_pull_began(
     }
 }
 
+/// The policy of one of the jobs was shown. Whoever plays the agent was content with an old image, and a controller that starts asked again for the other job.
+#[test]
+fn a_tag_of_two_jobs_has_the_stricter_policy() {
+    let image = format!("reg.test/web@{}", digest());
+    let always = job(&image, "u2").replace("IfNotPresent", "Always");
+    for strict in ["a", "z"] {
+        let mut bed = Bed::of(&[FAKE, &job(&image, "u1"), &always.replace("name: web", &format!("name: {strict}"))]);
+        assert_eq!(bed.tag(&edge(), "reg.test/web")["imagePullPolicy"], "Always", "{}", bed.said);
+        bed.maker_says("reg.test/web", "Succeeded");
+        assert_eq!(bed.status(&web())["message"], "job has completed", "{strict}: {}", bed.said);
+    }
+}
+
 /// The answer to the question what the tag means stays on n2 until something else is written there. It was shown as a tag that was taken away and made
 /// again with every look, and that said `Succeeded` when the job had ended without n2.
 #[test]

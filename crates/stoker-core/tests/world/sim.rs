@@ -352,7 +352,12 @@ impl Sim {
     /// Reads the Secrets that jobs name.
     pub(crate) fn read(&mut self) {
         let wanted = self.world.wanted_secrets();
-        self.contents(&wanted).into_iter().for_each(|event| self.tell(event));
+        self.read_these(&wanted);
+    }
+
+    /// Reads these Secrets.
+    pub(crate) fn read_these(&mut self, wanted: &WantedSecrets) {
+        self.contents(wanted).into_iter().for_each(|event| self.tell(event));
     }
 
     /// What is found in the Secrets that the jobs of a World name.

@@ -105,7 +105,7 @@ pub(super) fn changes(row: &NodeImageRow, sight: Sight<'_>, reader: &Reader<'_>)
         for id in order.jobs.iter().filter(|id| is_image_pull_job(id)) {
             let Some(job) = sight.world.job(id).filter(|job| is_shown(job, *key, &name, sight)) else { continue };
             let asked = u32::try_from(order.asked.as_second()).unwrap_or_default();
-            let wanted = Wanted { row, job, asked, name: name.clone() };
+            let wanted = Wanted { row, job, asked, policy: order.terms.pull.policy, name: name.clone() };
             match tags.get_mut(&name) {
                 Some(tag) => {
                     wanted.join(tag);
@@ -316,6 +316,8 @@ struct Wanted<'a> {
     job: &'a Job,
     /// When it was asked for, in seconds.
     asked: u32,
+    /// Of the order, which serves all jobs that it names. A controller that starts reads the order of a NodeImage without a Node from the tag.
+    policy: Policy,
     name: TagName,
 }
 
@@ -331,7 +333,7 @@ impl Wanted<'_> {
     }
 
     fn policy(&self) -> &'static str {
-        match self.job.pull.policy {
+        match self.policy {
             Policy::IfNotPresent => "IfNotPresent",
             _ => "Always",
         }
